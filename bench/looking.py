@@ -30,7 +30,7 @@ from rich.console import Console
 from p2p.host.processes import process_start, read_host
 from p2p.status.follow import Follower
 from p2p.status.screen import EVERY_S, MOST_EACH_SECOND
-from p2p.status.top import screen
+from p2p.status.top import NUM_LATEST, screen
 from p2p.status.web import serving
 from p2p.telemetry.page import Page
 from p2p.telemetry.records import Kind
@@ -124,7 +124,7 @@ def serve(home: Path) -> None:
 
 def top(home: Path, num_peers: int) -> None:
     """As `shoal top` does, and say for each line on stdin how much processor time it took so far."""
-    follower = Follower(home, "pond", time.monotonic_ns)
+    follower = Follower(home, "pond", time.monotonic_ns, NUM_LATEST)
     is_over = threading.Event()
 
     def look() -> None:

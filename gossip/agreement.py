@@ -77,13 +77,18 @@ class AgreementConfig:
 
 
 class Agreement:
-    """Acceptor and proposer of one member, for the successor of the view that it has installed."""
+    """Acceptor and proposer of one member, for the successor of the view that it has installed.
+
+    Attributes:
+        proposed: what it has asked the others to accept, in a new ballot; until the caller has recorded that.
+    """
 
     def __init__(self, me: Member, *, rng: Random, config: AgreementConfig) -> None:
         self._me = me
         self._rng = rng
         self._config = config
         self._round_trip_s = 0.0
+        self.proposed: View | None = None
 
     def install(self, view: View) -> list[WriteRecord]:
         """Start over: decide the successor of `view`. Under `live`, write what comes back before anything else."""
@@ -235,6 +240,7 @@ class Agreement:
 
     def _propose(self, now: float, proposal: View) -> list[Result]:
         self._round, self._proposal = Round.ACCEPTING, proposal
+        self.proposed = proposal
         return self._tell_all(now, Accept(Vote(self._ballot, proposal)))
 
     def _decide(self) -> list[Result]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from .claim import Claim
+from .claim import Claim, State
 from .given_up import GivenUp
 from .messages import AcceptorRecord, Body, Refuse
 from .progress import Abort, Finish
@@ -58,7 +58,17 @@ class Installed:
     """A view replaces the one before: no operation of older views may complete any more.
 
     The host looks up members that were not `Discovered`: whoever knew them may be dead. It meets or buries them.
+    `gone`: members of the view before that are in this one no more: DEAD, LEFT (it said LEAVE), or LOST (nobody hears
+    it); as this peer knows, so the view alone is compared.
     """
+
+    view: View
+    gone: tuple[tuple[Member, State], ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """This member asks the others to accept `view`, in a ballot of its own; once for each. For the record only."""
 
     view: View
 
@@ -216,6 +226,7 @@ Effect = (
     | Discovered
     | Forget
     | Installed
+    | Proposed
     | Activated
     | Committed
     | Aborted

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from . import messages as m
-from .agreement import Decided
+from .agreement import Decided, Result
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
@@ -20,10 +20,10 @@ from .effects import (
     Forget,
     Left,
     Overheard,
+    Proposed,
     Provide,
     Removed,
     Send,
-    WriteRecord,
 )
 from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
@@ -173,10 +173,11 @@ class Membership:
 
     def _install(self, now: float, view: View) -> list[Effect]:
         before = () if self.view is None else self.view.members
+        parted = tuple([(member, self._why_gone(member)) for member in before if view.since(member) is None])
         self._last_progress = now
         self._swim.keep(view.members)
         self._observing.install(view)
-        effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view)]
+        effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view, parted)]
         for seat in view.seats:  # whoever knew a member may have died before it told of it
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
                 effects += self._swim.hear(now, Claim(seat.member, State.ALIVE, seat.contact))
@@ -188,9 +189,16 @@ class Membership:
         gone = [member for member in before if view.since(member) is None and self._swim.is_gone(member)]
         return [*effects, *map(Forget, gone)]
 
-    def take(self, now: float, results: Sequence[Send | WriteRecord | Decided]) -> list[Effect]:
+    def _why_gone(self, member: Member) -> State:
+        """As of `Installed.gone`."""
+        state = State.LEFT if member in self.next.leavers else self._swim.state_of(member)
+        return state if state in (State.LEFT, State.DEAD) else State.LOST
+
+    def take(self, now: float, results: Sequence[Result]) -> list[Effect]:
         decided = next((result.view for result in results if isinstance(result, Decided)), None)
-        effects: list[Effect] = [result for result in results if not isinstance(result, Decided)]
+        proposed, self.next.agreement.proposed = self.next.agreement.proposed, None
+        effects: list[Effect] = [Proposed(proposed)] if proposed is not None else []
+        effects += [result for result in results if not isinstance(result, Decided)]
         if decided is None:
             return effects
         assert self.view is not None

@@ -9,7 +9,7 @@ from random import Random
 
 from .acceptor import reading
 from .admission import Admission
-from .agreement import Agreement, Decided
+from .agreement import Agreement, Result
 from .commit import Phase, StepMachine
 from .config import CoreConfig
 from .effects import Effect, Explain, Paused, Resumed, Send, WriteRecord
@@ -73,9 +73,7 @@ class Succession:
 
     # What this member observes.
 
-    def declare_dead(
-        self, now: float, member: Member, record: AcceptorRecord | None
-    ) -> list[Send | WriteRecord | Decided]:
+    def declare_dead(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Result]:
         """`member` is dead for certain. `record` was read after its death, by whoever says so."""
         self._dead[member] = record or self._dead.pop(member, None)
         while len(self._dead) > MOST_DEAD:

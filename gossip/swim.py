@@ -78,6 +78,13 @@ class Swim:
         """Whether nobody denied its suspicion in time, or it did so too often and is held down."""
         return self._beliefs.is_lost(member)
 
+    def state_of(self, member: Member) -> State:
+        """What is believed of it; LOST: it is not known. DEAD is who was followed by a later incarnation of itself."""
+        claim = self._beliefs.latest(member.peer_id)
+        if claim is None or claim.member.incarnation < member.incarnation:
+            return State.LOST
+        return claim.state if claim.member == member else State.DEAD
+
     def claim_of(self, member: Member) -> Claim | None:
         claim = self._roster.get(member.peer_id)
         return claim if claim is not None and claim.member == member else None

@@ -58,8 +58,6 @@ class LoopConfig:
     """Of a part of the arena that is registered with a device: whole pages."""
     device_adds: bool = False
     """Whether a device that can adds up, where all members share memory. Not by default: never run on a GPU yet."""
-    keep_moments: bool = False
-    """Remember when things happened; for whoever writes receipts."""
     link_check_s: float = 0.05
     """Lost links are looked for this often."""
     least_shared_bytes: int = 8 << 20
@@ -96,7 +94,8 @@ class PeerConfig:
         min_peers: step 0 is held until so many peers take part. The founder's value counts.
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
             are proven dead) or `majority`. The founder's value counts.
-        receipts: folder for receipts and timings; None: none are written.
+        receipts: folder for receipts, and for what the flight recorder has, in `traces/`; None: none are written.
+        is_traced: whether that is written by whoever has started this peer, as by a launcher.
         receipts_full: what a peer does that cannot write there any more: `warn` (it says so once, and goes on without)
             or `stop` (it leaves before the next step, which raises `ShoalError`).
         join_timeout_s: for a seat, and for the first `min_peers` peers.
@@ -139,6 +138,7 @@ class PeerConfig:
     min_peers: int = 1
     policy: str = "live"
     receipts: Path | None = None
+    is_traced: bool = False
     receipts_full: str = "warn"
     join_timeout_s: float = 600.0
     step_timeout_s: float = 600.0
@@ -203,7 +203,6 @@ class PeerConfig:
             self.loop,
             core=self.loop.core if tcp is None or tcp.network is Network.LAN else WAN,
             policy=Policy[self.policy.upper()],
-            keep_moments=self.receipts is not None,
             arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
             restarts=self.on_all_dead == "restart" and tcp is None,
@@ -236,6 +235,8 @@ class PeerConfig:
             found["arena_bytes"] = _whole("SHOAL_ARENA", arena)
         if receipts := environ.get("SHOAL_RECEIPTS"):
             found["receipts"] = Path(receipts)
+        if environ.get("SHOAL_TRACED"):
+            found["is_traced"] = True
         for name in ("join_timeout", "step_timeout"):
             if seconds := environ.get(f"SHOAL_{name.upper()}"):
                 found[f"{name}_s"] = _number(f"SHOAL_{name.upper()}", seconds, "a number of seconds")

@@ -73,8 +73,8 @@ def join(
         min_peers: step 0 is held until so many peers take part; the founder's value counts (SHOAL_MIN_PEERS; 1).
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
             are proven dead) or `majority`; the founder's value counts (SHOAL_POLICY; `live`).
-        receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for timings
-            (SHOAL_RECEIPTS; none).
+        receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for what the flight
+            recorder has, 64 bytes per record and some five records per step (SHOAL_RECEIPTS; none).
         receipts_full: what to do when they cannot be written any more: `warn`, that is say so once and go on without,
             or `stop`, that is leave, and raise `ShoalError` at the next step (SHOAL_RECEIPTS_FULL; `warn`).
         join_timeout_s: seconds to wait for a seat, and for the first `min_peers` peers (600).

@@ -12,6 +12,7 @@ that is run.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gossip import Core, Member
 from gossip import effects as fx
@@ -39,6 +40,18 @@ FEWEST_KEPT = 8
 
 MOST_SOURCES = 256
 """Peers that are listened to."""
+
+EACH_PERCENT = 5
+"""Of a state are a record."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """How much of the state after `step` has come, and how much of it the record says."""
+
+    step: int
+    num_bytes: int = 0
+    percent: int = 0
 
 
 class Observer:
@@ -78,6 +91,7 @@ class Observer:
         self._states: dict[tuple[int, bytes], Parcel] = {}
         self._offered: tuple[int, bytes] | None = None
         self._steps: dict[tuple[int, bytes], Parcel] = {}
+        self._arrival = Arrival(-1)
 
     def use(self, replica: Replica) -> None:
         """States are of this one."""
@@ -113,7 +127,7 @@ class Observer:
             del self._streams[next(iter(self._streams))]
         self._send_taken(source, *self._streams[source])
         if segment.is_share:
-            return self._take_share(now, source, segment)
+            return [*self._arrived(segment), *self._take_share(now, source, segment)]
         if is_first:
             self._assemblies[source] = Assembly(segment.step, is_state=segment.is_state)
         if source not in self._assemblies or (segment.is_state and not self._core.state_comes(now, source)):
@@ -122,6 +136,8 @@ class Observer:
         if segment.is_state and is_first:
             logger.info("the state after step %d comes from %s", segment.step, source)
             noted.append(Note("state", segment.step))
+        if segment.is_state:
+            noted += self._arrived(segment)
         try:
             parcel = self._assemblies[source].add(segment)
         except RemoteProtocolError:
@@ -133,6 +149,18 @@ class Observer:
         if isinstance(parcel.record, StateRecord) and parcel.record.donors:
             return [*noted, *self._take_all(self._shared.begin(now, source, parcel))]
         return [*noted, *self._take(parcel)]
+
+    def _arrived(self, segment: ParcelSegment) -> list[Effect]:
+        """A part of a state has come: for the record, once for each twentieth. What comes twice counts twice."""
+        if segment.step != self._arrival.step:
+            self._arrival = Arrival(segment.step)
+        arrival, total = self._arrival, sum(self._sizes)
+        arrival.num_bytes += len(segment.payload)
+        percent = min(99, 100 * arrival.num_bytes // total) if total else 0
+        if percent < arrival.percent + EACH_PERCENT:
+            return []
+        arrival.percent = percent - percent % EACH_PERCENT
+        return [Note("coming", arrival.step, arrival.percent, float(arrival.num_bytes))]
 
     def _take_share(self, now: float, source: Member, segment: ParcelSegment) -> list[Effect]:
         """Of a state of which another member may have been asked."""

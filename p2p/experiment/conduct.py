@@ -131,6 +131,7 @@ class Conductor:
             num_peers=experiment.run.peers,
             swarm=SWARM,
             receipts=folder / "receipts",
+            is_traced=True,
             policy=experiment.run.policy,
         )
         began_ns, environment = time.monotonic_ns(), {**machine(), "commit": commit()}

@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import platformdirs
-
 from ..errors import RegistryError
 
 SOCKET_PATH_MAX_BYTES: Final = 107
@@ -150,6 +148,8 @@ def default_home(environ: Mapping[str, str]) -> Path:
     """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder."""
     if home := environ.get("SHOAL_HOME"):
         return Path(home)
+    import platformdirs  # which takes longer than `shoal status` where a folder is named
+
     with warnings.catch_warnings():
         # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
         warnings.simplefilter("ignore")

@@ -7,12 +7,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
 from collectives.programs import MOST_CHUNKS
-from gossip import Claim, Core, Member, State, View
+from gossip import Claim, Core, Member, State
 from gossip import effects as fx
 from gossip import messages as m
 from gossip.progress import Finish, Progress
@@ -30,7 +30,7 @@ from ..step import effects as sx
 from ..step.notices import Commit, Notice
 from ..step.open_step import OpenStep
 from ..step.runner import MessageRunner, Runner
-from ..telemetry.records import How, Kind, peer_number
+from ..telemetry.records import How, Kind, Note, Why, peer_number
 from .inbox import Inbox, error_of
 from .neighbours import Neighbours
 from .resources import Resources
@@ -39,6 +39,14 @@ from .seat_request import SeatRequest
 logger = logging.getLogger("p2p")
 
 BELIEFS: Final = {State.ALIVE: Kind.CLEARED, State.SUSPECT: Kind.SUSPECTED, State.LOST: Kind.LOST}
+PARTED: Final = {
+    State.LEFT: (How.LEAVE, Why.LEFT),
+    State.DEAD: (How.DEATH, Why.DIED),
+    State.LOST: (How.SILENCE, Why.SILENT),
+}
+
+FINISHED, COMMITTED = Kind.FINISHED, Kind.COMMITTED
+"""Of each step: an enum looks its members up slowly."""
 
 Effect = fx.Effect | sx.StepEffect
 
@@ -65,7 +73,7 @@ class Parts:
     observer: Observer
     seat: SeatRequest
     inbox: Inbox
-    note: Callable[..., None]
+    note: Note
     ended: threading.Event
     segment_bytes: int
 
@@ -79,6 +87,7 @@ class Carrier:
         self.parts = parts
         self._effects: deque[Effect] = deque()
         self._members: tuple[Member, ...] = ()
+        self._why = Why(0)
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
@@ -142,8 +151,10 @@ class Carrier:
                 self._link(claim)
             case fx.Forget(member):
                 self._forget(member)
-            case fx.Installed(view):
-                self._install(view)
+            case fx.Installed():
+                self._install(effect)
+            case fx.Proposed(view):
+                self.parts.note(Kind.PROPOSED, self.parts.core.done, view.number, size=len(view.members))
             case fx.Activated():
                 self._activate(effect)
             case fx.Aborted(given_up):
@@ -209,7 +220,7 @@ class Carrier:
         if not self.parts.core.may_finish(step, effect.view_number, state_digest):
             self.carry_out(self.parts.core.contradiction(step, effect.view_number, state_digest))
             return
-        self.parts.note(Kind.FINISHED, step)
+        self.parts.note(FINISHED, step)
         if (runner := self.shared()) is not None:
             runner.announce(step, b"".join([digest or NO_DIGEST, state_digest or NO_DIGEST, chain or NO_DIGEST]))
         self.parts.core.submitted(step, effect.num_operations, effect.num_operations)
@@ -231,21 +242,28 @@ class Carrier:
     def _commit(self, effect: fx.Committed) -> None:
         self.parts.donor.end_exchange()
         commit = self.parts.open_step.committed(effect.finish, effect.view)
-        self.parts.note(Kind.COMMITTED, effect.finish.step)
+        self.parts.note(COMMITTED, effect.finish.step)
         if effect.feeds:
             self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit, self.parts.core.numerics)
         self.parts.inbox.tell(commit)
 
     # Views, and who is in them.
 
-    def _install(self, view: View) -> None:
+    def _install(self, effect: fx.Installed) -> None:
+        view = effect.view
         self.parts.resources.host_memory.install(view)  # before anything is said in it
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
-        self.parts.note(Kind.INSTALLED, self.parts.core.done, view.number, size=len(view.members))
-        for kind, one, other in ((Kind.IN, view.members, self._members), (Kind.OUT, self._members, view.members)):
-            for member in one:
-                if member not in other:
-                    self.parts.note(kind, view=view.number, peer=peer_number(member.peer_id))
+        came = [member for member in view.members if member not in self._members]
+        why = Why.FIRST if not self._members else Why.CAME if came else Why(0)
+        for _, state in effect.gone:
+            why |= PARTED[state][1]
+        why = why or Why.AGAIN
+        self._why |= why
+        self.parts.note(Kind.INSTALLED, self.parts.core.done, view.number, how=why, size=len(view.members))
+        for member in came:
+            self.parts.note(Kind.IN, view=view.number, peer=peer_number(member.peer_id))
+        for member, state in effect.gone:
+            self.parts.note(Kind.OUT, view=view.number, peer=peer_number(member.peer_id), how=PARTED[state][0])
         self._members = view.members
         self.parts.frames.install(view)
         self.carry_out(self.parts.open_step.installed(view))
@@ -258,7 +276,8 @@ class Carrier:
         view, done, maps_all = effect.view, effect.done, effect.maps_all
         self.parts.note(Kind.ACTIVE, done, view.number)
         if self.parts.open_step.submission is not None:
-            self.parts.note(Kind.REDO, done + 1, view.number)
+            self.parts.note(Kind.REDO, done + 1, view.number, how=self._why)
+        self._why = Why(0)
         self.parts.donor.seated(view)
         self.parts.observer.seated()
         runner: Runner = MessageRunner(self.parts.segment_bytes)

@@ -15,12 +15,12 @@ from ..telemetry.page import SUFFIX, Seen, halves, latest_text, map_page, read_i
 from ..telemetry.records import HALF_BYTES, Kind, Record
 from ..telemetry.snapshot import Snapshot
 from .local import Looked, here, looked_at
-from .report import latest_snapshot
+from .report import latest_snapshot, slowest
 
 NUM_STEPS: Final = 240
 """Of each peer, whose times are kept."""
 NUM_RECORDS: Final = 32
-"""Of each half, that are kept."""
+"""Of each half, that are kept; half of what a look costs is to take them apart."""
 _NS_PER_US: Final = 1000
 
 
@@ -32,13 +32,14 @@ class Followed:
         steps_us: what its last steps took, each after the one before it.
     """
 
-    def __init__(self, path: Path) -> None:
-        """As `map_page`."""
+    def __init__(self, path: Path, num_records: int) -> None:
+        """As `map_page`. Of each half so many records are kept."""
         self._memory = map_page(path)
         self.identity = read_identity(path, self._memory)
         self._halves = [self._memory[start : start + HALF_BYTES] for start in halves()]
         self._read = [0] * len(self._halves)
-        self._recent = [deque[Record](maxlen=NUM_RECORDS) for _ in self._halves]
+        self._num_records = num_records
+        self._recent = [deque[Record](maxlen=num_records) for _ in self._halves]
         self._records: tuple[Record, ...] = ()
         self._done = np.empty((0, 2), np.int64)
         self.steps_us: list[int] = []
@@ -57,7 +58,7 @@ class Followed:
             if len(new):
                 is_new = True
                 self._read[index] = int(new["first"][-1])
-                self._recent[index].extend(as_records(new[-NUM_RECORDS:]))
+                self._recent[index].extend(as_records(new[-self._num_records :]))
                 done = new[(new["kind"] == Kind.COMMITTED) | (new["kind"] == Kind.FOLLOWED)]
                 if len(done):
                     self._take_steps(np.stack([done["step"], done["time_ns"].astype(np.int64)], axis=1))
@@ -88,8 +89,9 @@ class Followed:
 class Follower:
     """The peers of one swarm of this host, or of all."""
 
-    def __init__(self, home: Path, swarm: str, clock_ns: Callable[[], int]) -> None:
-        """Nothing is read. Arguments as of `local.look`."""
+    def __init__(self, home: Path, swarm: str, clock_ns: Callable[[], int], num_records: int = NUM_RECORDS) -> None:
+        """Nothing is read. Arguments as of `local.look`; so many records of each half of a page are kept."""
+        self._num_records = num_records
         self._home, self._pattern, self._clock_ns = home, f"{swarm or '*'}/*{SUFFIX}", clock_ns
         self._where = here()
         self._pages: dict[Path, Followed] = {}
@@ -98,14 +100,15 @@ class Follower:
         """As `local.look`; empty, where nobody is there.
 
         Args:
-            whole: all have members and others; else, which costs a third, in each swarm only who knows best has.
+            whole: all have members, others and links; else, which costs a third, in each swarm only who knows best
+                has, and the slowest.
         """
         paths = sorted(self._home.glob(self._pattern))
         self._pages = {path: self._pages[path] for path in paths if path in self._pages}
         found: dict[str, list[tuple[Looked, Followed]]] = {}
         for path in paths:
             try:
-                page = self._pages.get(path) or Followed(path)
+                page = self._pages.get(path) or Followed(path, self._num_records)
                 looked = looked_at(page.look(), self._where, self._clock_ns())
             except (OSError, RemoteProtocolError):
                 continue  # it is gone meanwhile, is being made, or none of ours
@@ -120,8 +123,10 @@ class Follower:
 
 def _in_order(peers: list[tuple[Looked, Followed]], *, whole: bool) -> list[Looked]:
     peers.sort(key=lambda each: (len(each[1].identity.name), each[1].identity.name))
-    latest = latest_snapshot([looked for looked, _ in peers])
+    latest, slow = latest_snapshot([looked for looked, _ in peers]), slowest([looked for looked, _ in peers])
     return [
-        page.with_crowd(looked) if whole or (latest is not None and looked.seen.snapshot is latest) else looked
+        page.with_crowd(looked)
+        if whole or looked is slow or (latest is not None and looked.seen.snapshot is latest)
+        else looked
         for looked, page in peers
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..telemetry.logged import name_in
 from ..telemetry.page import Seen
-from ..telemetry.records import How, Kind, Record
+from ..telemetry.records import How, Kind, Record, Why
 from ..telemetry.snapshot import SHORT, Snapshot
 from ..telemetry.timeline import doing
 from .local import Condition, Looked
@@ -76,7 +76,10 @@ def _peer(looked: Looked) -> dict[str, Any]:
 def _record(record: Record) -> dict[str, Any]:
     values = record._asdict()
     values["kind"] = Kind(record.kind).name.lower() if record.kind in set(Kind) else record.kind
-    values["how"] = How(record.how).name.lower() if record.how in set(How) else record.how
+    if record.kind in (Kind.INSTALLED, Kind.REDO):
+        values["how"] = Why(record.how).words
+    else:
+        values["how"] = How(record.how).name.lower() if record.how in set(How) else record.how
     if record.kind == Kind.LOGGED:
         values |= {"view": 0, "peer_id": "", "name": name_in(record)}
         values["value"] = record.value if math.isfinite(record.value) else str(record.value)
@@ -107,6 +110,16 @@ def latest_snapshot(peers: Sequence[Looked]) -> Snapshot | None:
         if looked.seen.snapshot is not None
     ]
     return peers[max(found)[-1]].seen.snapshot if found else None
+
+
+def slowest(peers: Sequence[Looked]) -> Looked | None:
+    """For whom others wait: of those that run, who needs longest to compute and exchange a step; None: nobody does."""
+    running = [
+        (each.seen.snapshot.pace.compute_s + each.seen.snapshot.pace.exchange_s, -index)
+        for index, each in enumerate(peers)
+        if each.seen.snapshot is not None and each.condition is not Condition.DEAD
+    ]
+    return peers[-max(running)[1]] if running else None
 
 
 # For people.

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ..errors import ShoalError
 from ..host.folders import default_home
+from .asked import Asked
 from .local import Looked, look
 from .report import for_people, for_programs
 
@@ -23,6 +25,21 @@ WIDTH: Final = 160
 """Where it goes to a file or a pipe."""
 
 Look = Callable[[], Mapping[str, Sequence[Looked]]]
+
+
+def answer(asked: Asked) -> int:
+    """Show what is asked for; the exit code, as of any command."""
+    try:
+        show(asked.home, asked.swarm, None, is_json=asked.is_json, watches=asked.watches)
+    except ShoalError as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python says at its end that it cannot write
+        return 1
+    return 0
 
 
 def show(home: Path | None, swarm: str, tcp: "TcpOptions | None", *, is_json: bool, watches: bool) -> None:
@@ -49,13 +66,14 @@ def present(look_now: Look, *, is_json: bool, watches: bool) -> None:
             _print_json(look_now())
         return
     from rich.console import Console
-    from rich.live import Live
 
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH, color_system=None)
     found = for_people(look_now())
     if not watches:
         console.print(found)
         return
+    from rich.live import Live
+
     with Live(found, console=console, auto_refresh=False, screen=sys.stdout.isatty()) as live:
         while _pause():
             live.update(for_people(look_now()), refresh=True)
@@ -71,10 +89,10 @@ def top(home: Path | None, swarm: str) -> None:
     from rich.live import Live
 
     from .follow import Follower
-    from .top import screen
+    from .top import NUM_LATEST, screen
 
     folder = home or default_home(os.environ)
-    follower = Follower(folder, swarm, time.monotonic_ns)
+    follower = Follower(folder, swarm, time.monotonic_ns, NUM_LATEST)
     found = follower.look() or look(folder, swarm, time.monotonic_ns)  # which says why nobody is there
     if not sys.stdout.isatty():
         Console(width=WIDTH, color_system=None).print(screen(found, follower.steps_us()))

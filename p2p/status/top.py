@@ -1,20 +1,37 @@
-"""`shoal top`: one row per peer, with what its last steps took as a line of bars. Pure."""
+"""`shoal top`: one row per peer, with what its last steps took as a line of bars. Pure.
+
+Rows are laid out here, as text: a `rich.Table` of 64 peers takes six times as long, which was most of what a look cost.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 
 from .local import Looked
-from .report import events, headline, in_order, latest_snapshot, names_of, row_of
+from .report import events, headline, in_order, latest_snapshot, links, names_of, row_of, slowest
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 NUM_BARS: Final = 30
 MEDIAN_BAR: Final = 2
+
+TITLES: Final = ("peer", "process", "seat", "step", "median", "slowest", f"last {NUM_BARS} steps", "is at", "logged")
+NUMBERS: Final = range(3, 6)
+"""Columns that end at the right."""
+BARS_AT: Final = 6
+WORDS: Final = range(7, 9)
+"""Columns that are cut short where a line is too long: the first of them, when the second has so much of their room."""
+LOGGED_SHARE: Final = 1 / 3
+GAP: Final = "  "
+
+NUM_LATEST: Final = 8
+"""Records of each half: they say what a peer is at."""
 
 
 def spark(times: Sequence[float]) -> str:
@@ -26,23 +43,69 @@ def spark(times: Sequence[float]) -> str:
     return "".join(BARS[min(max(height, 0), len(BARS) - 1)] for height in heights)
 
 
-def screen(found: Mapping[str, Sequence[Looked]], steps_us: Mapping[str, Sequence[int]]) -> RenderableType:
-    """A table for each swarm, and what happened last in it. `steps_us`: what the last steps took, by peer_id."""
-    parts: list[RenderableType] = []
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Lines of text, and rows of a table: each is cut short where the console ends."""
+
+    parts: Sequence[str | Sequence[Sequence[str]]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for part in self.parts:
+            for line in [part] if isinstance(part, str) else _lines(part, options.max_width):
+                yield Segment(_cut(line if line.isprintable() else _printable(line), options.max_width))
+                yield Segment.line()
+
+
+def screen(found: Mapping[str, Sequence[Looked]], steps_us: Mapping[str, Sequence[int]]) -> Screen:
+    """A table for each swarm, and what happened last in it. `steps_us`: what the last steps took, by peer_id.
+
+    Where there are other hosts, the links to them are shown of the slowest peer, for which others wait.
+    """
+    parts: list[str | Sequence[Sequence[str]]] = []
     for swarm, peers in in_order(found):
         latest, names = latest_snapshot(peers), names_of(peers)
-        table = Table("peer", "process", "seat", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for column in ("step", "median", "slowest"):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column(f"last {NUM_BARS} steps", no_wrap=True, min_width=NUM_BARS)
-        for column in ("is at", "logged"):
-            table.add_column(column, no_wrap=True, overflow="ellipsis")
+        rows: list[Sequence[str]] = [TITLES]
         for looked in peers:
             name, process, seat, step, *_, at, logged = row_of(looked, latest, names)
             took = steps_us.get(looked.seen.identity.peer_id, ())
             words = [f"{value / 1e3:.3g} ms" for value in (median(took), max(took))] if took else ["", ""]
-            table.add_row(*map(Text, (name, process, seat, step, *words, spark(took), at, logged)))
-        parts += [Text(headline(swarm, peers, latest)), table]
-        parts += [Text(f"  {line}") for line in events(peers, latest, names)]
-        parts.append(Text(""))
-    return Group(*parts[:-1]) if parts else Text("nobody is here any more")
+            rows.append((name, process, seat, step, *words, spark(took), at, logged))
+        slow = slowest(peers)
+        parts += [headline(swarm, peers, latest), rows]
+        parts += [f"  {line}" for line in chain(links([slow] if slow else [], names), events(peers, latest, names))]
+        parts.append("")
+    return Screen(parts[:-1] if parts else ["nobody is here any more"])
+
+
+def _lines(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Of a table that is so wide at the most, as long as there is room for the columns that are never cut."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    widths[BARS_AT] = max(widths[BARS_AT], NUM_BARS)
+    at, logged = WORDS
+    room = max(0, width - sum(widths[:at]) - len(GAP) * (len(widths) - 1))
+    if widths[at] + widths[logged] > room:
+        widths[logged] = min(widths[logged], max(room - widths[at], int(room * LOGGED_SHARE)))
+        widths[at] = min(widths[at], room - widths[logged])
+    for row in rows:
+        cells = [
+            _cell(text, each, index in NUMBERS) for index, (text, each) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield GAP.join(cells).rstrip()
+
+
+def _cell(text: str, width: int, is_number: bool) -> str:
+    """Of exactly this width."""
+    if text.isascii() and len(text) <= width:
+        return text.rjust(width) if is_number else text.ljust(width)
+    return set_cell_size(_cut(text, width), width)
+
+
+def _cut(text: str, width: int) -> str:
+    """Not wider than that; what is missing is said by dots."""
+    is_short = len(text) <= width if text.isascii() else cell_len(text) <= width
+    return text if is_short else set_cell_size(text, max(0, width - 1)) + "…" if width else ""
+
+
+def _printable(line: str) -> str:
+    """What would move the cursor is shown as what it is not."""
+    return "".join(each if each.isprintable() else "?" for each in line)

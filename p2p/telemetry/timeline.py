@@ -94,6 +94,7 @@ def doing(records: Sequence[Record]) -> tuple[str, int]:
 _STANDINGS: Final = {
     Kind.ASKED: "waiting for a seat",
     Kind.STATE: "taking the state after step {record.step}",
+    Kind.COMING: "taking the state after step {record.step}, {record.size} % of which are here",
     Kind.INSTALLED: "waiting for the other members of view {record.view}",
     Kind.PAUSED: "waiting until more members can be heard",
     Kind.LEAVES: "leaving",

@@ -1,6 +1,7 @@
 """The experiments that ship, each in small: fewer steps, shorter times, and nothing expected of times."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.torch
 FILES = sorted((ROOT / "examples" / "experiments").glob("*.toml"))
 SHORT = "drain", "kill-rank-0"
 """Those of `make test`; the others do more of the same, or need a lab, and are long."""
-IN_A_LAB = "flapping-link", "partition"
+IN_A_LAB = "flapping-link", "partition", "slow-link"
 
 LESS = 4
 """Steps and seconds are so much fewer."""
@@ -34,9 +35,10 @@ def small(shipped: Experiment) -> Experiment:
     run = shipped.run
     if shipped.name == "mass-restart":  # it has to be beyond a checkpoint, and data are of whole epochs
         return replace(shipped, run=replace(run, args=("--epochs", "2", *run.args[2:])))
+    is_gpt = Path(run.script).name == "gpt.py"
     run = replace(
         run,
-        args=("--steps", "1000", "--global-batch", "8"),
+        args=("--steps", "1000", "--global-batch", "8") if is_gpt else run.args,
         until_step=run.until_step and -(-run.until_step // LESS),
         until_s=run.until_s and run.until_s / LESS,
         cycles=1,
@@ -102,4 +104,17 @@ def test_in_a_lab_each_loses_nothing_and_all_its_events_happen(conduct: Run, nam
     assert wrong == []
     assert all(cost.event.time_ns for cost in evaluated.costs)
     cuts = [cost.event for cost in evaluated.costs if cost.event.do == "cut"]
-    assert cuts and all(each.until_ns > each.time_ns for each in cuts)
+    assert len(cuts) == {"flapping-link": 3, "partition": 1}.get(name, 0)
+    assert all(each.until_ns > each.time_ns for each in cuts)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("namespaces")
+def test_a_link_that_becomes_slow_is_named_as_the_reason_for_longer_steps(conduct: Run) -> None:
+    wrong, evaluated = conduct("slow-link")
+    assert wrong == []
+    (link,) = evaluated.costs
+    words = re.fullmatch(r"step (\d+) -> (\d+) ms: link host ([01]) -> host ([01]) \+(\d+) ms", link.why["longer"])
+    assert words is not None, link.why
+    assert {words[3], words[4]} == {"0", "1"}
+    assert 40 <= int(words[5]) <= int(words[2]) - int(words[1]) + 10  # of which it is a part, by its least

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from p2p.step.receipts import Moment, Receipt, read_moments, read_receipts
+from p2p.step.receipts import Receipt, read_receipts
+from p2p.telemetry.records import Kind
 from tests.live.swarm import Process, Swarm, name
 
 pytestmark = pytest.mark.torch
@@ -171,11 +172,6 @@ def check_receipts(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
     return [known[step] for step in steps]
 
 
-def moments(swarm: Swarm, peer: Process, event: str) -> list[Moment]:
-    found = read_moments(swarm.receipts / f"{name(peer)}.timings.jsonl")
-    return [moment for moment in found if moment.event == event]
-
-
 def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> None:
     peers = start_all(swarm, 2, LARGE)
     peers[0].expect_step(20)
@@ -187,10 +183,10 @@ def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> No
     seen_by(joiner, 3)
     stop([*peers, joiner])
     check_receipts(swarm, [*peers, joiner])
-    began, loaded = (moments(swarm, joiner, event)[0] for event in ("state", "loaded"))
+    began, loaded = (swarm.records(joiner, kind)[0] for kind in (Kind.STATE, Kind.LOADED))
     for peer in peers:
-        times = [moment.time_s for moment in moments(swarm, peer, "committed")]
-        assert sum(began.time_s <= time_s <= loaded.time_s for time_s in times) >= 19
+        times = [record.time_ns for record in swarm.records(peer, Kind.COMMITTED)]
+        assert sum(began.time_ns <= time_ns <= loaded.time_ns for time_ns in times) >= 19
     words = joiner.expect("from").split()
     assert words[2] == words[3] == "2", "an observer's rank is that of the next joiner"
 

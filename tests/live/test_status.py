@@ -115,7 +115,11 @@ def test_others_are_told_the_loss_that_a_peer_has_logged(swarm: Swarm) -> None:
     found = peers_when(
         swarm,
         lambda peers: (
-            len(peers) == 2 and all(any(each["loss"] for each in peer["snapshot"]["others"]) for peer in peers.values())
+            len(peers) == 2
+            and all(
+                peer["snapshot"] is not None and any(each["loss"] for each in peer["snapshot"]["others"])
+                for peer in peers.values()
+            )
         ),
     )
     assert all(0 < peer["snapshot"]["others"][0]["loss"] <= 1 for peer in found.values())

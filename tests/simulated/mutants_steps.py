@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import gossip.commit
 import gossip.levels
-from gossip import Core, Envelope, Phase, View
+from gossip import Core, Envelope, Member, Phase, State, View
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed, Missed
 from gossip.levels import chain
@@ -66,9 +66,9 @@ def _receive_steps_unfenced(original: Callable[..., list[Effect]]) -> Callable[.
 
 
 def _install_without_finish(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def install(self: StepMachine, view: View) -> list[Effect]:
+    def install(self: StepMachine, view: View, gone: tuple[tuple[Member, State], ...] = ()) -> list[Effect]:
         self.finish = None
-        return original(self, view)
+        return original(self, view, gone)
 
     return install
 

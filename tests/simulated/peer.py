@@ -207,7 +207,7 @@ class Peer:
             case sx.SendSegment():
                 self._send_segment(effect)
                 return
-            case fx.Explain() | sx.Note():
+            case fx.Explain() | fx.Proposed() | sx.Note():
                 return
             case sx.Tell(notice):
                 self._tell(notice)

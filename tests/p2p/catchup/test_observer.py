@@ -15,7 +15,7 @@ from gossip.progress import Ready, StateQuery
 from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, Effect, Observer
 from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from p2p.net.frames import Delivery
-from p2p.net.parcels import Chunk, Parcel, ParcelSegment, StepRecord, cut
+from p2p.net.parcels import Chunk, PackedState, Parcel, ParcelSegment, Replica, StepRecord, cut
 from p2p.step import effects as sx
 from p2p.step.collective import AllGather, AllReduce
 from p2p.step.effects import Note
@@ -196,6 +196,15 @@ def test_the_first_segment_of_a_state_is_noted(observer: Newcomer) -> None:
     observer.take(first)
     observer.take(second)
     assert observer.noted == [Note("state", 5)]
+
+
+def test_how_much_of_a_state_has_come_is_noted_for_each_twentieth(observer: Newcomer) -> None:
+    observer.observer.use(Replica({}, lambda: PackedState(b"", []), lambda state: None, str, sizes=(100_000,)))
+    observer.hear_head(5)
+    observer.deliver(state(5, b"tree", bytes(100_000)))
+    coming = [note for note in observer.noted if note.event == "coming"]
+    assert [note.size for note in coming] == list(range(5, 100, 5))
+    assert all(note.detail == 5 and 1000 * note.size <= note.value < 1000 * note.size + 2000 for note in coming)
 
 
 def test_nobody_is_asked_while_a_state_comes_unless_its_donor_is_gone(observer: Newcomer) -> None:

@@ -18,7 +18,7 @@ from p2p.net.tcp import TcpOptions
 from p2p.step import effects as sx
 from p2p.step.notices import Commit, Uncommitted, Withdrawn
 from p2p.step.operation import Operation
-from p2p.telemetry.records import How, Kind
+from p2p.telemetry.records import How, Kind, Why
 from tests.p2p.loop.pair import STATE, Peer, alone, drive, pair
 from tests.p2p.step.group import all_reduce
 
@@ -112,10 +112,14 @@ def test_a_peer_that_cannot_go_on_takes_no_commands(lone: Peer) -> None:
 
 
 def test_each_step_is_noted_as_it_comes_about(lone: Peer) -> None:
-    assert lone.moments() == [("installed", 1), ("active", 1), ("committed", 0)]
+    assert [each for each in lone.records() if each[0] is not Kind.IN] == [
+        (Kind.INSTALLED, 0, 1),
+        (Kind.ACTIVE, -1, 1),
+        (Kind.COMMITTED, 0, 0),
+    ]
     lone.submit(all_reduce(np.ones(3)))
     lone.close_step()
-    assert lone.moments() == [("finished", 1), ("committed", 1)]
+    assert lone.records() == [(Kind.FINISHED, 1, 0), (Kind.COMMITTED, 1, 0)]
 
 
 @pytest.mark.parametrize(("network", "algorithm"), [("lan", "direct"), ("wan", "ring")])
@@ -279,6 +283,38 @@ def test_more_members_than_have_room_for_digests_share_no_memory(lone: Peer) -> 
 
 
 # The flight recorder.
+
+
+def test_a_view_is_recorded_with_why_there_is_another_one_and_a_redo_with_all_since_it_began(lone: Peer) -> None:
+    first = lone.loop.core.view
+    assert first is not None
+    other, third = (Member(name * 16, 1) for name in "bc")
+
+    def following(view: View, *members: Member) -> View:
+        seats = tuple(Seat(member, view.number + 1, first.seats[0].contact) for member in members)
+        own = (first.seats[0], *seats)
+        return View(view.lineage, view.number + 1, 1, own, view.hash, Policy.LIVE, view.founder)
+
+    both = following(first, other, third)
+    fewer = following(both)
+    again = following(fewer)
+    gone = (other, State.DEAD), (third, State.LEFT)
+    lone.submit(all_reduce(np.ones(4, np.float32)))
+    lone.loop._carrier.carry_out([fx.Proposed(both), fx.Installed(both), fx.Installed(fewer, gone)])
+    lone.loop._carrier.carry_out([fx.Activated(fewer, 0), fx.Installed(again), fx.Activated(again, 0)])
+    kinds = Kind.PROPOSED, Kind.INSTALLED, Kind.OUT, Kind.REDO
+    records = [each for each in lone.loop.resources.seen.loop.latest() if each.kind in kinds]
+    assert [(Kind(each.kind), each.how, each.view) for each in records] == [
+        (Kind.INSTALLED, Why.FIRST, first.number),
+        (Kind.PROPOSED, 0, both.number),
+        (Kind.INSTALLED, Why.CAME, both.number),
+        (Kind.INSTALLED, Why.DIED | Why.LEFT, fewer.number),
+        (Kind.OUT, How.DEATH, fewer.number),
+        (Kind.OUT, How.LEAVE, fewer.number),
+        (Kind.REDO, Why.CAME | Why.DIED | Why.LEFT, fewer.number),
+        (Kind.INSTALLED, Why.AGAIN, again.number),
+        (Kind.REDO, Why.AGAIN, again.number),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from p2p.status.follow import NUM_STEPS, Follower
@@ -16,7 +17,8 @@ from p2p.status.top import BARS, screen, spark
 from p2p.telemetry.arrays import as_records, new_records
 from p2p.telemetry.page import Page, read_page
 from p2p.telemetry.records import HALF_BYTES, Half, Kind, read_half
-from tests.p2p.telemetry.pages import A, identity, of_this_process, page, snapshot
+from p2p.telemetry.snapshot import Link, Pace
+from tests.p2p.telemetry.pages import A, B, identity, of_this_process, page, snapshot
 
 MS = 10**6
 
@@ -83,3 +85,34 @@ def test_top_has_a_row_per_peer(tmp_path: Path, made: Page) -> None:
     assert head == "swarm pond: 1 member in view 1, step 3, 0 steps/s"
     assert titles == "peer process seat step median slowest last 30 steps is at logged"
     assert row == f"0 running ({os.getpid()}) rank 0 3 1 ms 1 ms ▃▃ going on after step 3, 3 ms loss 0.5"
+
+
+def test_top_shows_the_links_of_the_slowest_for_whom_others_wait(tmp_path: Path, made: Page) -> None:
+    quick = page(tmp_path / "pond", identity(B, name="1", **of_this_process()))
+    both = (A, 1), (B, 1)
+    for each, compute_s in ((made, 0.5), (quick, 0.1)):
+        link = Link(peer_id="c" * 16, rtt_us=52_000, bytes_per_s=10**6, sent_bytes=10**7)
+        pace = Pace(steps_per_s=1.0, compute_s=compute_s, exchange_s=0.1, wait_s=0.0)
+        shown = {"has_begun": True, "members": both, "view": 1, "links": (link,), "pace": pace}
+        each.show(snapshot(each.identity, time_ns=10**9, **shown))
+    lines = shown_by(Follower(tmp_path, "", lambda: 10**9), 160)
+    assert [line.strip() for line in lines if "links" in line] == ["links of 0: cccccccc 52 ms, 1 MB/s, 10 MB sent"]
+
+
+@pytest.mark.parametrize("width", [40, 100, 160, 200])
+def test_top_cuts_words_where_the_console_ends_and_lets_nothing_move_the_cursor(
+    tmp_path: Path, made: Page, width: int
+) -> None:
+    logged = {"verl\u00fcst" * 5: 0.5, "\u640d\u5931\u640d\u5931": 0.25, "bad\x1b[2J": 1.0}
+    made.show(snapshot(made.identity, time_ns=10**9, has_begun=True, members=((A, 1),), view=1, logged=logged))
+    lines = shown_by(Follower(tmp_path, "", lambda: 10**9), width)
+    assert len(lines) == 3 and max(map(cell_len, lines)) <= width
+    assert not any("\x1b" in line for line in lines)
+    assert lines[2].startswith("0     running") and lines[2].endswith("\u2026") is (40 < width < 200)
+
+
+def shown_by(follower: Follower, width: int) -> list[str]:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    console.print(screen(follower.look(), follower.steps_us()))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().splitlines()

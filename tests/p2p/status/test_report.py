@@ -12,7 +12,7 @@ from p2p.status.local import Condition, Looked
 from p2p.status.report import for_people, for_programs
 from p2p.telemetry.logged import record as write_down
 from p2p.telemetry.page import Seen
-from p2p.telemetry.records import HALF_BYTES, Half, Kind, Record
+from p2p.telemetry.records import HALF_BYTES, Half, How, Kind, Record, Why
 from p2p.telemetry.snapshot import Link, Other, Pace, Waiting
 from tests.p2p.telemetry.pages import A, B, identity, snapshot
 
@@ -131,6 +131,21 @@ def test_what_was_logged_is_shown_by_its_name() -> None:
         "",
     )
     assert (second["name"], second["value"]) == ("bad", "inf")
+
+
+def test_why_there_is_another_view_is_shown_in_words() -> None:
+    records = tuple(
+        Record(1, 1, kind, int(how), 2, 5, 3, "", 0.0)
+        for kind, how in (
+            (Kind.INSTALLED, Why.CAME | Why.DIED),
+            (Kind.REDO, Why.AGAIN),
+            (Kind.INSTALLED, 0),
+            (Kind.OUT, How.SILENCE),
+        )
+    )
+    found = for_programs({"pond": [looked(A, "0", Condition.RUNNING, records)]})
+    shown = [each["how"] for each in found["swarms"]["pond"]["peers"][0]["records"]]
+    assert shown == ["came, died", "again", "unknown", "silence"]
 
 
 def test_a_record_of_a_later_version_is_shown_by_its_number() -> None:

@@ -118,6 +118,7 @@ def test_what_a_peer_is_at_is_what_it_did_last(number: int, expected: str) -> No
     [
         (Kind.ASKED, "waiting for a seat"),
         (Kind.STATE, "taking the state after step 7"),
+        (Kind.COMING, "taking the state after step 7, 0 % of which are here"),
         (Kind.INSTALLED, "waiting for the other members of view 3"),
         (Kind.PAUSED, "waiting until more members can be heard"),
         (Kind.REMOVED, "removed: the others went on without it"),

@@ -1,0 +1,33 @@
+"""What `shoal status` is mostly asked, read without the parser of all commands, which takes longer than the answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """As `p2p.status.screen.show` takes it."""
+
+    home: Path | None
+    swarm: str
+    is_json: bool
+    watches: bool
+
+
+def asked(arguments: Sequence[str], environ: Mapping[str, str]) -> Asked | None:
+    """What `arguments` of `shoal status` ask for; None: that is for the parser (help, another host, a mistake)."""
+    home, swarm, flags = environ.get("SHOAL_HOME", ""), "", set()
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--json", "--watch"):
+            flags.add(argument)
+        elif argument == "--home":
+            home = next(rest, "")
+            if not home or home.startswith("-"):
+                return None
+        elif argument.startswith("-") or not argument or swarm:
+            return None
+        else:
+            swarm = argument
+    return Asked(home=Path(home) if home else None, swarm=swarm, is_json="--json" in flags, watches="--watch" in flags)
