@@ -13,7 +13,8 @@ monotonic clock. Ends with 1 if a step was lost, two peers have different receip
 experiment expects was not so.
 
 With --against torchrun the same model is trained by DDP afterwards, and torchrun starts all workers again after each
-kill, from the last checkpoint (bench/torchrun.py).
+kill, from the last checkpoint (bench/torchrun.py). With --against torchft, where that is installed, those who are left
+go on (bench/torchft_kills.py), each with its part of the batch.
 
 Peers are forked from a process that has imported torch; with --exec each is a program of its own, and joins slower.
 """
@@ -35,6 +36,7 @@ from rich.table import Table
 from bench.deaths import Cost, Pause, Peers, conduct, kills, pauses, plan, summary_of_kills, summary_of_pauses
 from bench.here import environment
 from bench.places import CPU, DEVICES, check
+from bench.torchft_kills import kill_replicas, why_not
 from bench.torchrun import Restart, kill_workers
 from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.plan import parse_size
@@ -44,6 +46,8 @@ from p2p.experiment.report import Evaluated
 
 KILLS: Final = 25
 """For each size."""
+
+OTHERS: Final = ("torchrun", "torchft", "hivemind")
 
 EVENTS_PER_SWARM: Final = 15
 STOPS: Final = 3
@@ -66,6 +70,7 @@ class Options:
     device: str
     pinned: str
     on_device: str
+    heartbeat_ms: int
 
 
 class Runs:
@@ -124,17 +129,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             killed = {num_peers: runs.kills(num_peers) for num_peers in options.peers}
         restarts = [
-            kill_workers(num_peers, options.kills, options.every, options.seed, lambda: bar.advance(task))
+            kill_replicas(num_peers, options.kills, options.heartbeat_ms, options.seed, lambda: bar.advance(task))
+            if options.against == "torchft"
+            else kill_workers(num_peers, options.kills, options.every, options.seed, lambda: bar.advance(task))
             for num_peers in options.peers
             if options.against
         ]
     report = report_pauses(paused, console) if options.stop_s else report_kills(killed, console)
     if restarts:
-        console.print(table_of_restarts([each for found, _ in restarts for each in found]))
+        console.print(table_of_restarts(options.against, [each for found, _ in restarts for each in found]))
         for why in (why for _, why in restarts if why):
             console.print(why, markup=False)
-        report["torchrun"] = [asdict(each) for found, _ in restarts for each in found]
-        report["torchrun_failed"] = [why for _, why in restarts if why]
+        report[options.against] = [asdict(each) for found, _ in restarts for each in found]
+        report[f"{options.against}_failed"] = [why for _, why in restarts if why]
     console.print(f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}")
     for line in runs.wrong:
         console.print(f"not as expected: {line}", markup=False)
@@ -157,8 +164,11 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--exec", action="store_true", help="start each peer as a program of its own")
     parser.add_argument("--seed", type=int, default=0, help="of victims and moments")
     parser.add_argument("--json", type=Path, help="also write the results here")
-    parser.add_argument("--against", choices=["torchrun"], default="", help="kill workers of torchrun, too")
+    parser.add_argument("--against", choices=OTHERS, default="", help="kill workers of that, too")
     parser.add_argument("--every", type=int, default=50, help="steps between the checkpoints of those; default 50")
+    parser.add_argument(
+        "--heartbeat-ms", type=int, default=5000, help="of torchft: without one in that, it is out; 5000"
+    )
     given = parser.parse_args(arguments)
     default, least, number = ((3, 4), 3, STOPS) if given.stop else ((2, 3, 4, 6), 2, KILLS)
     try:
@@ -176,6 +186,10 @@ def parse(arguments: Sequence[str] | None) -> Options:
         parser.error(f"--peers must be at least {least}, --kills at least 1, and --stop no less than 0")
     if given.every < 1 or (given.against and given.stop):
         parser.error(f"--every must be at least 1, got {given.every}, and --against is of kills, not of --stop")
+    if given.heartbeat_ms < 1:
+        parser.error(f"--heartbeat-ms must be at least 1, got {given.heartbeat_ms}")
+    if why := why_not(given.against):
+        parser.error(why)
     if given.json is not None and not given.json.absolute().parent.is_dir():
         parser.error(f"--json is a file in a folder that is there, got {given.json}")
     return Options(
@@ -191,6 +205,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         device=given.device,
         pinned=given.pinned,
         on_device=given.on_device,
+        heartbeat_ms=given.heartbeat_ms,
     )
 
 
@@ -248,8 +263,8 @@ def _ms(time_ms: float | None) -> str:
     return "" if time_ms is None else f"{time_ms:.0f}"
 
 
-def table_of_restarts(found: Sequence[Restart]) -> Table:
-    table = Table(title="torchrun, SIGKILL to a worker", title_justify="left")
+def table_of_restarts(against: str, found: Sequence[Restart]) -> Table:
+    table = Table(title=f"{against}, SIGKILL to a worker", title_justify="left")
     for heading in ("workers", "any step again ms", "new step ms", "step ms", "steps lost", "replicas equal"):
         table.add_column(heading, justify="right")
     for each in found:

@@ -12,6 +12,7 @@ from p2p.experiment.folder import read_run
 from p2p.experiment.report import Evaluated, evaluate, failures, metrics
 from p2p.experiment.venue import Starter
 from p2p.forking.zygote import Zygote
+from p2p.telemetry.records import Kind, Why
 
 pytestmark = pytest.mark.torch
 
@@ -156,6 +157,13 @@ def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_fo
         assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=5)
         assert cost.gap_ms is not None
     assert "back_after_it_went_on" in pause.times_ms
+    records = [record for track in evaluated.run.tracks.values() for record in track.records]
+    whys = {record.view: Why(0) for record in records if record.kind == Kind.INSTALLED}
+    for record in records:
+        if record.kind == Kind.INSTALLED:
+            whys[record.view] |= Why(record.how) & ~Why.FIRST  # all of a view's members, but for whom it is the first
+    assert {Why.DIED, Why.CAME, Why.LEFT} <= set(whys.values())
+    assert {view for view, why in whys.items() if why} <= {each.view for each in records if each.kind == Kind.PROPOSED}
     account = evaluated.run.account
     assert account is not None and account.ended_by == "until"
     assert [process.missed for process in account.processes] == [0] * 4

@@ -27,7 +27,7 @@ def test_experiments_that_ship_can_be_run(path: Path) -> None:
 
 
 def test_there_are_experiments_that_ship() -> None:
-    assert len(FILES) == 10
+    assert len(FILES) == 11
 
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
