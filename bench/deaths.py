@@ -1,5 +1,6 @@
 """What kills and pauses of bench.elastic are, and what each has cost: experiments on small_training.py, evaluated."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ PER_EVENT_S: Final = 30.0
 RUN: Final = """
 [run]
 script = "{script}"
+args = {args}
 peers = {peers}
 start = "{start}"
 resident = "{resident}"
@@ -123,10 +125,28 @@ def conduct(
     return evaluated, wrong
 
 
-def plan(peers: int, number: int, start: str, resident: str, stop_s: float) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """What peers of an experiment are: how many, how they are started, and what each keeps; `args` of the script."""
+
+    number: int
+    start: str
+    resident: str
+    args: tuple[str, ...] = ()
+
+
+def plan(peers: Peers, number: int, stop_s: float) -> str:
     """The file of an experiment: so many kills, each with a join afterwards, or pauses of `stop_s`."""
     limit_s = LIMIT_S + number * (PER_EVENT_S + 2 * stop_s)
-    head = RUN.format(script=SCRIPT, peers=peers, start=start, resident=resident, number=number, limit_s=limit_s)
+    head = RUN.format(
+        script=SCRIPT,
+        args=json.dumps(peers.args),
+        peers=peers.number,
+        start=peers.start,
+        resident=peers.resident,
+        number=number,
+        limit_s=limit_s,
+    )
     return head + (PAUSE.format(stop_s=stop_s) if stop_s else KILL)
 
 

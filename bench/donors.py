@@ -31,7 +31,8 @@ from p2p.config import LoopConfig, PeerConfig
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab
 from p2p.peer import Peer
-from p2p.step.receipts import Moment, read_moments
+from p2p.telemetry.records import Kind, Record
+from p2p.telemetry.trace import read_trace, trace_path
 
 NUM_MEMBERS: Final = 3
 BEFORE: Final = 20
@@ -106,8 +107,8 @@ def measure(options: argparse.Namespace, num_donors: int) -> dict[str, Any]:
         ends = [host.next() for host in hosts]
         codes = [host.command.wait(WAIT_S) for host in hosts]
         shown = lab.show()
-        moments = [read_moments(Path(folder, f"{peer_id}.timings.jsonl")) for peer_id in peer_ids]
-    found = evaluate(moments[:NUM_MEMBERS], moments[-1])
+        records = [read_trace(trace_path(Path(folder), peer_id))[1] for peer_id in peer_ids]
+    found = evaluate(records[:NUM_MEMBERS], records[-1])
     sent = {pair["from"]: pair["num_bytes"] for pair in shown["pairs"] if pair["to"] == NUM_MEMBERS}
     rate_mbit = options.mb * 8 / found["transfer_s"]
     exchanged = 2 * (NUM_MEMBERS - 1) / NUM_MEMBERS * (options.kib << 10) * 8 / found["step_before_s"] / 1e6
@@ -125,12 +126,13 @@ def measure(options: argparse.Namespace, num_donors: int) -> dict[str, Any]:
     return found
 
 
-def evaluate(members: list[list[Moment]], joiner: list[Moment]) -> dict[str, Any]:
+def evaluate(members: list[list[Record]], joiner: list[Record]) -> dict[str, Any]:
     """Times of the first state that the joiner was given, and of the members' steps before and meanwhile."""
     asked, began, whole, loaded = (
-        next(each.time_s for each in joiner if each.event == event) for event in ("asked", "state", "whole", "loaded")
+        next(each.time_ns / 1e9 for each in joiner if each.kind == kind)
+        for kind in (Kind.ASKED, Kind.STATE, Kind.WHOLE, Kind.LOADED)
     )
-    commits = [each.time_s for each in members[0] if each.event == "committed"]
+    commits = [each.time_ns / 1e9 for each in members[0] if each.kind == Kind.COMMITTED]
     steps = [(earlier, later) for earlier, later in pairwise(commits)][2:]
     before = [later - earlier for earlier, later in steps if later < asked]
     meanwhile = [later - earlier for earlier, later in steps if began < later and earlier < whole]
@@ -142,7 +144,7 @@ def evaluate(members: list[list[Moment]], joiner: list[Moment]) -> dict[str, Any
         "step_meanwhile_s": median(meanwhile),
         "longest_meanwhile_s": max(meanwhile),
         "num_meanwhile": len(meanwhile),
-        "num_states": sum(each.event == "whole" for each in joiner),
+        "num_states": sum(each.kind == Kind.WHOLE for each in joiner),
     }
 
 

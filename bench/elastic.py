@@ -4,6 +4,7 @@
     python -m bench.elastic --peers 3 --kills 10 --resident 2G
     python -m bench.elastic --peers 3,4 --stop 20
     python -m bench.elastic --peers 3 --kills 5 --against torchrun
+    python -m bench.elastic --peers 2 --kills 30 --device cuda --pinned 1G --on-device 4G
 
 Swarms train a small model as fast as it goes. A random member, rank 0 too, is killed at a random moment; when the
 others go on, a new peer joins, so that the next kill meets as many. With --stop it is not killed but stopped for so
@@ -32,8 +33,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.deaths import Cost, Pause, conduct, kills, pauses, plan, summary_of_kills, summary_of_pauses
+from bench.deaths import Cost, Pause, Peers, conduct, kills, pauses, plan, summary_of_kills, summary_of_pauses
 from bench.here import environment
+from bench.places import CPU, DEVICES, check
 from bench.torchft_kills import kill_replicas, why_not
 from bench.torchrun import Restart, kill_workers
 from p2p.benchmark.machine import commit, machine
@@ -65,6 +67,9 @@ class Options:
     json: Path | None
     against: str
     every: int
+    device: str
+    pinned: str
+    on_device: str
     heartbeat_ms: int
 
 
@@ -100,7 +105,9 @@ class Runs:
                 return
             number = min(EVENTS_PER_SWARM, left)
             left -= number
-            text = plan(num_peers, number, options.start, options.resident, options.stop_s)
+            args = (options.device, str(parse_bytes(options.pinned)), str(parse_bytes(options.on_device)))
+            peers = Peers(number=num_peers, start=options.start, resident=options.resident, args=args)
+            text = plan(peers, number, options.stop_s)
             evaluated, wrong = conduct(text, seed, environment(), say)
             self.wrong += wrong
             yield evaluated
@@ -151,6 +158,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--kills", type=int, help=f"for each size; default {KILLS}, {STOPS} with --stop")
     parser.add_argument("--stop", type=float, default=0.0, metavar="S", help="stop peers for S seconds, kill none")
     parser.add_argument("--resident", default="4", help="memory that each peer keeps beside its model: 2G, say")
+    parser.add_argument("--device", choices=DEVICES, default=CPU, help="of the model")
+    parser.add_argument("--pinned", default="0", help="memory that each peer has registered with its device beside")
+    parser.add_argument("--on-device", default="0", help="memory of its device that each peer keeps beside its model")
     parser.add_argument("--exec", action="store_true", help="start each peer as a program of its own")
     parser.add_argument("--seed", type=int, default=0, help="of victims and moments")
     parser.add_argument("--json", type=Path, help="also write the results here")
@@ -164,8 +174,13 @@ def parse(arguments: Sequence[str] | None) -> Options:
     try:
         peers = default if given.peers is None else tuple(int(number) for number in given.peers.split(","))
         parse_size(given.resident)
+        beside = parse_bytes(given.pinned) + parse_bytes(given.on_device)
     except (ValueError, LaunchError):
-        parser.error(f"--peers is like 2,3 and --resident like 2G, got {given.peers!r} and {given.resident!r}")
+        sizes = f"{given.resident!r}, {given.pinned!r}, {given.on_device!r}"
+        parser.error(f"--peers is like 2,3, got {given.peers!r}; sizes of memory are like 2G, got {sizes}")
+    if given.device == CPU and beside:
+        parser.error("--pinned and --on-device are of a --device")
+    check(given.device)
     kills = number if given.kills is None else given.kills
     if min(peers) < least or kills < 1 or given.stop < 0:
         parser.error(f"--peers must be at least {least}, --kills at least 1, and --stop no less than 0")
@@ -187,8 +202,16 @@ def parse(arguments: Sequence[str] | None) -> Options:
         json=given.json,
         against=given.against,
         every=given.every,
+        device=given.device,
+        pinned=given.pinned,
+        on_device=given.on_device,
         heartbeat_ms=given.heartbeat_ms,
     )
+
+
+def parse_bytes(text: str) -> int:
+    """As `parse_size`, or 0."""
+    return 0 if text == "0" else parse_size(text)
 
 
 def report_kills(found: Mapping[int, Sequence[Cost]], console: Console) -> dict[str, Any]:

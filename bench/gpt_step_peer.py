@@ -1,6 +1,6 @@
 """One of the peers of bench/gpt_step.py: three ways to train one model take turns in this process.
 
-    python gpt_step_peer.py FOLDER ROUNDS STEPS_PER_BLOCK BATCH
+    python gpt_step_peer.py FOLDER ROUNDS STEPS_PER_BLOCK BATCH DEVICE SIZE AUTOCAST
 
 Writes the times of its steps, and how far the gradients of the first one are apart, into `FOLDER/INDEX.json`.
 """
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,25 +19,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import p2p
+from bench.places import Place, place_of
 from p2p.benchmark.gloo import Gloo
 
-WIDTH, NUM_HEADS, NUM_LAYERS, VOCABULARY, CONTEXT = 320, 5, 8, 256, 64
+SIZES: Final = {"1M": (128, 2, 4), "10M": (320, 5, 8), "100M": (768, 12, 14)}
+"""Width, heads and layers of a model of so many parameters."""
+VOCABULARY, CONTEXT = 256, 64
 ALONE, SHOAL, GLOO = "no exchange", "shoal", "gloo ddp"
 WAYS: Final = (ALONE, SHOAL, GLOO)
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer over bytes, of 10 million parameters."""
+    """A decoder-only transformer over bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, num_heads: int, num_layers: int) -> None:
         super().__init__()
-        self.token = nn.Embedding(VOCABULARY, WIDTH)
-        self.position = nn.Parameter(torch.zeros(CONTEXT, WIDTH))
+        self.token = nn.Embedding(VOCABULARY, width)
+        self.position = nn.Parameter(torch.zeros(CONTEXT, width))
         layer = nn.TransformerEncoderLayer(
-            WIDTH, NUM_HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            width, num_heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
-        self.blocks = nn.TransformerEncoder(layer, NUM_LAYERS, enable_nested_tensor=False)
-        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.blocks = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, VOCABULARY)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -49,9 +53,10 @@ class GPT(nn.Module):
 class Way:
     """One way to train the model, which has the same weights in all of them."""
 
-    def __init__(self, name: str, peer: p2p.Peer) -> None:
+    def __init__(self, name: str, peer: p2p.Peer, place: Place, size: str, *, is_autocast: bool) -> None:
         torch.manual_seed(0)
-        model = GPT()
+        model = GPT(*SIZES[size]).to(place.name)
+        self._place, self._is_autocast = place, is_autocast
         self.parameters = list(model.parameters())
         self._optimizer = torch.optim.SGD(self.parameters, lr=0.01, momentum=0.9)
         self._model: Any = model
@@ -62,24 +67,39 @@ class Way:
 
     def step(self, batch: Tensor) -> tuple[float, float]:
         """Train on `batch`; seconds, and those of processors in all threads of this process."""
+        batch = batch.to(self._place.name)
+        self._place.finish()
         start, start_cpu = time.perf_counter(), time.process_time()
-        loss = self._model(batch)
+        with self._autocast():
+            loss = self._model(batch)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
+        self._place.finish()
         return time.perf_counter() - start, time.process_time() - start_cpu
 
+    def _autocast(self) -> AbstractContextManager[object]:
+        kind = self._place.name.partition(":")[0]
+        return torch.autocast(kind, dtype=torch.bfloat16) if self._is_autocast else nullcontext()
 
-def main(index: int, folder: Path, num_rounds: int, steps_per_block: int, batch_size: int) -> None:
+
+def main(index: int, given: list[str]) -> None:
     """Measure as number `index` of the peers."""
+    folder, device, size, is_autocast = Path(given[0]), given[4], given[5], given[6] == "autocast"
+    num_rounds, steps_per_block, batch_size = map(int, given[1:4])
+    place = place_of(device, index)
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(index)
     shape = num_rounds, steps_per_block, batch_size, CONTEXT + 1
     batches = torch.randint(VOCABULARY, shape, generator=generator)
-    with p2p.join() as peer:
-        shoal = Way(SHOAL, peer)  # takes the in_view
+    with place.join() as peer:
+
+        def way_of(name: str) -> Way:
+            return Way(name, peer, place, size, is_autocast=is_autocast)
+
+        shoal = way_of(SHOAL)  # takes the in_view
         with Gloo(folder / "gloo", index, peer.world_size):
-            ways = {SHOAL: shoal, ALONE: Way(ALONE, peer), GLOO: Way(GLOO, peer)}
+            ways = {SHOAL: shoal, ALONE: way_of(ALONE), GLOO: way_of(GLOO)}
             first = torch.randint(VOCABULARY, shape[2:], generator=generator)
             for way in ways.values():
                 way.step(first)
@@ -112,4 +132,4 @@ def turns(num_rounds: int) -> Iterator[tuple[int, str]]:
 
 
 if __name__ == "__main__":
-    main(int(os.environ["SHOAL_LAUNCH_INDEX"]), Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main(int(os.environ["SHOAL_LAUNCH_INDEX"]), sys.argv[1:])

@@ -16,7 +16,9 @@ from pathlib import Path
 from p2p.benchmark.machine import commit, machine
 from p2p.staging import cuda_devices
 
-COMMAND = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "600", "tests/p2p")
+LIVE = "devices", "device_observers", "registered"
+PLACES = ("tests/collectives", "tests/p2p", *(f"tests/live/test_{name}.py" for name in LIVE))
+COMMAND = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "600", *PLACES)
 RUNS = {"plain": {}, "sanitized": {"TORCH_CUDA_SANITIZER": "1"}}
 
 

@@ -32,7 +32,8 @@ from p2p.netlab.config import LabConfig
 from p2p.netlab.control import running
 from p2p.netlab.lab import NetworkLab
 from p2p.netlab.places import address
-from p2p.step.receipts import read_moments, read_receipts
+from p2p.step.receipts import read_receipts
+from p2p.telemetry.trace import read_trace, trace_path
 
 ROOT: Final = Path(__file__).parents[1]
 WAIT_S: Final = 120.0
@@ -196,10 +197,10 @@ def cut(options: argparse.Namespace) -> dict[str, Any]:
         codes = [host.command.wait(WAIT_S) for host in hosts]
         for host in hosts:
             host.close()
-        names = [Path(folder, name) for name in peer_ids]
+        where = Path(folder)
         traces = [
-            Trace(read_receipts(name.with_suffix(".receipts.jsonl")), read_moments(name.with_suffix(".timings.jsonl")))
-            for name in names
+            Trace(read_receipts(where / f"{name}.receipts.jsonl"), read_trace(trace_path(where, name))[1])
+            for name in peer_ids
         ]
     found = evaluate_cut(traces, peer_ids[2], cut_at, healed_at) | {"codes": codes}
     check(options, "a commit 3.5 s after the cut", found["went_on_s"] <= 3.5)
@@ -211,7 +212,7 @@ def cut(options: argparse.Namespace) -> dict[str, Any]:
 def evaluate_cut(traces: Sequence[Trace], cut_off: str, cut_at: float, healed_at: float) -> dict[str, Any]:
     """When the others went on, and when it was back, from the receipts and commits of the first peer."""
     members = {receipt.step: {each.peer_id for each in receipt.contributions} for receipt in traces[0].receipts}
-    commits = {int(each.detail): each.time_s for each in traces[0].moments if each.event == "committed"}
+    commits = traces[0].commits_s
     steps = sorted(commits.keys() & members.keys())
     went_on = next(commits[step] for step in steps if commits[step] > cut_at and cut_off not in members[step])
     back = next((commits[step] for step in steps if commits[step] > healed_at and cut_off in members[step]), None)

@@ -70,7 +70,7 @@ def count_samples(receipts: Mapping[int, Receipt], num_samples: int, epochs: int
 def held_up_s(trace: Trace) -> list[float]:
     """Of one peer, for each change of members: from the first commit in the new view to the next."""
     views = {receipt.step: receipt.view_number for receipt in trace.receipts if receipt.num_samples}
-    times = {int(moment.detail): moment.time_s for moment in trace.moments if moment.event == "committed"}
+    times = trace.commits_s
     steps = sorted(views.keys() & times.keys())
     is_new = [views[later] != views[earlier] for earlier, later in pairwise(steps)]
     return [

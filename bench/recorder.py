@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -27,7 +27,7 @@ import numpy as np
 
 from bench.here import environment
 from p2p.benchmark.machine import commit, machine
-from p2p.telemetry.records import HALF_BYTES, Half, Kind, read_half
+from p2p.telemetry.records import HALF_BYTES, Half, Kind, Memory, Note, read_half
 
 MOST_NS: Final = 1000.0
 """Of a record."""
@@ -69,14 +69,21 @@ class Switch:
     def __init__(self) -> None:
         """On, for all halves that are made from now on."""
         self.is_on, self.count = True, 0
-        written = Half.note
+        make = Half.__init__
 
-        def note(half: Half, *arguments: Any, **values: Any) -> None:
+        def made(half: Half, memory: Memory, clock: Callable[[], int]) -> None:
+            make(half, memory, clock)
+            half.note = self._switched(half.note)
+
+        Half.__init__ = made  # type: ignore[method-assign, assignment]
+
+    def _switched(self, written: Note) -> Note:
+        def note(*arguments: Any, **values: Any) -> None:
             self.count += 1
             if self.is_on:
-                written(half, *arguments, **values)
+                written(*arguments, **values)
 
-        Half.note = note  # type: ignore[method-assign, assignment]
+        return note
 
 
 def train(num_quads: int, block: int, out: Path) -> None:

@@ -11,6 +11,7 @@ where there is no GPU. Needs torch with CUDA, and neither a network nor our envi
 import argparse
 import json
 import logging
+import mmap
 import os
 import subprocess
 import sys
@@ -57,10 +58,15 @@ log = logging.getLogger("bench.staging")
 # Facts.
 
 
-def facts(device: Device, where: str, num_bytes: int) -> Iterator[Finding]:
+def facts(chosen: FoundDevice, num_bytes: int) -> Iterator[Finding]:
     """What research had to leave open."""
+    device, where = chosen.device, chosen.name
     yield from look_at_device(device, where, time.perf_counter, num_bytes)
+    says = {True: "yes", False: "no", None: "nobody says"}[chosen.registers_read_only]
+    registers = {"supported": chosen.registers_read_only}
+    yield Finding("read-only", f"HostRegisterReadOnlySupported: {says}", facts=registers)
     yield _calls(device, where)
+    yield _border(device, where)
     yield _refusal(device, where)
     yield _callback(where)
     yield _core()
@@ -82,6 +88,25 @@ def _microseconds(call: Callable[[], object]) -> float:
     for _ in range(NUM_CALLS):
         call()
     return (time.perf_counter() - begun) / NUM_CALLS * 1e6
+
+
+def _border(device: Device, where: str) -> Finding:
+    """What becomes of a copy from one piece of registered memory into the next."""
+    mapped = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    memory = np.frombuffer(mapped, np.uint8)
+    pieces = memory[: mmap.PAGESIZE], memory[mmap.PAGESIZE :]
+    for piece in pieces:
+        device.pin(piece)
+    tensor = torch.ones(2 * mmap.PAGESIZE, dtype=torch.uint8, device=where)
+    try:
+        device.fetch(tensor, memory, [device.mark()]).wait()
+        outcome, works = "right" if memory.all() else "wrong", bool(memory.all())
+    except (RuntimeError, AssertionError) as error:
+        outcome, works = f"refused ({str(error).splitlines()[0]})", False
+    device.settle()
+    for piece in pieces:
+        device.unpin(piece)
+    return Finding("border", f"a copy across two registered pieces: {outcome}", facts={"works": works})
 
 
 def _refusal(device: Device, where: str) -> Finding:
@@ -120,8 +145,8 @@ def _core() -> Finding:
 
 def beside_torch(device: Device, where: str, num_bytes: int) -> Finding:
     """Our copies beside torch's own of pinned memory of the same size, where it has that."""
-    ours, _ = look_at_device(device, where, time.perf_counter, num_bytes)
-    facts = dict(ours.facts)
+    ours, peers = look_at_device(device, where, time.perf_counter, num_bytes)
+    facts = {**ours.facts, "peers": peers.facts}
     if where != "cpu":
         facts["torch_fetch_gb_per_s"] = _plain(where, num_bytes)
     return Finding(f"{num_bytes // MIB} MiB", ours.says, ours.is_well, facts)
@@ -230,7 +255,7 @@ def _measure(chosen: FoundDevice, given: argparse.Namespace, out: Path) -> Itera
         log.info("%s", line(finding))
         return finding
 
-    for finding in facts(chosen.device, chosen.name, given.mib[0] * MIB):
+    for finding in facts(chosen, given.mib[0] * MIB):
         yield said(finding)
     if given.facts:
         return

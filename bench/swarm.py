@@ -22,7 +22,10 @@ from p2p.forking.zygote import Child, Zygote
 from p2p.launch.children import die_with_parent, kill_session
 from p2p.launch.config import LaunchConfig, peer_environment
 from p2p.launch.target import Target
-from p2p.step.receipts import Receipt, parse_receipt, read_moments, read_receipts
+from p2p.step.receipts import Receipt, parse_receipt, read_receipts
+from p2p.telemetry.page import page_path
+from p2p.telemetry.records import Kind, Record
+from p2p.telemetry.trace import read_records, trace_path
 
 POLL_S: Final = 0.05
 START_S: Final = 60.0
@@ -173,7 +176,12 @@ class Swarm:
     def trace(self, peer_id: str) -> Trace:
         """All that a peer wrote, dead or alive."""
         receipts = read_receipts(self.receipts / f"{peer_id}.receipts.jsonl")
-        return Trace(receipts, read_moments(self.receipts / f"{peer_id}.timings.jsonl"))
+        return Trace(receipts, self.records(peer_id))
+
+    def records(self, peer_id: str) -> list[Record]:
+        """All of its flight recorder, in the order of their times."""
+        page = page_path(self.folder / self.config.swarm_name, peer_id)
+        return read_records(trace_path(self.receipts, peer_id), page)
 
     def traces(self) -> dict[str, Trace]:
         """Of all peers that ever wrote, by peer_id."""
@@ -207,7 +215,7 @@ class Swarm:
         pause(STACKS_S)
         texts = []
         for peer in peers:
-            noted = (self.receipts / f"{peer.peer_id}.timings.jsonl").read_text(encoding="utf-8").splitlines()
+            noted = [f"{Kind(each.kind).name} {each}" for each in self.records(peer.peer_id)]
             stacks = peer.log.read_text(encoding="utf-8", errors="replace")[len(logged[peer]) :]
             lines = [*logged[peer].splitlines()[-NUM_LAST:], *noted[-NUM_LAST:], stacks]
             texts += [f"peer {peer.peer_id}, pid {peer.process.pid}:", *lines]

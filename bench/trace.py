@@ -1,11 +1,12 @@
-"""What peers wrote, receipts and moments, and what follows from it. Pure."""
+"""What peers wrote, receipts and records, and what follows from it. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from p2p.step.receipts import Moment, Receipt
+from p2p.step.receipts import Receipt
+from p2p.telemetry.records import Kind, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,12 @@ class Trace:
     """What one peer wrote."""
 
     receipts: Sequence[Receipt]
-    moments: Sequence[Moment]
+    records: Sequence[Record]
+
+    @property
+    def commits_s(self) -> dict[int, float]:
+        """When each step was committed, in their order."""
+        return {each.step: each.time_ns / 1e9 for each in self.records if each.kind == Kind.COMMITTED}
 
 
 def are_equal(traces: Iterable[Trace], window: range) -> bool:
@@ -25,5 +31,5 @@ def are_equal(traces: Iterable[Trace], window: range) -> bool:
 
 def median_step_s(traces: Iterable[Trace]) -> float:
     """Between one commit and the next of the same peer; a kill now and then does not move it."""
-    times = [[m.time_s for m in trace.moments if m.event == "committed"] for trace in traces]
+    times = [trace.commits_s.values() for trace in traces]
     return median(later - earlier for of_peer in times for earlier, later in pairwise(of_peer))

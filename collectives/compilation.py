@@ -9,13 +9,18 @@ A rank does one thing after the other, so the list needs an order in which nobod
 number of hops that have to come before, then as listed. Each chunk can be cut into blocks that follow each other: while
 one is added up, another one is read by the next rank, `BLOCKS_BEHIND` later.
 
+Where a SEND copies, nothing would keep a rank from overwriting what others still read. But of an all-reduce all ranks
+end with one expression, so one rank is enough to add it up: of each chunk only what the sum of one rank is made of is
+left, rounded where it was, and the others read that sum.
+
 What overwrites a chunk depends on the receipt of all that was sent from it (`matching`), so it comes after the reads,
 too: whoever reads publishes again before anything that depends on it goes on. `program_verification` proves it.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from collectives.matching import MatchedSchedules, Node
@@ -50,7 +55,7 @@ def compile_programs(
     """What the ranks of an operation do over shared memory; the results have the bits that the messages leave.
 
     Args:
-        schedules: in rank order.
+        schedules: in rank order; of an all-reduce, if a SEND of a result copies.
         num_blocks: into which each chunk is cut. The chunks of the programs are the blocks in order; if weights are
             whole numbers, none crosses the border of a chunk.
         is_needed: whether a rank's own input is to be in a chunk of its result that no transfer of it writes.
@@ -60,6 +65,8 @@ def compile_programs(
     """
     matched = MatchedSchedules(schedules)
     runs = _find_runs(matched, is_needed)
+    if any(matched.transfers[node].is_copied for node in matched.previous_writes):
+        runs = _add_up_once(runs)
     orders = [_order(each, num_blocks) for each in runs]
     progress = {
         (run.node, block): number
@@ -105,6 +112,38 @@ def _find_runs(matched: MatchedSchedules, is_needed: Callable[[int, int], bool])
             runs[rank].append(_Run(num_hops[node], node, transfer.chunk, sources, needed, is_shown, is_last))
             values[place] = [Source(rank, is_result=True)]
     return runs
+
+
+def _add_up_once(runs: Sequence[Sequence[_Run]]) -> list[list[_Run]]:
+    """What is left if one rank makes the sum of each chunk, and the others copy it."""
+    left: list[list[_Run]] = [[] for _ in runs]
+    for chunk in dict.fromkeys(run.chunk for each in runs for run in each):
+        of_chunk = [[run for run in each if run.chunk == chunk] for each in runs]
+        ends = [each[-1] for each in of_chunk]
+        total = next(end for end in ends if len(end.sources) > 1)  # no copy: there is one, or it is no all-reduce
+        needed = _made_of(total, of_chunk)
+        for rank, end in enumerate(ends):
+            left[rank] += [run for run in of_chunk[rank] if run.node in needed]
+            if rank != total.node[0]:
+                sources = (Source(total.node[0], is_result=True),)
+                left[rank].append(replace(end, num_hops=total.num_hops + 1, sources=sources, awaited=(total.node,)))
+        left[total.node[0]][-1] = replace(total, is_shown=True)
+    return left
+
+
+def _made_of(total: _Run, runs: Sequence[Sequence[_Run]]) -> set[Node]:
+    """The runs of its chunk that `total` needs, and itself; `runs`: of that chunk, per rank."""
+    by_node = {run.node: run for each in runs for run in each}
+    before = {after.node: run.node for each in runs for run, after in pairwise(each)}
+    needed: set[Node] = set()
+    pending = [total.node]
+    while pending:
+        run = by_node[pending.pop()]
+        needed.add(run.node)
+        pending += run.awaited
+        if run.sources[0] == Source(run.node[0], is_result=True):
+            pending.append(before[run.node])
+    return needed
 
 
 def _count_hops(matched: MatchedSchedules) -> dict[Node, int]:

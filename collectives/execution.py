@@ -4,7 +4,7 @@ What is sent is lent, not copied: a payload is a view of the input or the result
 when the operation goes on. The input is never written. The result may be: a ring writes the final sum of a chunk
 over the partial sum which it sent earlier. The final sum, however, exists only because the receiver added that
 partial sum up, and so had all of its bytes. `verify` proves this of every schedule: what overwrites a chunk depends
-on the receipt of everything that was sent from it.
+on the receipt of everything that was sent from it, but for what a SEND copies: that is lent from memory of its own.
 """
 
 from collections.abc import Callable
@@ -151,7 +151,7 @@ class Execution:
         """
         write, slot, arrived = self._accept(source, transfer, segment, payload)
         self._parked[slot, write.turn] = arrived
-        return self._send(self._write_in_order(write.chunk, segment, slot))
+        return self._write_in_order(write.chunk, segment, slot)
 
     def _accept(self, source: int, transfer: int, segment: int, payload: Buffer) -> tuple[Write, int, Array]:
         """What a segment is for, its slot, and its elements."""
@@ -175,21 +175,20 @@ class Execution:
     def _has_arrived(self, write: Write, slot: int) -> bool:
         return write.turn < self._turns[slot] or (slot, write.turn) in self._parked
 
-    def _write_in_order(self, chunk: int, segment: int, slot: int) -> list[tuple[Send, int]]:
-        """Write what has its turn in one slot; the segments to be sent that waited for it."""
+    def _write_in_order(self, chunk: int, segment: int, slot: int) -> list[Outgoing]:
+        """Write what has its turn in one slot; the segments that waited for it, as they were at their turn."""
         turns = self._layout.turns[chunk]
-        ready: list[tuple[Send, int]] = []
+        outgoing: list[Outgoing] = []
         while (arrived := self._parked.pop((slot, self._turns[slot]), None)) is not None:
             write = turns[self._turns[slot]]
             self._write(write, segment, slot, arrived)
             self._turns[slot] += 1
-            for transfer in write.transfers:
-                ready += self._finish(transfer, segment)
+            outgoing += self._send([each for transfer in write.transfers for each in self._finish(transfer, segment)])
         if self._turns[slot] == len(turns):
             self._num_open[chunk] -= 1
             if self._num_open[chunk] == 0:
                 self._close(chunk)
-        return ready
+        return outgoing
 
     @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
     def _write(self, write: Write, segment: int, slot: int, arrived: Array) -> None:
@@ -261,7 +260,8 @@ class Execution:
         outgoing = []
         for send, segment in ready:  # grows meanwhile
             source = self._result if send.from_result else self._input
-            outgoing.append(Outgoing(send.peer, send.number, segment, source[send.spans[segment]]))
+            payload = source[send.spans[segment]]
+            outgoing.append(Outgoing(send.peer, send.number, segment, payload.copy() if send.is_copied else payload))
             ready += self._finish(send.transfer, segment)
         return outgoing
 

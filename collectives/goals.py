@@ -14,7 +14,7 @@ from collectives.one_shot import one_shot_all_gather, one_shot_broadcast
 from collectives.ring import ring_all_gather, ring_broadcast, ring_reduce_scatter
 from collectives.scatter import direct_all_to_all, direct_gather, direct_scatter
 from collectives.schedule import Build, Schedule
-from collectives.verification import Expressions, evaluate
+from collectives.verification import Expressions, evaluate, what_is_wrong
 
 ONE_HOP_MAX_BYTES: Final = 256 << 10
 ONE_HOP_MAX_WAN_BYTES: Final = 2 << 20
@@ -148,7 +148,8 @@ def check_goal(
         if needed != SUM and result != needed:
             raise ScheduleError(f"rank {rank}, chunk {chunk}: does not end as the input of rank {needed}")
         if needed == SUM and (summands := expressions.summands[result]) != tuple(range(world_size)):
-            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds up inputs {summands}, not each one once")
+            found = f"adds up inputs {summands}, not each one once{what_is_wrong(summands, world_size)}"
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: {found}")
         if needed == SUM and world_size > 1 and result not in expressions.completed:
             raise ScheduleError(f"rank {rank}, chunk {chunk}: no rank's last write of it completes the sum")
         if needed == SUM and totals.setdefault(chunk, result) != result:

@@ -54,5 +54,8 @@ def _copy(schedule: Schedule, own: int, leaders: Sequence[int], first_chunk: int
     """List the transfers of host `own` as those of its leader, whose chunks are sums already."""
     for transfer in schedule.transfers:
         if transfer.peer != own:
-            add = {Kind.SEND: transfers.send, Kind.REDUCE: transfers.reduce, Kind.RECV: transfers.recv}[transfer.kind]
-            add(leaders[transfer.peer], first_chunk + transfer.chunk)
+            peer, chunk = leaders[transfer.peer], first_chunk + transfer.chunk
+            if transfer.kind is Kind.SEND:
+                transfers.send(peer, chunk, is_copied=transfer.is_copied)
+            else:
+                (transfers.recv if transfer.kind is Kind.RECV else transfers.reduce)(peer, chunk)

@@ -83,6 +83,9 @@ class Send:
     first_cell: int
     """The segments of all SENDs are counted through; this is its first."""
 
+    is_copied: bool
+    """Whether the result may be written again before they have arrived."""
+
 
 @dataclass(slots=True)
 class Followers:
@@ -196,7 +199,8 @@ class _Compiler:
         self._end_run(transfer.chunk)
         spans = self._regions[transfer.chunk].spans
         from_result = self._values[transfer.chunk] is Operand.RESULT
-        send = Send(index, transfer.peer, number, from_result, spans, len(self.num_waits))
+        is_copied = transfer.is_copied and from_result  # an input is never written
+        send = Send(index, transfer.peer, number, from_result, spans, len(self.num_waits), is_copied)
         awaited = [earlier for earlier in transfer.after if self.num_segments[earlier] > 0]
         self.num_waits += [len(awaited)] * len(spans)
         if not awaited:

@@ -80,6 +80,8 @@ class MatchedSchedules:
             return None
         if written[1] not in transfer.after:
             return f"has to wait for transfer {written[1]}, which writes the chunk"
+        if transfer.is_copied and len(transfer.after) > 1:
+            return f"is copied, so it has to wait for transfer {written[1]} alone: later the chunk may be another"
         if self.own_inputs.get((rank, transfer.chunk), node) > node:
             return "sends a sum before the own input is in"
         return None
@@ -122,14 +124,15 @@ class MatchedSchedules:
         """What overwrites a chunk must depend on the receipt of all that was sent from it before.
 
         Otherwise the write could reach bytes that a transport has not sent yet. Only dependencies within the chunk
-        count: others vanish for buckets in which the other chunk is empty.
+        count: others vanish for buckets in which the other chunk is empty. What is copied was not sent from there.
         """
         past = self._past_in_chunk()
         receivers = {sender: receiver for receiver, sender in self.senders.items()}
         lent: defaultdict[Node, list[Node]] = defaultdict(list)
         for node, written in self.previous_writes.items():
             if self.transfers[node].kind is Kind.SEND:
-                lent[written].append(node)
+                if not self.transfers[node].is_copied:
+                    lent[written].append(node)
                 continue
             for send in lent[written]:
                 if past[receivers[send]] & ~past[node]:

@@ -2,7 +2,7 @@
 
 The same as `Execution`, to whose results and segments its own are compared, for the schedules that there are. The state
 of a segment of the result is one counter: how many of its writes have been done. What came before its turn is kept
-until then, so sums have their order whatever arrives first. Lends what is sent, as `Execution` does.
+until then, so sums have their order whatever arrives first. Lends what is sent, or copies it, as `Execution` does.
 
 An input that is weighted lies, multiplied, in the result, where it is sent once and then replaced by the complete sum:
 that exists only because the one who was sent it had all of its bytes. What is not sent is multiplied segment by
@@ -262,7 +262,10 @@ class MessageRun:
                 self._write(row, span, slot, arrived)
             self._turns[slot] = turn = row.turn + 1
             for send in row.sends:
-                outgoing.append(Outgoing(send.peer, send.number, segment, self._result[send.spans[segment]]))
+                payload = self._result[span]
+                outgoing.append(
+                    Outgoing(send.peer, send.number, segment, payload.copy() if send.is_copied else payload)
+                )
             if row.is_last:
                 self._num_open[row.chunk] -= 1
                 if self._num_open[row.chunk] == 0:

@@ -5,8 +5,10 @@ from hashlib import blake2b
 from typing import Final
 
 from collectives.algorithms import ALGORITHMS, SHARES, add_algorithm
+from collectives.compilation import compile_programs
 from collectives.matching import ScheduleError
 from collectives.message_run import compile_tables
+from collectives.program_verification import verify_programs
 from collectives.programs import MOST_CHUNKS
 from collectives.schedule import Build
 from collectives.verification import verify
@@ -51,11 +53,16 @@ def prove(build: Build, world_size: int) -> None:
         ScheduleError: they are not.
     """
     verify(build, world_size)
-    for rank in range(world_size):
-        schedule = build(rank, world_size)
+    schedules = [build(rank, world_size) for rank in range(world_size)]
+    for rank, schedule in enumerate(schedules):
         if len(schedule.chunks) > MOST_CHUNKS:
             raise ScheduleError(f"{len(schedule.chunks)} chunks are more than the {MOST_CHUNKS} that there is room for")
         try:
             compile_tables(schedule, rank, len(schedule.chunks), 1)
         except ValueError as error:
             raise ScheduleError(f"{error}: wait for the last write of the chunk only, as a TransferList does") from None
+    if any(transfer.is_copied for schedule in schedules for transfer in schedule.transfers):
+        try:
+            verify_programs(compile_programs(schedules), schedules)
+        except ScheduleError as error:
+            raise ScheduleError(f"over memory, where nothing is copied: {error}") from None

@@ -9,6 +9,9 @@ A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Wh
   whatever arrives first. Half types are added up in float32, and rounded where the list sends the chunk or ends.
 - SEND sends the chunk as the writes listed before it left it. It runs as soon as all transfers in `after` are
   finished, and nothing else holds it back. So `after` has to name the last write before it, if there is one.
+- What a SEND sends is lent until it has arrived, so no later write may reach it before: the next write of the chunk has
+  to depend on its receipt. Of a SEND that `is_copied` the bytes are copied as it runs, and may be overwritten at once;
+  it waits for nothing but the last write of its chunk.
 - `after` counts entries of the same list. A transfer of the same chunk is waited for segment by segment, which
   makes a pipeline; any other transfer as a whole.
 - The i-th SEND to peer p is the i-th RECV or REDUCE from this rank in p's schedule. That i is the number by
@@ -42,9 +45,14 @@ class Transfer:
     after: tuple[int, ...] = ()
     """Earlier entries that a SEND waits for. The others wait for what arrives."""
 
+    is_copied: bool = False
+    """A SEND only: what it sends may be overwritten while it is on its way."""
+
     def __post_init__(self) -> None:
         if self.after and self.kind is not Kind.SEND:
             raise ValueError(f"only a SEND waits for other transfers, got {self}")
+        if self.is_copied and self.kind is not Kind.SEND:
+            raise ValueError(f"only what a SEND sends is copied, got {self}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +79,8 @@ class TransferList:
         self._transfers: list[Transfer] = []
         self._written: dict[int, tuple[int, ...]] = {}
 
-    def send(self, peer: int, chunk: int) -> None:
-        self._transfers.append(Transfer(Kind.SEND, peer, chunk, self._written.get(chunk, ())))
+    def send(self, peer: int, chunk: int, *, is_copied: bool = False) -> None:
+        self._transfers.append(Transfer(Kind.SEND, peer, chunk, self._written.get(chunk, ()), is_copied))
 
     def recv(self, peer: int, chunk: int) -> None:
         self._write(Kind.RECV, peer, chunk)

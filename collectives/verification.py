@@ -13,7 +13,8 @@ nothing in most reductions. Half types are rounded when a chunk is sent, and at 
 last, by a REDUCE, completes it: a mean is divided there.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
 from collectives.schedule import Build, Kind, even_chunks
@@ -54,11 +55,21 @@ def check_all_reduce(results: Mapping[Place, int], expressions: "Expressions", w
     for (rank, chunk), result in results.items():
         summands = expressions.summands[result]
         if summands != tuple(range(world_size)):
-            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds up inputs {summands}, not each one once")
+            found = f"adds up inputs {summands}, not each one once{what_is_wrong(summands, world_size)}"
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: {found}")
         if world_size > 1 and result not in expressions.completed:
             raise ScheduleError(f"rank {rank}, chunk {chunk}: no rank's last write of it completes the sum")
         if result != results[0, chunk]:
             raise ScheduleError(f"rank {rank}, chunk {chunk}: adds in another order than rank 0, or rounds elsewhere")
+
+
+def what_is_wrong(summands: Sequence[int], world_size: int) -> str:
+    """Whose inputs a sum lacks, and whose it has more than once, as the end of a sentence."""
+    counts = Counter(summands)
+    lacking = [str(rank) for rank in range(world_size) if not counts[rank]]
+    repeated = [str(rank) for rank in range(world_size) if counts[rank] > 1]
+    said = f"; lacks that of rank {', '.join(lacking)}" if lacking else ""
+    return said + (f"; has that of rank {', '.join(repeated)} more than once" if repeated else "")
 
 
 def check_all_gather(results: Mapping[Place, int]) -> None:

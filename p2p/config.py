@@ -14,8 +14,8 @@ from gossip import WAN, CoreConfig, Policy
 from .device import Device
 from .host.arguments import NAME_MAX
 from .host.folders import default_home
+from .host.memory_left import memory_bytes
 from .host.naming import NO_NAME
-from .memory.arena import available_bytes
 from .memory.extents import EXTENT_BYTES
 from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
 from .staging import device_of
@@ -58,8 +58,6 @@ class LoopConfig:
     """Of a part of the arena that is registered with a device: whole pages."""
     device_adds: bool = False
     """Whether a device that can adds up, where all members share memory. Not by default: never run on a GPU yet."""
-    keep_moments: bool = False
-    """Remember when things happened; for whoever writes receipts."""
     link_check_s: float = 0.05
     """Lost links are looked for this often."""
     least_shared_bytes: int = 8 << 20
@@ -96,15 +94,16 @@ class PeerConfig:
         min_peers: step 0 is held until so many peers take part. The founder's value counts.
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
             are proven dead) or `majority`. The founder's value counts.
-        receipts: folder for receipts and timings; None: none are written.
+        receipts: folder for receipts, and for what the flight recorder has, in `traces/`; None: none are written.
+        is_traced: whether that is written by whoever has started this peer, as by a launcher.
         receipts_full: what a peer does that cannot write there any more: `warn` (it says so once, and goes on without)
             or `stop` (it leaves before the next step, which raises `ShoalError`).
         join_timeout_s: for a seat, and for the first `min_peers` peers.
         step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
         leave_timeout_s: for the others to agree on a view without this peer.
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
-            between them goes through sockets. None: this peer's part of a quarter of the memory that is available, or
-            1 GiB if that is more.
+            between them goes through sockets. None: this peer's part of a quarter of the memory that this machine, and
+            the cgroups around this process, leave, or 1 GiB if that is more.
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
@@ -139,6 +138,7 @@ class PeerConfig:
     min_peers: int = 1
     policy: str = "live"
     receipts: Path | None = None
+    is_traced: bool = False
     receipts_full: str = "warn"
     join_timeout_s: float = 600.0
     step_timeout_s: float = 600.0
@@ -203,7 +203,6 @@ class PeerConfig:
             self.loop,
             core=self.loop.core if tcp is None or tcp.network is Network.LAN else WAN,
             policy=Policy[self.policy.upper()],
-            keep_moments=self.receipts is not None,
             arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
             restarts=self.on_all_dead == "restart" and tcp is None,
@@ -236,6 +235,8 @@ class PeerConfig:
             found["arena_bytes"] = _whole("SHOAL_ARENA", arena)
         if receipts := environ.get("SHOAL_RECEIPTS"):
             found["receipts"] = Path(receipts)
+        if environ.get("SHOAL_TRACED"):
+            found["is_traced"] = True
         for name in ("join_timeout", "step_timeout"):
             if seconds := environ.get(f"SHOAL_{name.upper()}"):
                 found[f"{name}_s"] = _number(f"SHOAL_{name.upper()}", seconds, "a number of seconds")
@@ -267,7 +268,7 @@ class PeerConfig:
 def default_arena_bytes(local_peers: int) -> int:
     """Of each of so many peers. It is a limit, and address space until it is used; what is used is asked for then."""
     with suppress(OSError):  # there is no /proc
-        return max(LEAST_ARENA_BYTES, available_bytes() // 4 // local_peers)
+        return max(LEAST_ARENA_BYTES, memory_bytes() // 4 // local_peers)
     return LEAST_ARENA_BYTES
 
 

@@ -25,7 +25,10 @@ from .errors import ShoalError
 
 PORTABLE: Final = 1
 """cudaHostRegisterPortable: pinned for all devices of this process."""
-
+READ_ONLY: Final = 8
+"""cudaHostRegisterReadOnly: the device may only read it. Devices that cannot hold themselves to that refuse."""
+REGISTERS_READ_ONLY: Final = 113
+"""cudaDevAttrHostRegisterReadOnlySupported, of the attributes of a device."""
 
 LEAST_ADDED_BYTES: Final = 256 << 10
 """Of a chunk that is added up on a GPU. Below that some five launches of 8 us each should cost more than numpy: an
@@ -111,7 +114,8 @@ class CudaDevice:
         """As `Device.pin`."""
         runtime = _runtime()
         with torch.cuda.device(self.index):
-            error = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, PORTABLE)
+            flags = PORTABLE if memory.flags.writeable else PORTABLE | READ_ONLY
+            error = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, flags)
         if int(error):
             _forget_error()
             raise PinRefused(f"cudaHostRegister: {runtime.cudaGetErrorString(error)} ({int(error)})")
@@ -225,7 +229,10 @@ def found() -> tuple[tuple[FoundDevice, ...], str]:
     if not torch.cuda.is_available():
         return (), "torch has CUDA, and the driver shows no device (nvidia-smi, CUDA_VISIBLE_DEVICES)"
     indices = range(torch.cuda.device_count())
-    return tuple(FoundDevice(f"cuda:{i}", cuda_device(i), *torch.cuda.mem_get_info(i)) for i in indices), ""
+    return tuple(
+        FoundDevice(f"cuda:{i}", cuda_device(i), *torch.cuda.mem_get_info(i), _attribute(REGISTERS_READ_ONLY, i))
+        for i in indices
+    ), ""
 
 
 def _runtime() -> Any:
@@ -234,12 +241,30 @@ def _runtime() -> Any:
 
 
 def _forget_error() -> None:
-    """Or the next kernel would raise it. torch offers no cudaGetLastError: the library that it has loaded is asked."""
+    """Or the next kernel would raise it. torch offers no cudaGetLastError."""
+    for library in _libraries():
+        library.cudaGetLastError()
+
+
+def _attribute(number: int, index: int) -> bool | None:
+    """Of a device, which torch does not offer either; None: nobody says."""
+    value = ctypes.c_int()
+    for library in _libraries():
+        if library.cudaDeviceGetAttribute(ctypes.byref(value), number, index) == 0:
+            return bool(value.value)
+    return None
+
+
+def _libraries() -> list[Any]:
+    """CUDA's runtime, as torch has loaded it."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = {line.partition("/")[2] for line in lines if "libcudart" in line}
-    for path in paths:
-        ctypes.CDLL(f"/{path.removesuffix(' (deleted)')}").cudaGetLastError()
+    return [ctypes.CDLL(f"/{path.removesuffix(' (deleted)')}") for path in paths]
 
 
 def _of_bytes(array: Array) -> torch.Tensor:
+    if not array.flags.writeable:  # torch has no tensors that may only be read, and warns of that
+        raw: Any = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+        raw.owner = array
+        array = np.frombuffer(raw, np.uint8)
     return torch.from_numpy(array.view(np.uint8))

@@ -166,7 +166,7 @@ class Device(Protocol):
         ...
 
     def pin(self, memory: Array) -> None:
-        """Register whole pages of memory of the host, none of which is pinned.
+        """Register whole pages of memory of the host, none of which is pinned; what is read-only, to be read alone.
 
         Raises:
             PinRefused: it cannot be; later calls hear nothing of that.
@@ -189,12 +189,14 @@ class FoundDevice:
     Attributes:
         name: as torch has it.
         free_bytes, total_bytes: of its memory.
+        registers_read_only: whether it says that it registers memory that may only be read; None: it does not say.
     """
 
     name: str
     device: Device
     free_bytes: int
     total_bytes: int
+    registers_read_only: bool | None = None
 
 
 class _Over:

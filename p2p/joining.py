@@ -73,15 +73,15 @@ def join(
         min_peers: step 0 is held until so many peers take part; the founder's value counts (SHOAL_MIN_PEERS; 1).
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
             are proven dead) or `majority`; the founder's value counts (SHOAL_POLICY; `live`).
-        receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for timings
-            (SHOAL_RECEIPTS; none).
+        receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for what the flight
+            recorder has, 64 bytes per record and some five records per step (SHOAL_RECEIPTS; none).
         receipts_full: what to do when they cannot be written any more: `warn`, that is say so once and go on without,
             or `stop`, that is leave, and raise `ShoalError` at the next step (SHOAL_RECEIPTS_FULL; `warn`).
         join_timeout_s: seconds to wait for a seat, and for the first `min_peers` peers (600).
         step_timeout_s: seconds to wait for a step to commit; longer than the slowest member's backward pass (600).
         leave_timeout_s: seconds to wait, when leaving, for the others to agree on a view without this peer (5).
         arena_bytes: at most so many bytes of this peer are read in place by the others of its host; 0: none
-            (SHOAL_ARENA; this peer's part of a quarter of the memory that is available, at least 1 GiB).
+            (SHOAL_ARENA; this peer's part of a quarter of the memory that machine and cgroups leave, at least 1 GiB).
         rejoin: whether a peer that trains a model comes back by itself if it was removed, and may be brought back by
             `Peer.wait_view` if it trains none.
         seeds: `host:port,host:port`, the same everywhere: who is called first on other hosts (SHOAL_SEEDS; none).

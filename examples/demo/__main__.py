@@ -118,10 +118,10 @@ def run_demo(plan: Plan, steps: int, home: Path, folder: Path) -> Verdict:
     try:
         with stage, screen.live:
             direct(plan, stage, screen)
-        run, moments = stage.gather()
+        run, records = stage.gather()
     except DemoFailed as failure:
         return Verdict(0, 0, "", (str(failure),))
-    show(measure(run, moments, stage.killed_at_s), screen.console)
+    show(measure(run, records, stage.killed_at_s), screen.console)
     verdict = judge(run)
     return replace(verdict, failures=verdict.failures + stage.leftovers())
 

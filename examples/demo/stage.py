@@ -15,7 +15,9 @@ from typing import Self
 from p2p.host.entry import Entry, parse_entry
 from p2p.host.processes import process_start
 from p2p.launch.children import die_with_parent
-from p2p.step.receipts import Moment, Receipt, read_moments, read_receipts
+from p2p.step.receipts import Receipt, read_receipts
+from p2p.telemetry.records import Record
+from p2p.telemetry.trace import read_trace, trace_path
 
 from .verdict import Run, member_ids
 
@@ -154,21 +156,21 @@ class Stage:
 
     # What is left.
 
-    def gather(self) -> tuple[Run, dict[str, list[Moment]]]:
-        """Receipts and moments of all peers.
+    def gather(self) -> tuple[Run, dict[str, list[Record]]]:
+        """Receipts and records of all peers.
 
         Raises:
             DemoFailed: it is not the founders and one joiner who wrote them.
         """
         names = [path.name.split(".")[0] for path in self._receipts.glob("*.receipts.jsonl")]
         receipts = {name: read_receipts(self._receipts / f"{name}.receipts.jsonl") for name in names}
-        moments = {name: read_moments(self._receipts / f"{name}.timings.jsonl") for name in names}
+        records = {name: read_trace(trace_path(self._receipts, name))[1] for name in names}
         founders = {name for own in receipts.values() if own and own[0].step == 0 for name in member_ids(own[0])}
         joiners = sorted(receipts.keys() - founders)
         if len(founders) != NUM_PEERS or len(joiners) != 1:
             raise DemoFailed(f"{len(founders)} peers founded and {len(joiners)} joined, instead of {NUM_PEERS} and 1")
         num_samples = self.steps * GLOBAL_BATCH
-        return Run(receipts=receipts, victim=self.victim, joiner=joiners[0], num_samples=num_samples), moments
+        return Run(receipts=receipts, victim=self.victim, joiner=joiners[0], num_samples=num_samples), records
 
     def leftovers(self) -> tuple[str, ...]:
         """What should not be there once everybody has ended."""

@@ -1,4 +1,4 @@
-"""What receipts and moments say about a run in which one peer was killed and another joined.
+"""What receipts and flight recorders say about a run in which one peer was killed and another joined.
 
 Pure functions over what the peers have written. The verdict takes nobody's word for it: it says "0 lost" only if every
 step and every sample can be pointed at, and names whatever cannot.
@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from p2p.step.receipts import Moment, Receipt, to_line
+from p2p.step.receipts import Receipt, to_line
+from p2p.telemetry.records import Kind, Record
 
 DIGEST_LENGTH = 16
 """Hex digits that are shown."""
@@ -184,14 +185,15 @@ class Figures:
     view_change_s: float | None
 
 
-def measure(run: Run, moments: Mapping[str, Sequence[Moment]], killed_at_s: float) -> Figures:
-    """Figures from the moments of the survivors; `killed_at_s` is of the same monotonic clock."""
+def measure(run: Run, records: Mapping[str, Sequence[Record]], killed_at_s: float) -> Figures:
+    """Figures from the records of the survivors; `killed_at_s` is of the same monotonic clock."""
     after = [receipt for receipt in run.committed() if run.victim not in member_ids(receipt)]
     if not after:
         return Figures(None, None, None, None)
-    told = [_times(moments.get(peer_id, ())) for peer_id in run.survivors]
-    commit, gone, active = ("committed", after[0].step), ("gone", run.victim), ("active", after[0].view_number)
-    steps = [("committed", receipt.step) for receipt in run.committed()]
+    told = [_times(records.get(peer_id, ())) for peer_id in run.survivors]
+    commit, gone = (Kind.COMMITTED, after[0].step), (Kind.GONE, run.victim)
+    active = Kind.ACTIVE, after[0].view_number
+    steps = [(Kind.COMMITTED, receipt.step) for receipt in run.committed()]
     intervals = [times[b] - times[a] for times in told for a, b in pairwise(steps) if {a, b} <= times.keys()]
     return Figures(
         max((times[commit] - killed_at_s for times in told if commit in times), default=None),
@@ -201,9 +203,10 @@ def measure(run: Run, moments: Mapping[str, Sequence[Moment]], killed_at_s: floa
     )
 
 
-def _times(moments: Sequence[Moment]) -> dict[tuple[str, str | int], float]:
-    """The first time of each; a view's number and a step are both numbers, so the event tells them apart."""
-    times: dict[tuple[str, str | int], float] = {}
-    for moment in moments:
-        times.setdefault((moment.event, moment.detail), moment.time_s)
+def _times(records: Sequence[Record]) -> dict[tuple[int, str | int], float]:
+    """The first time, in seconds, of each step that was committed, view that was active, and peer that was gone."""
+    times: dict[tuple[int, str | int], float] = {}
+    for each in records:
+        about = each.peer_id if each.kind == Kind.GONE else each.view if each.kind == Kind.ACTIVE else each.step
+        times.setdefault((each.kind, about), each.time_ns / 1e9)
     return times

@@ -58,7 +58,7 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         None,
     ),
     "dtype": (
-        Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, int32 or int64.")],
+        Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, bfloat16, int32 or int64.")],
         "float32",
     ),
     "device": (
@@ -153,10 +153,22 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         ],
         None,
     ),
+    "schedule": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="FILE.py:NAME",
+                help="Also measure an algorithm of your own (examples/own_schedule.py), if it is proven for -n peers: "
+                "a function of rank and number of peers. In --algos it is NAME, with - for _. Can be repeated.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
 }
 """Of all operations: type, and what is taken where nothing is said."""
 
-OF_ALL_REDUCE: Final = ("explain", "draw", "device")
+OF_ALL_REDUCE: Final = ("explain", "draw", "device", "schedule")
 SIZES: Final = ("first", "last", "factor", "sizes_from", "dtype", "until")
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -204,6 +216,7 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
     from . import plan as plans
 
     num_peers, net = given["num_peers"], given["net"]
+    schedules, algorithms = _own_schedules(given, plans.split_names(given["algos"]))
     if given["draw"] is not None:
         from .drawing import draw_all_reduce
 
@@ -227,7 +240,7 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         operation=operation,
         root=given["root"],
         num_peers=num_peers,
-        algorithms=plans.split_names(given["algos"]),
+        algorithms=algorithms,
         baseline=given["baseline"],
         sizes_bytes=plans.whole_sizes(operation, sizes, num_peers, given["dtype"]),
         num_iters=num_iters,
@@ -240,6 +253,7 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         until=until_width,
         swarm=given["swarm"],
         turns=given["turns"] and os.path.abspath(given["turns"]),
+        schedules=schedules,
     )
     outputs = Outputs(json=given["json"], csv=given["csv"], plot=given["plot"], explains=given["explain"])
     if plan.swarm is None:
@@ -247,6 +261,17 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
     from .director import run_in_swarm
 
     return run_in_swarm(plan, {name: given[name] for name in ("seeds", "key")}, outputs)
+
+
+def _own_schedules(given: Mapping[str, Any], algorithms: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those of --schedule, proven; and the algorithms, with those of them that are not named."""
+    from . import own
+    from .plan import PEERS_MAX
+
+    schedules = tuple(own.resolved(each) for each in given["schedule"] or ())
+    own.register(schedules, min(max(1, given["num_peers"]), PEERS_MAX))  # what -n may be is said by the plan
+    named = {name.partition("@")[0] for name in algorithms}
+    return schedules, (*algorithms, *(name for name in map(own.name_of, schedules) if name not in named))
 
 
 @app.callback(invoke_without_command=True)

@@ -6,10 +6,11 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from collectives import Medium
+from collectives import Medium, type_name
 from collectives.goals import default_algorithm
 from p2p.errors import ShoalError
 from p2p.peer import Peer
+from p2p.session.tensors import as_array
 
 from .arrays import Array
 from .plan import BY_SIZE, EARLY, IN_ARENA, OWN_SWARM, Plan
@@ -125,8 +126,8 @@ class ShoalInArena(Shoal):
         if self._input.size != array.size:
             import torch
 
-            dtype = getattr(torch, array.dtype.name)
-            self._input, self._output = (self._peer.empty(array.size, dtype=dtype).numpy() for _ in range(2))
+            dtype = getattr(torch, type_name(array.dtype))
+            self._input, self._output = (as_array(self._peer.empty(array.size, dtype=dtype)) for _ in range(2))
         self._input[:] = array
         self._array = self._given = self._input
 

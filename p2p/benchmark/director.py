@@ -10,13 +10,14 @@ from typing import Any
 
 from collectives.links import Links
 from p2p.errors import LaunchError, ShoalError
-from p2p.memory.limits import memory_bytes
+from p2p.host.memory_left import memory_bytes
 from p2p.staging import cuda_devices
 
 from .analysis import analyse
 from .explaining import explain
 from .files import check_writable, make_report, to_csv, to_json, write_all
 from .machine import machine
+from .own import register_for_rates
 from .plan import CPU, Plan, format_size
 from .plotting import check_plot, plot
 from .prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
@@ -74,6 +75,7 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs
         ShoalError: it ended early, or results could not be written after they were printed.
         LabError: there can be no network lab, or it has ended early.
     """
+    register_for_rates(plan.algorithms, range(plan.num_peers))
     outputs.check()
     check_memory(plan, memory_bytes())
     if script is None:

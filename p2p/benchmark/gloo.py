@@ -8,7 +8,9 @@ from typing import Final, Self
 
 import numpy as np
 
-from .arrays import Array
+from p2p.session.tensors import as_array
+
+from .arrays import Array, as_tensor
 from .roles import ALL_REDUCE, BARRIER, IN_PLACE, Role
 from .storage import HostStorage, Storage
 
@@ -38,7 +40,7 @@ class Gloo:
 
         torch.set_num_threads(1)
         self.rank, self._world_size, self._operation, self._root = rank, world_size, operation, root
-        self._distributed, self._as_tensor = distributed, torch.as_tensor
+        self._distributed = distributed
         self._storage = storage or HostStorage()
         distributed.init_process_group(
             "gloo",
@@ -54,7 +56,8 @@ class Gloo:
     def begin(self, array: Array, role: Role) -> None:
         self._given = self._storage.put(array)
         kind, is_root = self._operation, self.rank == self._root
-        own, num = self._as_tensor(self._given), self._world_size
+        own = as_tensor(self._given) if isinstance(self._given, np.ndarray) else self._given
+        num = self._world_size
         size = {"all-gather": role.count, "reduce-scatter": role.count // num, "scatter": role.count // num}
         made = own.new_empty(size.get(kind, role.count))
         parts = list(own.chunk(num)) if kind == "scatter" and is_root else None
@@ -88,7 +91,7 @@ class Gloo:
         kind, is_root = self._operation, self.rank == self._root
         if kind == BARRIER or (kind in ("reduce", "gather") and not is_root):
             return np.empty(0)
-        return self._storage.take(self._given) if kind in (*IN_PLACE, "reduce") else self._made.numpy()
+        return self._storage.take(self._given) if kind in (*IN_PLACE, "reduce") else as_array(self._made)
 
     def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
         return None

@@ -12,6 +12,7 @@ from p2p.errors import LaunchError
 from p2p.netlab.config import LabConfig
 from p2p.netlab.units import parse_share
 
+from .own import name_of, rates_of
 from .roles import ALL_REDUCE, BARRIER, BARRIER_BYTES, CALLED, CUT, IN_PLACE, OPERATIONS, algorithms_of
 
 BY_SIZE: Final = "auto"
@@ -41,7 +42,14 @@ CPU: Final = "cpu"
 CUDA: Final = "cuda"
 DEVICES: Final = (CPU, CUDA)
 """Where the arrays lie."""
-ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "float64": 8, "float16": 2, "int32": 4, "int64": 8}
+ITEM_BYTES: Final[Mapping[str, int]] = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "int64": 8,
+}
 """By type of the elements."""
 LEAST_BYTES: Final = 4
 DEFAULT_ITERS: Final = 50
@@ -84,6 +92,7 @@ class Plan:
         root: the rank from which, or to which, it goes, if it has one.
         swarm: the name of one whose peers measure it; None: peers are started for it.
         device: of `DEVICES`.
+        schedules: of the user, as `own.resolved` gives them: algorithms like others.
         slowed: contenders that take so much longer than they need, 0.1 for 10 %, to see whether that is found.
     """
 
@@ -104,15 +113,21 @@ class Plan:
     per_host: int = 1
     turns: str | None = None
     device: str = CPU
+    schedules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_peers <= PEERS_MAX:
             raise LaunchError(f"-n is the number of peers and must be 1 to {PEERS_MAX}, got {self.num_peers}")
         if self.operation not in OPERATIONS:
             raise LaunchError(f"there is no operation {self.operation!r}{meant(self.operation, OPERATIONS)}")
-        choices, ways = (*algorithms_of(self.operation), BY_SIZE), ways_of(self.operation)
+        own = map(name_of, self.schedules)
+        choices = (*dict.fromkeys((*algorithms_of(self.operation), *own)), BY_SIZE)
+        ways = ways_of(self.operation)
         for name in self.algorithms:
             algorithm, _, way = name.partition("@")
+            is_for_rates = self.operation == ALL_REDUCE and self.swarm is None and way in ("", EARLY)
+            if is_for_rates and rates_of(algorithm, self.num_peers) is not None:
+                continue
             if algorithm not in choices or way not in ways:
                 of = f"{', '.join(choices)}, each alone or with @{' or @'.join(ways[1:])}"
                 hint = meant(name, [each + (at and f"@{at}") for each in choices for at in ways])
@@ -200,7 +215,7 @@ class Plan:
     @property
     def shared(self) -> dict[str, Any]:
         """What another run that takes turns with this one has, too, as JSON has it."""
-        left_out = ("turns", "slowed")
+        left_out = ("turns", "slowed", "schedules")
         return {name: value for name, value in json.loads(self.to_json()).items() if name not in left_out}
 
     def to_json(self) -> str:
@@ -210,8 +225,8 @@ class Plan:
     def from_json(cls, text: str) -> Self:
         """TypeError, KeyError or ValueError: that is no plan; LaunchError: none that can be carried out."""
         fields = json.loads(text)
-        for name in ("algorithms", "sizes_bytes"):
-            fields[name] = tuple(fields[name])
+        for name in ("algorithms", "sizes_bytes", "schedules"):
+            fields[name] = tuple(fields.get(name, ()))
         counts = [*fields["sizes_bytes"], *(fields[name] for name in COUNTS if name in fields)]
         if odd := [each for each in counts if type(each) is not int and each is not None]:
             raise TypeError(f"a plan has whole numbers, got {odd[0]!r}")

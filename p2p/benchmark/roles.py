@@ -11,7 +11,7 @@ import numpy as np
 from collectives import ALGORITHMS, even_chunks, split_by_weight
 from collectives.goals import COLLECTIVES, GOALS, SUM
 
-from .arrays import Array, contribution, total
+from .arrays import Array, contribution, element_type, numbers, total
 
 ALL_REDUCE: Final = "all-reduce"
 BARRIER: Final = "barrier"
@@ -115,7 +115,7 @@ class Role:
     @cached_property
     def expected(self) -> Array:
         """What this rank must end with, where nothing is shifted."""
-        parts = [np.zeros(0, self.dtype)]
+        parts = [np.zeros(0, element_type(self.dtype))]
         for where, source in self.needed():
             size = where.stop - where.start
             if source == SUM:
@@ -134,4 +134,5 @@ class Role:
         if len(result) != len(self.expected):
             return max(len(result), len(self.expected))
         moved = shift * (self.world_size if self.adds else 1)
-        return int(np.count_nonzero(result - result.dtype.type(moved) != self.expected))
+        found, expected = numbers(result), numbers(self.expected)
+        return int(np.count_nonzero(found - found.dtype.type(moved) != expected))

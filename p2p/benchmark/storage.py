@@ -11,9 +11,10 @@ from typing import Any, Final, Protocol
 from p2p.device import HOST, Device, FoundDevice, MemoryShort, failures_named
 from p2p.errors import LaunchError, ShoalError
 from p2p.launch.devices import VARIABLE, host_gpus, visible_devices
+from p2p.session.tensors import as_array
 from p2p.staging import cuda_devices
 
-from .arrays import Array
+from .arrays import Array, as_tensor
 from .plan import ADDS, CUDA, Plan, format_size
 from .stages import Watched, times_of_stages
 
@@ -99,7 +100,7 @@ class DeviceStorage:
             ShoalError: the device has no room for it.
             DeviceLost: the device has failed.
         """
-        source = self._torch.from_numpy(array)
+        source = as_tensor(array)
         with failures_named():
             if self._tensor is None or (self._tensor.shape, self._tensor.dtype) != (source.shape, source.dtype):
                 self._tensor = self._empty(source)
@@ -126,8 +127,7 @@ class DeviceStorage:
     def take(self, given: Any) -> Array:
         """As `Storage`."""
         with failures_named():
-            array: Array = given.cpu().numpy()
-        return array
+            return as_array(given.cpu())
 
     def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
         """As `Storage`."""

@@ -78,6 +78,8 @@ def check(plan: Plan) -> None:
     """LaunchError if it is not for a swarm, or too much to ask of others."""
     if not plan.swarm:
         raise LaunchError("--swarm is the name that peers wait by, got ''")
+    if plan.schedules:
+        raise LaunchError("--swarm carries no code to its peers: leave --schedule out")
     if plan.net is not None or plan.baseline is not None:
         raise LaunchError("--swarm is for peers that wait: leave --net and --baseline out")
     if ways := [name for name in plan.algorithms if name.partition("@")[2] not in ("", EARLY)]:

@@ -115,7 +115,9 @@ def run_in_lab(
         "GLOO_SOCKET_IFNAME": INSIDE,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    lab = Run(config, name=secrets.token_hex(4), seed=0, stdout=outputs[0], stderr=outputs[1], environ=told)
+    name, (stdout, stderr) = secrets.token_hex(4), outputs
+    # Without one of them nothing can be measured, and one alone of two would wait for its return.
+    lab = Run(config, name=name, seed=0, stdout=stdout, stderr=stderr, environ=told, ends_together=True)
     code = lab.run()
     shown = lab.shown
     network = {"net": plan.net, "preset": preset, "said": counts(shown), "warnings": warnings(shown, config)}

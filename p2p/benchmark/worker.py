@@ -21,11 +21,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from p2p.benchmark.arrays import Array, digest, rounding, values_of
+from p2p.benchmark.arrays import Array, digest, put_shifted, rounding, values_of
 from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.gloo import TIMEOUT, Gloo
 from p2p.benchmark.learning import learn_links, sizes_to_learn
+from p2p.benchmark.own import rates_of, register, register_for_rates
 from p2p.benchmark.pacing import Batch, Pacer
 from p2p.benchmark.plan import (
     ADDS,
@@ -58,15 +59,18 @@ BY_LINKS: Final = (ALL_REDUCE, "broadcast")
 
 def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> None:
     """Measure as number `index` of the peers; `find`: the devices of this process, of which it takes one."""
+    register(plan.schedules, plan.num_peers)
     storage = storage_of(plan, index, find)
     with ExitStack() as stack:
         peers: dict[str, Peer] = {}
         contenders: list[Contender] = []
         for name in plan.algorithms:
-            way = name.partition("@")[2]
+            algorithm, _, way = name.partition("@")
             swarm = way if way in OWN_SWARM else ""
             if swarm not in peers:
                 peers[swarm] = enter(stack, folder, index, swarm, storage)
+            if rates_of(algorithm, plan.num_peers) is not None:
+                register_for_rates([algorithm], numbers_of(peers[swarm], index))
             contenders.append(SHOAL[way](peers[swarm], name, plan, storage))
         if plan.baseline == Gloo.name:
             gloo = Gloo(folder / "gloo", index, plan.num_peers, plan.operation, plan.root, storage)
@@ -103,6 +107,11 @@ def enter(stack: ExitStack, folder: Path, index: int, way: str, storage: Storage
     peer = stack.enter_context(join_as({**given, "join_timeout_s": timeout_s, "step_timeout_s": timeout_s}))
     peer.wait_view()
     return peer
+
+
+def numbers_of(peer: Peer, index: int) -> list[int]:
+    """Of each rank the number of its peer, which is that of its host where each has one."""
+    return [int(each) for each in np.asarray(peer.all_gather(np.array([index]))).ravel()]
 
 
 @dataclass(frozen=True)
@@ -204,7 +213,7 @@ class Bench:
             shift = turn % values_of(plan.dtype).shifts  # what is left of an earlier turn is wrong in this one
             contender, each = self.contenders[place], found[place]
             role, array = roles[contender.rank], arrays[contender.rank]
-            np.add(role.input, array.dtype.type(shift), out=array)
+            put_shifted(role.input, shift, array)
             self._take_turn(contender, array, role, each if is_timed else None)
             each.wrong += role.is_wrong(contender.result(), shift)
             each.ran = contender.ran

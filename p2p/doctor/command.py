@@ -7,7 +7,7 @@ from typing import Final
 
 from ..config import default_arena_bytes
 from ..errors import LaunchError
-from ..memory.limits import memory_bytes
+from ..host.memory_left import memory_bytes
 from .devices import look_at_devices
 from .finding import Finding
 from .host import look_at_host

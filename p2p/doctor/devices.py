@@ -1,5 +1,6 @@
 """What copies to and from a device take, and whether memory of peers can be registered with it."""
 
+import mmap
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ from collectives import Array
 
 from ..device import HOST, Device, PinRefused
 from ..errors import ShoalError
-from ..memory.arena import REGIONS_OFFSET, Arena, Mapping
+from ..memory.arena import REGIONS_OFFSET, Arena, Mapping, find_arena, leave_out_of_forks
 from ..memory.extents import EXTENT_BYTES
 from ..staging import cuda_devices
 from ..training.numerics import describe_numerics
 from .finding import Finding, size
+from .lender import Lent, lent, pattern
 
 NUM_COPIES: Final = 7
 Clock = Callable[[], float]
@@ -32,7 +34,11 @@ def look_at_devices(clock: Clock) -> Iterator[Finding]:
         yield Finding("devices", f"no GPU: {why_none}; peers train on the CPU", facts={"number": 0})
     for each in seen:
         of_memory = f"{size(each.free_bytes)} of {size(each.total_bytes)} free"
-        facts = {"free_bytes": each.free_bytes, "total_bytes": each.total_bytes}
+        facts = {
+            "free_bytes": each.free_bytes,
+            "total_bytes": each.total_bytes,
+            "registers_read_only": each.registers_read_only,
+        }
         yield Finding(each.name, f"{each.device.numerics}; {of_memory}", facts=facts)
         yield from look_at_device(each.device, each.name, clock)
 
@@ -48,10 +54,14 @@ def look_at_device(device: Device, where: str, clock: Clock, num_bytes: int = EX
             return
         own = arena.array(region, np.uint8)
         yield from _look_at_copies(device, where, clock, own)
-        read_only = Mapping.open(os.getpid(), name).array(region, np.uint8)
-        yield _look_at_peers(device, where, read_only, arena.second(region))
     finally:
         arena.close()
+    try:
+        with lent(num_bytes) as of_another:
+            yield _look_at_peers(device, where, clock, of_another)
+    except (ShoalError, OSError) as error:
+        says = f"memory of another process cannot be read ({error}): peers of this host use sockets"
+        yield Finding(f"{where} peers", says, is_well=False, facts={"read-only": False, "writable": False})
 
 
 def _look_at_copies(device: Device, where: str, clock: Clock, memory: Array) -> Iterator[Finding]:
@@ -111,23 +121,68 @@ def _in_words(found: dict[str, float]) -> str:
     return f"{found['fetch_gb_per_s']:.3g} GB/s to the host, {found['store_gb_per_s']:.3g} back"
 
 
-def _look_at_peers(device: Device, where: str, read_only: Array, writable: Array) -> Finding:
-    """The arena of a peer is seen through mappings of one's own: here of the own one, as a peer would see it."""
-    found = {"read-only": _registers(device, read_only), "writable": _registers(device, writable)}
-    said = "; ".join(f"{name}: {why or 'yes'}" for name, why in found.items())
+def _look_at_peers(device: Device, where: str, clock: Clock, of_another: Lent) -> Finding:
+    """The arena of a peer is read through mappings of one's own."""
+    region = of_another.region
+    read_only = Mapping.open(of_another.pid, of_another.peer_id).array(region, np.uint8)
+    writable = _writable(of_another)
+    found = {"read-only": _tried(device, where, clock, read_only), "writable": _tried(device, where, clock, writable)}
+    said = "; ".join(f"{name}: {why or 'yes'}" for name, (why, _) in found.items())
+    facts: dict[str, object] = {name: not why for name, (why, _) in found.items()}
+    facts |= {f"{name}_times": times for name, (_, times) in found.items() if times}
+    why, times = found["writable"]
+    rate = "" if why else f"; {times['store_gb_per_s']:.3g} GB/s out of it"
     return Finding(
         f"{where} peers",
-        f"what a peer has in its arena can be registered through a mapping that is {said}",
-        not found["writable"],
-        {name: not why for name, why in found.items()},
+        f"what a peer has in its arena can be registered through a mapping that is {said}{rate}",
+        not why,
+        facts,
     )
 
 
-def _registers(device: Device, memory: Array) -> str:
-    """Empty, or why not."""
+def _writable(of_another: Lent) -> Array:
+    """As a device of a peer has it (memory/windows.py).
+
+    Raises:
+        ShoalError: it is not there any more.
+        OSError: it cannot be mapped so.
+    """
+    found = find_arena(of_another.pid, of_another.peer_id, os.O_RDWR)
+    if found is None:
+        raise ShoalError("it has ended")
+    try:
+        mapped = mmap.mmap(found, os.fstat(found).st_size)
+    finally:
+        os.close(found)
+    leave_out_of_forks(mapped)
+    offset, length = of_another.region
+    return np.frombuffer(mapped, np.uint8, length, offset)
+
+
+def _tried(device: Device, where: str, clock: Clock, memory: Array) -> tuple[str, dict[str, float]]:
+    """Why it cannot be registered, or nothing, and what it took to do so and to read it.
+
+    Raises:
+        ShoalError: other bytes have arrived.
+    """
+    begun = clock()
     try:
         device.pin(memory)
     except PinRefused as error:
-        return f"no ({error})"
-    device.unpin(memory)
-    return ""
+        return f"no ({error})", {}
+    register_s = clock() - begun
+    expected, times = torch.from_numpy(pattern(len(memory))).to(where), []
+    try:
+        for _ in range(NUM_COPIES):
+            into = torch.zeros(len(memory), dtype=torch.uint8, device=where)
+            after = [device.mark()]
+            after[0].wait()
+            begun = clock()
+            device.store(memory, into, after).wait()
+            times.append(clock() - begun)
+            if not bool((into == expected).all()):
+                raise ShoalError(f"{where} has read other bytes than a peer has: do not train on it")
+    finally:
+        device.settle()
+        device.unpin(memory)
+    return "", {"register_s": register_s, "store_gb_per_s": memory.nbytes / median(times) / 1e9}

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from ..benchmark.machine import machine
-from ..config import default_arena_bytes
+from ..config import LEAST_ARENA_BYTES, default_arena_bytes
 from ..errors import ShoalError
 from ..host.files import OF_ITS_OWN, PER_PEER
-from ..memory.arena import Arena, Mapping, available_bytes
+from ..host.memory_left import MACHINE, MemoryLeft, available_bytes, memory_left
+from ..memory.arena import Arena, Mapping
 from ..memory.board import IS_ORDERED
-from ..memory.limits import CGROUPS, cgroup_left_bytes, groups_of_process
 from .finding import Finding, size
 
 TRIED_BYTES: Final = 1 << 20
@@ -33,29 +33,36 @@ def look_at_host() -> Iterator[Finding]:
         f"{cores} of {of_machine} cores of {found['cpu']}; load {found['load_1_min']}",
         facts={"usable": cores, "of_machine": of_machine},
     )
-    yield memory()
-    yield arena()
+    left = memory_left()
+    yield memory(left)
+    yield arena(left)
     yield shared_files()
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
     yield deaths()
     yield lab()
 
 
-def memory(root: Path = CGROUPS) -> Finding:
+def memory(left: MemoryLeft) -> Finding:
     """What there is, and what limits it."""
-    available, limit = available_bytes(), cgroup_left_bytes(groups_of_process(), root)
+    available = available_bytes()
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     of_locked = "no limit" if locked == resource.RLIM_INFINITY else size(locked)
-    of_group = "no limit" if limit is None else f"{size(limit)} left"
+    is_free = left.limited_by == MACHINE
+    of_group = "no limit that is less" if is_free else f"{left.limited_by} leaves {size(left.num_bytes)}"
     return Finding(
         "memory",
         f"{size(available)} available; of the cgroup: {of_group}; ulimit -l: {of_locked} (CUDA does not ask for it)",
-        facts={"available_bytes": available, "cgroup_left_bytes": limit, "memlock_bytes": locked},
+        facts={
+            "available_bytes": available,
+            "left_bytes": left.num_bytes,
+            "limited_by": left.limited_by,
+            "memlock_bytes": locked,
+        },
     )
 
 
-def arena() -> Finding:
-    """Whether a peer can have one, and others of this host can read it."""
+def arena(left: MemoryLeft) -> Finding:
+    """Whether a peer can have one, and others of this host can read it; and what limits it."""
     limit = default_arena_bytes(1)
     name = secrets.token_hex(8)
     if not IS_ORDERED:
@@ -70,8 +77,10 @@ def arena() -> Finding:
         return Finding("arena", f"{error}; peers of this host use sockets", is_well=False)
     finally:
         own.close()
-    says = f"peers of this host read each other's memory; one alone may share {size(limit)} of its own"
-    return Finding("arena", says, facts={"default_bytes": limit})
+    quarter = f"a quarter of what {left.limited_by} leaves"
+    why = f"the least, though {quarter} is less" if limit == LEAST_ARENA_BYTES else quarter
+    says = f"peers of this host read each other's memory; one alone may share {size(limit)} of its own ({why})"
+    return Finding("arena", says, facts={"default_bytes": limit, "limited_by": left.limited_by})
 
 
 def shared_files(folder: Path = Path("/dev/shm")) -> Finding:

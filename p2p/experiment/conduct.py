@@ -17,9 +17,9 @@ from ..forking.program import ImportFailed
 from ..forking.program import command as with_memory
 from ..forking.zygote import WITH_TORCH, Zygote
 from ..forking.zygote import Child as Forked
+from ..host.memory_left import memory_bytes
 from ..launch.config import LaunchConfig, peer_environment
 from ..launch.target import Target
-from ..memory.arena import available_bytes
 from ..netlab.lab import NetworkLab
 from .config import Experiment
 from .director import Director
@@ -131,6 +131,7 @@ class Conductor:
             num_peers=experiment.run.peers,
             swarm=SWARM,
             receipts=folder / "receipts",
+            is_traced=True,
             policy=experiment.run.policy,
         )
         began_ns, environment = time.monotonic_ns(), {**machine(), "commit": commit()}
@@ -189,7 +190,7 @@ def check_memory(experiment: Experiment, plans: Sequence[Plan]) -> None:
     """ExperimentError: peers would keep more resident memory than there is: the kernel would kill somebody for it."""
     each_bytes = experiment.run.resident_bytes
     most = max((most_living(plan, experiment.run.peers) for plan in plans), default=0)
-    if each_bytes and most * each_bytes > (free_bytes := available_bytes()):
+    if each_bytes and most * each_bytes > (free_bytes := memory_bytes()):
         raise ExperimentError(
             f"{experiment.where('resident', 'run')}{most} peers with resident = {experiment.run.resident} keep "
             f"{most * each_bytes / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are available: ask for less"

@@ -1,7 +1,6 @@
 """What a run leaves: receipts, traces, output, and what the director knows of it (run.json); written, and read again.
 
-Receipts of a run that was made elsewhere (`shoal run --receipts`) are read, too: their times are those of the
-`.timings.jsonl` beside them, which know nothing of the training thread, and nobody says what was done to whom.
+Those of a run that was made elsewhere (`shoal run --receipts`) are read, too: nobody says what was done to whom then.
 """
 
 import json
@@ -12,20 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ExperimentError, RemoteProtocolError
-from ..launch.traces import ENDS, TRACES
-from ..step.receipts import Continued, Moment, Receipt, read_continued, read_moments, read_receipts
-from ..telemetry.records import How, Kind, Record
+from ..launch.traces import ENDS
+from ..step.receipts import Continued, Receipt, read_continued, read_receipts
+from ..telemetry.records import Record
 from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
-from ..telemetry.trace import read_trace
+from ..telemetry.trace import TRACES, read_trace, trace_path
 from .clocks import Clocks, ClocksDisagree, Moments, fit, merge, moments
 from .happened import Account, Happened, Process
 from .usage import Usage
 
 ACCOUNT: Final = "run.json"
 RECEIPTS: Final = ".receipts.jsonl"
-TIMINGS: Final = ".timings.jsonl"
-_OF_VIEWS: Final = (Kind.INSTALLED, Kind.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class Track:
     Attributes:
         receipts: of the steps that it has committed as a member, in order.
         records: in the order of their times.
-        is_whole: with the records of its training thread.
+        is_whole: whether there is a trace.
         who: as its trace says; None: there is none.
         continued: what each lineage goes on from that it began after the death of all members of another one.
     """
@@ -230,13 +227,16 @@ def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
     """`path`: of its receipts; None: it had none yet."""
     receipts = [] if path is None else read_receipts(path)
     continued = {} if path is None else read_continued(path)
-    trace = folder / TRACES / f"{peer_id}{TRACE}"
-    if path is None or trace.is_file():
-        who, records = read_trace(trace)
+    traces = [trace_path(each, peer_id) for each in (folder, *(() if path is None else (path.parent,)))]
+    if path is None or any(trace.is_file() for trace in traces):
+        who, records = read_trace(next((trace for trace in traces if trace.is_file()), traces[0]))
         return Track(peer_id, receipts, records, True, who, continued)
-    timings = path.with_name(f"{peer_id}{TIMINGS}")
-    moments = read_moments(timings) if timings.is_file() else []
-    return Track(peer_id, receipts, [_record(moment) for moment in moments], False, continued=continued)
+    old = path.with_name(f"{peer_id}.timings.jsonl")
+    if old.is_file():
+        raise ValueError(
+            f"{old.name} is of an older version of shoal, and there is no trace: report on it with that one"
+        )
+    return Track(peer_id, receipts, [], False, continued=continued)
 
 
 def ends_in(folder: Path) -> list[Path]:
@@ -259,16 +259,3 @@ def _read_account(path: Path) -> Account:
         return Account(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error
-
-
-def _record(moment: Moment) -> Record:
-    """As it would be in a trace."""
-    kind = Kind[moment.event.upper()]
-    step, view, peer_id = -1, 0, ""
-    if kind is Kind.GONE:
-        peer_id = str(moment.detail)
-    elif kind in _OF_VIEWS:
-        view = int(moment.detail)
-    else:
-        step = int(moment.detail)
-    return Record(0, round(moment.time_s * 1e9), kind, How.UNKNOWN, 0, step, view, peer_id, 0.0)

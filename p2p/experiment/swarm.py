@@ -19,8 +19,7 @@ from ..step.receipts import parse_receipt
 from ..telemetry.page import SUFFIX as PAGE
 from ..telemetry.records import Kind, unpack_record
 from ..telemetry.snapshot import Identity
-from ..telemetry.trace import SUFFIX as TRACE
-from ..telemetry.trace import Tail, write_trace
+from ..telemetry.trace import TRACES, Tail, trace_path, write_trace
 from .events import STATE
 from .usage import Usage
 from .venue import Process, Venue
@@ -318,7 +317,6 @@ class Swarm:
             )
 
     def _write(self, peer: Seen) -> None:
-        folder = self._folder / "traces"
-        folder.mkdir(exist_ok=True)
-        write_trace(folder / f"{peer.peer_id}{TRACE}", peer.tail.identity, peer.raw)
+        (self._folder / TRACES).mkdir(exist_ok=True)
+        write_trace(trace_path(self._folder, peer.peer_id), peer.tail.identity, peer.raw)
         peer.raw = []

@@ -37,6 +37,7 @@ class LaunchConfig:
         home: the registry folder; None: `folders.default_home`.
         resume: folder of the checkpoint to go on from; None: the last one, if the script has any.
         receipts: folder for the peers' receipts; None: they write none.
+        is_traced: whether whoever starts the peers keeps their traces beside the receipts, so that they do not.
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         may_differ: as of `p2p.join`.
@@ -61,6 +62,7 @@ class LaunchConfig:
     policy: str | None = None
     resume: Path | None = None
     receipts: Path | None = None
+    is_traced: bool = False
     join_timeout_s: float | None = None
     step_timeout_s: float | None = None
     receipts_full: str | None = None
@@ -143,7 +145,7 @@ class LaunchConfig:
         return self.swarm or self.target.swarm(one_host=not self.is_open)
 
 
-NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY", "SHOAL_WEB", "SHOAL_WEB_TOKEN")
+NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY", "SHOAL_TRACED", "SHOAL_WEB", "SHOAL_WEB_TOKEN")
 """Of another launcher, if anybody's; rank and size change, so no variable can say them. Or of this one, and secret."""
 
 
@@ -175,6 +177,8 @@ def peer_environment(
         added["SHOAL_RESUME"] = str(config.resume.absolute())
     if config.receipts is not None:
         added["SHOAL_RECEIPTS"] = str(config.receipts.absolute())
+        if config.is_traced:
+            added["SHOAL_TRACED"] = "1"
     if config.join_timeout_s is not None:
         added["SHOAL_JOIN_TIMEOUT"] = str(config.join_timeout_s)
     if config.step_timeout_s is not None:

@@ -83,7 +83,7 @@ class Launcher:
         check_runs_the_same(config, self._registry)
         self._is_over = why_nothing_to_join(config, self._registry) if config.only == "join" else ""
         self._death_notices = DeathNotices(self._registry, tcp, time.monotonic)
-        self._config = config
+        self._config = replace(config, is_traced=True)
         self._environ = environ
         self._selector = selectors.DefaultSelector()
         self._output = Output(self._selector, stdout, stderr, self._end_unheard)

@@ -15,13 +15,12 @@ from typing import Final
 from ..errors import RemoteProtocolError
 from ..host.processes import read_host
 from ..telemetry.page import page_path
-from ..telemetry.trace import SUFFIX, Tail, write_trace
+from ..telemetry.trace import TRACES, Tail, trace_path, write_trace
 from .places import Place
 
 LOOK_S: Final = 0.1
 """A half has room for what a peer does in a hundred steps at the least: those of 1 ms take as long."""
 ENDS: Final = "ends-{host}.jsonl"
-TRACES: Final = "traces"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,7 @@ class Traces:
     def _take(self, peer_id: str) -> None:
         tail = self._tails.get(peer_id)
         if tail is not None and (raw := tail.read()):
-            self._write(lambda folder: write_trace(folder / TRACES / f"{peer_id}{SUFFIX}", tail.identity, raw))
+            self._write(lambda folder: write_trace(trace_path(folder, peer_id), tail.identity, raw))
 
     def _write(self, write: Callable[[Path], None]) -> None:
         if self._folder is None:

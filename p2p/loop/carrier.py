@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -30,7 +30,7 @@ from ..step import effects as sx
 from ..step.notices import Commit, Notice
 from ..step.open_step import OpenStep
 from ..step.runner import MessageRunner, Runner
-from ..telemetry.records import How, Kind, Why, peer_number
+from ..telemetry.records import How, Kind, Note, Why, peer_number
 from .inbox import Inbox, error_of
 from .neighbours import Neighbours
 from .resources import Resources
@@ -44,6 +44,9 @@ PARTED: Final = {
     State.DEAD: (How.DEATH, Why.DIED),
     State.LOST: (How.SILENCE, Why.SILENT),
 }
+
+FINISHED, COMMITTED = Kind.FINISHED, Kind.COMMITTED
+"""Of each step: an enum looks its members up slowly."""
 
 Effect = fx.Effect | sx.StepEffect
 
@@ -70,7 +73,7 @@ class Parts:
     observer: Observer
     seat: SeatRequest
     inbox: Inbox
-    note: Callable[..., None]
+    note: Note
     ended: threading.Event
     segment_bytes: int
 
@@ -217,7 +220,7 @@ class Carrier:
         if not self.parts.core.may_finish(step, effect.view_number, state_digest):
             self.carry_out(self.parts.core.contradiction(step, effect.view_number, state_digest))
             return
-        self.parts.note(Kind.FINISHED, step)
+        self.parts.note(FINISHED, step)
         if (runner := self.shared()) is not None:
             runner.announce(step, b"".join([digest or NO_DIGEST, state_digest or NO_DIGEST, chain or NO_DIGEST]))
         self.parts.core.submitted(step, effect.num_operations, effect.num_operations)
@@ -239,7 +242,7 @@ class Carrier:
     def _commit(self, effect: fx.Committed) -> None:
         self.parts.donor.end_exchange()
         commit = self.parts.open_step.committed(effect.finish, effect.view)
-        self.parts.note(Kind.COMMITTED, effect.finish.step)
+        self.parts.note(COMMITTED, effect.finish.step)
         if effect.feeds:
             self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit, self.parts.core.numerics)
         self.parts.inbox.tell(commit)

@@ -9,17 +9,8 @@ from gossip.effects import Diverged, Paused, Refused, Removed
 
 from ..errors import JoinRefused, QuorumLost, RemovedFromView, ReplicasDiverged, ShoalError
 from ..step.notices import Notice
-from ..step.receipts import Moment
-from ..telemetry.records import Kind
 
 NUM_EXPLAINED: Final = 16
-
-_OF_VIEWS: Final = (Kind.INSTALLED, Kind.ACTIVE)
-_MOMENTS: Final = (
-    *_OF_VIEWS,
-    *(Kind.ASKED, Kind.STATE, Kind.WHOLE, Kind.LOADED, Kind.FOLLOWED, Kind.FINISHED, Kind.COMMITTED, Kind.GONE),
-)
-"""What receipts are accompanied by."""
 
 
 class Inbox:
@@ -27,7 +18,6 @@ class Inbox:
 
     Attributes:
         notices: in the order in which they happened.
-        moments: when things happened; for whoever writes receipts.
         failure: why this peer cannot go on.
         explained: the last reasons for what happened to members, in words, with their times (monotonic ns).
         crash: why the loop drives nothing any more: the same for whoever waits, or calls something later.
@@ -35,7 +25,6 @@ class Inbox:
 
     def __init__(self) -> None:
         self.notices: SimpleQueue[Notice] = SimpleQueue()
-        self.moments: SimpleQueue[Moment] = SimpleQueue()
         self.failure: ShoalError | None = None
         self.explained: deque[tuple[int, str]] = deque(maxlen=NUM_EXPLAINED)
         self.crash: ShoalError | None = None
@@ -69,12 +58,6 @@ class Inbox:
     def explain(self, reason: str) -> None:
         """Why something happened to members, for people."""
         self.explained.append((time.monotonic_ns(), reason))
-
-    def keep(self, time_ns: int, kind: Kind, step: int, view: int, peer: int) -> None:
-        """The flight recorder has this record; some are for receipts, too."""
-        if kind in _MOMENTS:
-            detail = f"{peer:016x}" if kind is Kind.GONE else view if kind in _OF_VIEWS else step
-            self.moments.put(Moment(time_ns / 1e9, kind.name.lower(), detail))
 
 
 def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:

@@ -90,7 +90,6 @@ class Loop:
             self._acquaintances += former.core.acquaintances()
         self.inbox = Inbox()
         self.note = self.resources.seen.loop.note
-        self.resources.seen.loop.listener = self.inbox.keep if config.keep_moments else None
         self.reactor = Reactor(self, self.inbox.notices, transport.wake)
         self._link_check_s = config.link_check_s
         self._frames = Frames(me.member, transport)

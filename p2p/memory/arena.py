@@ -9,8 +9,7 @@ Another peer finds it among the descriptors of its process by the name, maps it 
 it is the right one: neither a process id nor a host's name is taken for granted (containers share neither, and both are
 used again).
 
-What a device has registered of it is in extents.py. Left out: huge pages; the memory limit of a cgroup, which is told
-from the machine's only by being killed.
+What a device has registered of it is in extents.py. Left out: huge pages.
 """
 
 import ctypes
@@ -23,7 +22,6 @@ from bisect import bisect
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
-from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -32,6 +30,7 @@ import numpy.typing as npt
 from collectives import Array
 
 from ..errors import ShoalError
+from ..host.memory_left import memory_bytes
 from .board import BOARD_BYTES, LINE_BYTES, Board
 from .doorbell import Doorbell, RemoteDoorbell, link_of
 
@@ -148,10 +147,10 @@ class Arena(Memory):
     def allocate(self, length: int) -> Region | None:
         """The first place where `length` bytes fit, on a cache line of its own.
 
-        None: there is no such place, or this machine has no memory to fill it.
+        None: there is no such place, or this machine, or a cgroup, leaves no memory to fill it.
         """
         rounded = align(length)
-        if rounded > available_bytes():  # asking the kernel instead would have it kill somebody to make room
+        if rounded > memory_bytes():  # asking the kernel instead would have it kill somebody to make room
             return None
         for index, (offset, free) in enumerate(self._free):
             if rounded <= free:
@@ -166,7 +165,7 @@ class Arena(Memory):
 
     def fill(self, region: Region) -> bool:
         """Take all pages of a region that is whole pages, whoever has parts of it; whether they are to be had."""
-        if region.length > available_bytes():
+        if region.length > memory_bytes():
             return False
         try:
             os.posix_fallocate(self._fd, *region)
@@ -192,12 +191,6 @@ class Arena(Memory):
         span = _Span(self.array(region, dtype))
         weakref.finalize(span, ended, region).atexit = False
         return np.asarray(span)
-
-    def second(self, region: Region) -> Array:
-        """Its bytes through a mapping of their own, as another process could have one that may write."""
-        mapped = mmap.mmap(self._fd, self.size)
-        leave_out_of_forks(mapped)
-        return np.frombuffer(mapped, np.uint8, region.length, region.offset)
 
     def close(self) -> None:
         """Give up the own mapping and the descriptor; peers keep what they have mapped."""
@@ -304,12 +297,6 @@ def find_arena(pid: int, peer_id: str, mode: int = os.O_RDONLY) -> int | None:
 def align(length: int) -> int:
     """`length`, rounded up to whole cache lines; never 0, so that regions differ."""
     return max(-(-length // LINE_BYTES), 1) * LINE_BYTES
-
-
-def available_bytes() -> int:
-    """What this machine could give without swapping."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def _end(region: Region) -> int:

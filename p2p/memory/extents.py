@@ -20,6 +20,7 @@ import numpy as np
 from collectives import Array
 
 from ..device import Device, PinRefused
+from ..host.memory_left import memory_left
 from .arena import REGIONS_OFFSET, Arena, Region
 
 logger = logging.getLogger("p2p")
@@ -85,7 +86,10 @@ class Extents:
     def _pin(self, device: Device, index: int) -> None:
         extent = extent_at(index, self._extent_bytes, self._arena.size)
         if not self._arena.fill(extent):
-            raise PinRefused(f"this machine has no {extent.length} bytes of memory for it")
+            left = memory_left()
+            raise PinRefused(
+                f"{left.limited_by} leaves {left.num_bytes} bytes of memory, and {extent.length} are wanted"
+            )
         memory = self._arena.array(extent, np.uint8)
         device.pin(memory)
         self._pinned[index] = device, memory

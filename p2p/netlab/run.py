@@ -45,16 +45,18 @@ class Run:
         stdout: int,
         stderr: int,
         environ: Mapping[str, str] = MappingProxyType({}),
+        ends_together: bool = False,
     ) -> None:
         """LabError if a host has nothing to run. Descriptors: of what commands write, and of what is said.
 
-        `environ`: of the commands, besides ours. `shown`: what the lab said of itself at the end.
+        `environ`: of the commands, besides ours. `ends_together`: the lab is ended as soon as a command has failed.
+        `shown`: what the lab said of itself at the end.
         """
         if not all(host.command or config.command for host in config.hosts):
             raise LabError("nothing to run: give -- COMMAND, or `command` in the file")
         self.shown: Message = {}
         self._config = config
-        self._environ = environ
+        self._environ, self._ends_together = environ, ends_together
         self._lab = NetworkLab(config, name=name, seed=seed)
         self._selector = selectors.DefaultSelector()
         self._output = Output(self._selector, stdout, stderr, self._end_unheard)
@@ -115,6 +117,8 @@ class Run:
         if code and self._ended_by is None:
             what = f"exit code {code}" if code > 0 else signal_name(-code)
             self._output.say(f"the command of host {command.host} has ended with {what}")
+            if self._ends_together:
+                self._running.clear()
 
     def _receive_signal(self, number: int) -> None:
         if number in (signal.SIGCHLD, signal.SIGUSR1):

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from gossip import Member, View
 
@@ -10,7 +9,7 @@ from ..data.own_data import OwnData
 from ..data.share import Share
 from ..errors import ShoalError
 from ..step.notices import Commit
-from ..step.receipts import NUM_COLUMNS, TOOK, Continued, Ledger, Moment, Receipt
+from ..step.receipts import NUM_COLUMNS, TOOK, Continued, Ledger, Receipt
 from ..step.speeds import Speeds
 
 logger = logging.getLogger("p2p")
@@ -107,17 +106,10 @@ class History:
             for listener in self.listeners:
                 listener(view)
 
-    def note(self, moments: SimpleQueue[Moment]) -> None:
-        """Write down what a loop has noted."""
-        while not moments.empty():
-            moment = moments.get_nowait()
-            if self._ledger is not None:
-                self._ledger.note(moment)
-
-    def write(self, moment: Moment) -> None:
-        """Note what has happened at this peer."""
+    def follow(self) -> None:
+        """Write down what the flight recorder has, if that is much."""
         if self._ledger is not None:
-            self._ledger.note(moment)
+            self._ledger.follow()
 
     def close(self) -> None:
         """Nothing more is written, or committed."""

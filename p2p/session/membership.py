@@ -85,7 +85,8 @@ class Membership:
         self.keeper: Keeper | None = None
         self._unrecorded: ShoalError | None = None
         try:
-            ledger = Ledger.open(config.receipts, self.loop.peer_id, self._cannot_record)
+            page = None if config.is_traced else self.loop.resources.seen.path
+            ledger = Ledger.open(config.receipts, self.loop.peer_id, self._cannot_record, page)
             self.check_usable()
         except ShoalError:
             self.loop.reactor.start()
@@ -211,12 +212,10 @@ class Membership:
                 often, or must not; or if nobody is left.
         """
         self.unusable = removed  # unless it is back
-        former = self.loop
         try:
             self._incarnations.begin_another(removed, is_wanted=is_asked or self.trains_model)
         finally:
             self.loop = self._incarnations.loop
-            self.history.note(former.inbox.moments)
         self._complete, self.unusable = -2, None
         self._ask()
 
@@ -240,7 +239,6 @@ class Membership:
             self._incarnations.begin_lineage()
         finally:
             self.loop = self._incarnations.loop
-            history.note(former.inbox.moments)
         history.begin_lineage(lost)
         self._complete = -2
         self.post(partial(self.loop.ask_for_seat, 1, self._run, self.replica))
@@ -284,7 +282,6 @@ class Membership:
             reactor.ended.wait(self._config.leave_timeout_s)
         finally:
             reactor.stop(is_aside=is_aside)
-            self.history.note(self.loop.inbox.moments)
             self.history.close()
             if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
                 logger.error("%s", self._unrecorded)  # which no call has raised
@@ -306,7 +303,7 @@ class Membership:
 
     def take_in(self, arrival: Notice) -> None:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""
-        self.history.note(self.loop.inbox.moments)
+        self.history.follow()
         if isinstance(arrival, ShoalError):
             self.replica.copies.hold()  # whoever catches it may change the state
             raise arrival

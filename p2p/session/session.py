@@ -28,6 +28,9 @@ from .attempt import EARLY, Attempt
 from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
 
+BEGUN, SUBMITTED, RECEIVED, BUCKET = Kind.BEGUN, Kind.SUBMITTED, Kind.RECEIVED, Kind.BUCKET
+"""Of each step: an enum looks its members up slowly."""
+
 Awaited = TypeVar("Awaited", bound=Notice)
 
 FED_WITHIN_S = 1.0
@@ -45,6 +48,7 @@ class Session:
         history: what is committed.
         share: of the samples.
         callers: which thread may call what now.
+        note: writes to the flight recorder, in the half of the training thread.
         logged: what the script says of itself.
         log_listeners: called with `peer.done` and the numbers of each `peer.log`.
         device_of: where a tensor lives.
@@ -59,7 +63,7 @@ class Session:
         self.history = self.membership.history
         self.share = self.membership.share
         self._step_timeout_s = config.step_timeout_s
-        self._note = self.loop.resources.seen.training.note  # in all incarnations
+        self.note = self.loop.resources.seen.training.note  # in all incarnations
         self._attempt = Attempt()
         self.callers = Callers(self._attempt)
         self.logged = Logged()
@@ -149,7 +153,7 @@ class Session:
             self.membership.check_usable()
             self._attempt.begin(what)
             self.callers.open_step()
-            self._note(Kind.BEGUN, self.history.done + 1)
+            self.note(BEGUN, self.history.done + 1)
             if (
                 self.share.is_amid_batch
             ):  # the state before this step is given to nobody: who lacks it was fed too little
@@ -224,8 +228,8 @@ class Session:
     def _note_submitted(self) -> None:
         step, buckets = self.history.done + 1, self._attempt.new_buckets()
         for num_bytes in buckets:
-            self._note(Kind.BUCKET, step, size=len(buckets), value=num_bytes)
-        self._note(Kind.SUBMITTED, step)
+            self.note(BUCKET, step, size=len(buckets), value=num_bytes)
+        self.note(SUBMITTED, step)
 
     def withdraw(self, skipped: str = "") -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
@@ -258,7 +262,7 @@ class Session:
         """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
         self.membership.take_seat()
         self.open_step("an operation waits for the others")
-        self._note(Kind.SUBMITTED, self.history.done + 1)
+        self.note(SUBMITTED, self.history.done + 1)
         self._await((Commit,), self._driven(operation, self._closing(b"")))
 
     def replace_replica(self, replica: Replica, operation: Operation) -> None:
@@ -376,7 +380,7 @@ class Session:
             raise
         if isinstance(arrival, Commit):
             history = self.history
-            self._note(Kind.RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
+            self.note(RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
             for operation in arrival.operations:
                 if operation.completed is not None:
                     operation.completed(arrival.view.hash)

@@ -1,7 +1,7 @@
 """Receipts: which members were counted in a committed step, with which samples, and which bits came out.
 
 A receipt holds the agreed part only: the same bytes at every member. What differs from peer to peer (when it
-committed, when it learned of a death) goes into a second file beside it.
+committed, when it learned of a death) is in its flight recorder, and goes into a trace beside it.
 """
 
 import errno
@@ -22,6 +22,7 @@ from gossip.progress import Finish
 
 from ..errors import ShoalError
 from ..host.folders import create_private
+from ..telemetry.trace import OwnTrace, trace_path
 
 Counts = tuple[int, int, int]
 """What a member says of its samples in a step: place of the first in the global batch, number, and weight in means."""
@@ -137,34 +138,34 @@ class Continued:
         return f"from step {self.step} of lineage {self.lineage[:8]}, whose last known one is {self.last_step}; {lost}"
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Something that happened at this peer at `time_s` of the host's monotonic clock."""
-
-    time_s: float
-    event: str
-    detail: str | int
-
-
 class Ledger:
-    """Appends receipts and moments to `<folder>/<peer_id>.receipts.jsonl` and `.timings.jsonl`, as long as it can."""
+    """Appends to `<folder>/<peer_id>.receipts.jsonl`, and to the trace of the same peer, as long as it can."""
 
-    def __init__(self, folder: Path, peer_id: str, failed: Callable[[str], None]) -> None:
-        """`failed` is told once why a line cannot be written; from then on none is, in either file."""
+    def __init__(self, folder: Path, peer_id: str, failed: Callable[[str], None], page: Path | None = None) -> None:
+        """Open what is written.
+
+        Args:
+            folder: is made, if it is not there.
+            peer_id: whose it is.
+            failed: is told once why something cannot be written; from then on nothing is, in either file.
+            page: of this peer; None: somebody else writes its trace, or nobody.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder, self._failed = folder, failed
+        self._trace = None if page is None else OwnTrace(page, trace_path(folder, peer_id))
         self._receipts = FileIO(folder / f"{peer_id}.receipts.jsonl", "ab", opener=create_private)
-        self._timings = FileIO(folder / f"{peer_id}.timings.jsonl", "ab", opener=create_private)
 
     @staticmethod
-    def open(folder: Path | None, peer_id: str, failed: Callable[[str], None]) -> "Ledger | None":
+    def open(
+        folder: Path | None, peer_id: str, failed: Callable[[str], None], page: Path | None = None
+    ) -> "Ledger | None":
         """The files of a peer in `folder`, if there is one. None also where `failed` was told that the disk is full.
 
         Raises:
             ShoalError: they cannot be written.
         """
         try:
-            return None if folder is None else Ledger(folder, peer_id, failed)
+            return None if folder is None else Ledger(folder, peer_id, failed, page)
         except OSError as error:
             why = f"receipts cannot be written to {folder}: {error}"
             if error.errno not in FULL:
@@ -173,15 +174,18 @@ class Ledger:
             return None
 
     def record(self, receipt: Receipt) -> None:
-        self._append(self._receipts, receipt)
+        self._append(receipt)
 
     def begin(self, continued: Continued) -> None:
-        self._append(self._receipts, continued)
+        self._append(continued)
 
-    def note(self, moment: Moment) -> None:
-        self._append(self._timings, moment)
+    def follow(self) -> None:
+        """Append what the flight recorder has, if that is much."""
+        if self._trace is not None and self._trace.is_due():
+            self._write_trace()
 
-    def _append(self, file: FileIO, record: Receipt | Moment | Continued) -> None:
+    def _append(self, record: Receipt | Continued) -> None:
+        file = self._receipts
         line = b"" if file.closed else to_line(record).encode()
         start = 0 if file.closed else file.tell()
         try:
@@ -190,12 +194,24 @@ class Ledger:
         except OSError as error:
             with suppress(OSError):
                 file.truncate(start)
-            self.close()
-            self._failed(f"receipts cannot be written to {self._folder}: {error}")
+            self._fail(error)
+
+    def _write_trace(self) -> None:
+        try:
+            if self._trace is not None:
+                self._trace.write()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._receipts.close()
+        self._trace = None
+        self._failed(f"receipts cannot be written to {self._folder}: {error}")
 
     def close(self) -> None:
+        """What the flight recorder has is in the trace, if there is room."""
+        self._write_trace()
         self._receipts.close()
-        self._timings.close()
 
 
 def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, algorithms: tuple[str, ...]) -> Receipt:
@@ -231,7 +247,7 @@ def counts_of(receipt: Receipt) -> tuple[Counts, ...]:
     )
 
 
-def to_line(record: Receipt | Moment | Continued) -> str:
+def to_line(record: Receipt | Continued) -> str:
     """One line of JSON."""
     values: dict[str, Any] = asdict(record)
     return json.dumps({"continued": values} if isinstance(record, Continued) else values, separators=(",", ":")) + "\n"
@@ -248,11 +264,6 @@ def read_continued(path: Path) -> dict[str, Continued]:
     rows = [json.loads(line) for line in _whole_lines(path)]
     pairs = pairwise(rows)
     return {after["lineage"]: Continued(**row["continued"]) for row, after in pairs if "continued" in row}
-
-
-def read_moments(path: Path) -> list[Moment]:
-    """All moments of one peer, in order. A line that a death cut short is left out."""
-    return [Moment(**json.loads(line)) for line in _whole_lines(path)]
 
 
 def parse_receipt(fields: dict[str, Any]) -> Receipt:

@@ -19,7 +19,7 @@ that keeps stores in order, and loads, as x86-64 does.
 import struct
 from collections.abc import Callable, Iterator
 from enum import IntEnum, IntFlag
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 NUM_RECORDS: Final = 2048
 """Of a half."""
@@ -31,8 +31,6 @@ _NUMBER: Final = struct.Struct("<Q")
 assert _RECORD.size == RECORD_BYTES
 
 Memory = memoryview
-Listener = Callable[[int, "Kind", int, int, int], None]
-"""Hears time in ns, kind, step, view and peer of each record."""
 
 
 class Kind(IntEnum):
@@ -97,6 +95,11 @@ class Kind(IntEnum):
     # The script's own, in the half of the training thread.
     LOGGED = 80
     """`peer.log` after this step: `value`; view and peer are its name (logged.py), `size` is its place in the call."""
+    # Of rounds, in the same half.
+    SENT = 81
+    """Of this round this peer has sent `value` bytes of SEGMENTs, with their headers."""
+    RESIDUAL_LOST = 82
+    """This peer leaves with what a codec has left out: `value`, its norm over that of the last delta."""
 
 
 class How(IntEnum):
@@ -152,35 +155,61 @@ class Record(NamedTuple):
     value: float
 
 
-class Half:
-    """The records of one writing thread, in its part of a page."""
+class Note(Protocol):
+    """Writes one record: under half a microsecond. Arguments that do not fit into their fields raise `struct.error`."""
 
-    def __init__(self, memory: Memory, clock: Callable[[], int], listener: Listener | None = None) -> None:
+    def __call__(
+        self,
+        kind: int,
+        step: int = -1,
+        view: int = 0,
+        peer: int = 0,
+        how: int = 0,
+        size: int = 0,
+        value: float = 0.0,
+    ) -> None: ...
+
+
+def _writer(memory: Memory, clock: Callable[[], int]) -> tuple[Note, Callable[[], int]]:
+    """What writes records into `memory`, and the number of the last one.
+
+    A closure, since between steps nothing of this is in the processor's caches: each attribute costs a look there.
+    """
+    pack_into, number = _RECORD.pack_into, 0
+
+    def note(
+        kind: int, step: int = -1, view: int = 0, peer: int = 0, how: int = 0, size: int = 0, value: float = 0.0
+    ) -> None:
+        nonlocal number
+        number = own = number + 1
+        pack_into(memory, own % 2048 * 64, own, clock(), kind, how, size, step, view, peer, value, own)
+
+    return note, lambda: number
+
+
+assert (NUM_RECORDS, RECORD_BYTES) == (2048, 64), "as in `note`, where they are not looked up"
+
+
+class Half:
+    """The records of one writing thread, in its part of a page.
+
+    Attributes:
+        note: writes one.
+    """
+
+    def __init__(self, memory: Memory, clock: Callable[[], int]) -> None:
         """Nothing is written.
 
         Args:
             memory: `HALF_BYTES` of zeros.
             clock: monotonic nanoseconds.
-            listener: hears each record, too.
         """
-        self.listener = listener
-        self._memory, self._clock, self._pack_into = memory, clock, _RECORD.pack_into
-        self._number = 0
-
-    def note(
-        self, kind: Kind, step: int = -1, view: int = 0, peer: int = 0, how: int = 0, size: int = 0, value: float = 0.0
-    ) -> None:
-        """Write one record: half a microsecond. Arguments that do not fit into their fields raise `struct.error`."""
-        self._number = number = self._number + 1
-        offset = number % NUM_RECORDS * RECORD_BYTES
-        now = self._clock()
-        self._pack_into(self._memory, offset, number, now, kind, how, size, step, view, peer, value, number)
-        if self.listener is not None:
-            self.listener(now, kind, step, view, peer)
+        self._memory = memory
+        self.note, self._last = _writer(memory, clock)
 
     def latest(self, number: int = 512) -> list[Record]:
         """The last records, so many at most, oldest first. For the process that writes: there each is whole."""
-        last = self._number
+        last = self._last()
         numbers = range(max(1, last - number + 1), last + 1)
         found = [_RECORD.unpack_from(self._memory, each % NUM_RECORDS * RECORD_BYTES) for each in numbers]
         return [_record(values) for values, each in zip(found, numbers, strict=True) if values[0] == each]
@@ -203,6 +232,12 @@ def read_raw(memory: Memory, slot: int) -> tuple[int, bytes]:
     raw = bytes(memory[offset : offset + RECORD_BYTES])
     (first,) = _NUMBER.unpack_from(memory, offset)
     return last, raw if first == last else b""
+
+
+def is_written(memory: Memory, number: int) -> bool:
+    """Whether the record of this number is there, whole, or a later one."""
+    (last,) = _NUMBER.unpack_from(memory, number % NUM_RECORDS * RECORD_BYTES + RECORD_BYTES - _NUMBER.size)
+    return int(last) >= number
 
 
 def unpack_record(buffer: bytes, offset: int = 0) -> Record:

@@ -1,7 +1,8 @@
-"""All records of a peer, from outside: its page is followed while it runs, and what is new kept in a file.
+"""All records of a peer: its page is followed while it runs, and what is new kept in a file.
 
-A page is mapped once, so what a peer did last can be read after it was killed, and after it has left and removed the
-page. The peer does nothing for that. A *trace* is a file:
+By whoever has started it, from outside: a page is mapped once, so what a peer did last can be read after it was killed,
+and after it has left and removed the page. The peer does nothing for that. Or, where nobody does, by the peer itself,
+beside its receipts; what it did last before it was killed is only in its page then. A *trace* is a file:
 
     0   magic `SHTR`, version (4 bytes), length (4) of the identity, then that, as JSON
     ..  records of 64 bytes as they are in the page, those of one half in order; cut short: the last is left out
@@ -9,6 +10,7 @@ page. The peer does nothing for that. A *trace* is a file:
 
 import json
 import struct
+from contextlib import suppress
 from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
@@ -16,11 +18,15 @@ from typing import Final
 
 from ..errors import RemoteProtocolError
 from ..host.folders import create_private
-from .page import halves, map_page, read_identity, read_snapshot
-from .records import HALF_BYTES, NUM_RECORDS, RECORD_BYTES, Record, read_raw, unpack_record
+from .page import halves, map_page, read_identity, read_page, read_snapshot
+from .records import HALF_BYTES, NUM_RECORDS, RECORD_BYTES, Record, is_written, read_raw, unpack_record
 from .snapshot import IDENTITY_FIELDS, Identity, Snapshot, to_json
 
+TRACES: Final = "traces"
+"""Folder beside receipts."""
 SUFFIX: Final = ".trace"
+BATCH: Final = NUM_RECORDS // 4
+"""So many new records of a half are much: a peer writes them down itself."""
 VERSION: Final = 1
 
 _MAGIC: Final = b"SHTR"
@@ -56,6 +62,10 @@ class Tail:
         """What is new, each as it is in the page; those of one half in order."""
         return [raw for index in range(len(self._halves)) for raw in self._read_half(index)]
 
+    def has(self, number: int) -> bool:
+        """Whether so many are new of a half, at least."""
+        return any(is_written(half, first + number - 1) for half, first in zip(self._halves, self._next, strict=True))
+
     def _read_half(self, index: int) -> list[bytes]:
         half, number, found = self._halves[index], self._next[index], list[bytes]()
         while True:
@@ -69,6 +79,28 @@ class Tail:
             number += 1
         self._next[index] = number
         return found
+
+
+class OwnTrace:
+    """The trace of this peer, which nobody else writes."""
+
+    def __init__(self, page: Path, path: Path) -> None:
+        """Say whose it is. OSError: it cannot be written."""
+        self._tail, self._path = Tail(page), path
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_trace(path, self._tail.identity, [])
+
+    def is_due(self) -> bool:
+        return self._tail.has(BATCH)
+
+    def write(self) -> None:
+        """All that is new. OSError: it cannot be written; no more can then be added."""
+        write_trace(self._path, self._tail.identity, self._tail.read())
+
+
+def trace_path(folder: Path, peer_id: str) -> Path:
+    """`folder`: of receipts."""
+    return folder / TRACES / f"{peer_id}{SUFFIX}"
 
 
 def write_trace(path: Path, identity: Identity, raw: list[bytes]) -> None:
@@ -97,3 +129,17 @@ def read_trace(path: Path) -> tuple[Identity, list[Record]]:
     number = (len(content) - start) // RECORD_BYTES
     records = [unpack_record(content, start + index * RECORD_BYTES) for index in range(number)]
     return identity, sorted(records, key=attrgetter("time_ns"))
+
+
+def read_records(trace: Path, page: Path) -> list[Record]:
+    """All that is known of a peer: its trace, and what its page has beside, where it runs, or was killed.
+
+    Raises:
+        OSError: the trace cannot be read.
+        RemoteProtocolError: it is no trace of this version.
+    """
+    _, records = read_trace(trace)
+    known = {(record.time_ns, record.number, record.kind): record for record in records}
+    with suppress(OSError, RemoteProtocolError):
+        known |= {(record.time_ns, record.number, record.kind): record for record in read_page(page).records}
+    return sorted(known.values(), key=attrgetter("time_ns"))

@@ -6,7 +6,7 @@ from collectives import Array, Codec
 from collectives.codec import CODECS
 
 from ..errors import ShoalError
-from ..memory.limits import memory_bytes
+from ..host.memory_left import memory_bytes
 from ..session.session import Session
 from .outer import payload_bytes
 

@@ -18,7 +18,7 @@ from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
-from ..step.receipts import Moment
+from ..telemetry.records import Kind
 from .beside import Beside
 from .changes import Watch
 from .exchange import check_own, check_room
@@ -102,7 +102,7 @@ class Rounds:
     def _drop_rest(self) -> None:
         """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
         if ratio := self._outer.residual_ratio():
-            self._session.history.write(Moment(self._session.loop.now(), "residual_lost", f"{ratio:.3g}"))
+            self._session.note(Kind.RESIDUAL_LOST, self._session.done, value=ratio)
         if self.is_amid:
             logger.warning(
                 "this peer has left %d inner steps after the last round: they were not exchanged, and the parameters "
@@ -250,7 +250,7 @@ class Rounds:
             self._apply(operations)
             self._committed_at = self._share.num_batches
             if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:
-                self._session.history.write(Moment(loop.now(), "sent", loop.num_sent_bytes - num_sent_bytes))
+                self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
         else:
             self._committed_at = None
             self._share.give_up_step()

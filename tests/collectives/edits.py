@@ -51,6 +51,7 @@ def edits(draw: st.DrawFn, schedule: Schedule) -> Callable[[Transfers], Transfer
     if transfer.kind is SEND:
         after = draw(st.sets(st.integers(0, len(schedule.transfers) - 1), max_size=3))
         changed += [replace(transfer, after=tuple(after)), replace(transfer, after=(*transfer.after, *after))]
+        changed += [replace(transfer, is_copied=not transfer.is_copied)]
     new = draw(st.sampled_from(changed))
     all_edits: list[Callable[[Transfers], Transfers]] = [
         lambda each: without(each, index),

@@ -147,3 +147,9 @@ def test_large_buckets_go_around_a_ring_where_links_are_slow(size_bytes: int, al
 def test_only_a_send_can_be_told_to_wait(kind: Kind) -> None:
     with pytest.raises(ValueError, match="only a SEND waits"):
         Transfer(kind, peer=1, chunk=0, after=(0,))
+
+
+@pytest.mark.parametrize("kind", [Kind.RECV, Kind.REDUCE])
+def test_only_what_a_send_sends_is_copied(kind: Kind) -> None:
+    with pytest.raises(ValueError, match="only what a SEND sends is copied"):
+        Transfer(kind, peer=1, chunk=0, is_copied=True)

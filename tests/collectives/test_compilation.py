@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,11 +24,17 @@ from collectives.program_verification import verify_gather_programs, verify_prog
 from collectives.programs import all_gather_program, direct_program, one_shot_program
 from tests.cases import some_of
 from tests.collectives.chain import chain_all_reduce
+from tests.collectives.doubling import doubling_all_reduce
 from tests.collectives.edits import RECV, REDUCE, SEND, Build, edited, edits, listed
 from tests.collectives.inputs import DType, all_reduce, ops_of, random_inputs
 from tests.collectives.memory import run_programs
 
-BUILDS: dict[str, Build] = {**ALGORITHMS, "chain": chain_all_reduce}
+BUILDS: dict[str, Build] = {
+    **ALGORITHMS,
+    "chain": chain_all_reduce,
+    "doubling": doubling_all_reduce,
+    "doubling of two": partial(doubling_all_reduce, num_chunks=2),
+}
 
 SIZES = some_of([((2, 3, 4, 5, 6, 7, 8, 9, 16),), ((*range(10, 16), *range(17, 34)),)], 0)
 """Of a swarm: powers of two, their neighbours, and odd ones; all others up to 33."""
@@ -90,7 +97,7 @@ def test_every_schedule_that_is_right_makes_programs_that_are(
     schedules = schedules_of(build, world_size)
     programs = compile_programs(schedules, num_blocks)
     verify_programs(programs, schedules)
-    inputs = random_inputs(seed, world_size, 31, next(iter(TYPES)))
+    inputs = random_inputs(seed, world_size, 31, np.dtype(np.float32))
     assert run_programs(programs, inputs, "sum", seed).tobytes() == all_reduce(build, inputs, "sum", seed).tobytes()
 
 
@@ -138,6 +145,19 @@ def test_who_is_read_by_nobody_publishes_less_and_counts_as_far_as_all() -> None
     assert leaf.instructions == (Publish(), Wait((1,), 1), Wait((1,), 2), Copy(0, 1))
     assert root.instructions == (Publish(), Wait((0,), 1), Reduce(0, (Source(0), Source(1))), Publish())
     assert leaf.num_publishes == root.num_publishes == 2
+
+
+def test_where_sends_copy_one_rank_adds_up_what_all_would() -> None:
+    """Rank 3 has a partial sum of its own in the schedule, and the same as rank 2."""
+    first, second, third, fourth = compile_programs(schedules_of(doubling_all_reduce, 4))
+    partial_sum = Reduce(0, (Source(2), Source(3)), completes=False)
+    assert first.instructions[-3:] == (
+        Wait((2,), 2),
+        Reduce(0, (Source(0, is_result=True), Source(2, is_result=True)), completes=True),
+        Publish(),
+    )
+    assert third.instructions[2:] == (partial_sum, Publish(), Wait((0,), 3), Copy(0, 0))
+    assert second.instructions[2:] == fourth.instructions[2:] == (Wait((0,), 3), Copy(0, 0))
 
 
 def test_what_is_replaced_is_not_read_but_waited_for() -> None:

@@ -16,6 +16,7 @@ from collectives.goals import COLLECTIVES, GOALS, SUM, schedule_of, verify_goal
 from collectives.hierarchical import hierarchical_all_reduce
 from collectives.partition import split_by_weight
 from collectives.program_verification import verify_goal_programs, verify_programs
+from collectives.programs import BLOCK_BYTES, MOST_CHUNKS
 from collectives.schedule import Schedule
 from tests.cases import some_of
 from tests.collectives.delivery import deliver
@@ -66,6 +67,27 @@ def test_what_is_done_over_memory_is_the_same_collective_in_every_piece(
             part = goal_program(collective, algorithm, rank, world_size, root, length, 4, start, stop)
             ends = [each.stop for each in split_by_weight(stop - start, part.chunks)]
             assert {start + end for end in ends} <= {each.stop for each in bounds} | {start, stop}
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), OTHERS)
+@pytest.mark.parametrize("sizes", some_of([((*range(1, 10), 16, 17),), ((*range(10, 16), *range(18, 34)),)], 0))
+def test_every_program_is_its_collective_at_every_size(collective: str, algorithm: str, sizes: tuple[int, ...]) -> None:
+    """At once and, where that takes more than one block, in several; with the last rank as root, too.
+
+    Of an all-to-all n x n chunks have to have a place in a program, which has room for 256.
+    """
+    for world_size in sizes:
+        if world_size ** (GOALS[collective].chunks_per_rank or 0) > MOST_CHUNKS:
+            continue
+        for root in {0, world_size - 1} if GOALS[collective].has_root else {0}:
+            num_chunks = len(schedule_of(collective, algorithm, 0, world_size, root).chunks)
+            for itemsize in (4, BLOCK_BYTES):
+                length = 3 * num_chunks
+                programs = [
+                    goal_program(collective, algorithm, rank, world_size, root, length, itemsize, 0, length)
+                    for rank in range(world_size)
+                ]
+                verify_goal_programs(collective, programs, root, programs[0].num_chunks // num_chunks)
 
 
 def test_what_there_is_not_is_refused_by_name() -> None:

@@ -29,9 +29,11 @@ from collectives import (
 from collectives.elements import FLOATS, TYPES, Array
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
+from tests.collectives.doubling import doubling_all_reduce
 from tests.collectives.inputs import ops_of, random_inputs
 
-BUILDS = {**ALGORITHMS, "chain": chain_all_reduce, "gather": one_shot_all_gather}
+OURS = {**ALGORITHMS, "doubling": doubling_all_reduce}
+BUILDS = {**OURS, "chain": chain_all_reduce, "gather": one_shot_all_gather}
 
 
 def digest(data: memoryview) -> bytes:
@@ -97,7 +99,7 @@ def test_a_run_does_what_an_execution_does_whatever_arrives_first(
         assert each.run.digest() == each.execution.digest()
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", OURS)
 @given(
     world_size=st.integers(1, 6),
     length=st.integers(0, 300),
@@ -116,7 +118,7 @@ def test_a_weighted_run_does_what_an_execution_does_with_inputs_multiplied_befor
         if weight:
             scale(own, weight, out)
     given: dict[str, Any] = {"segment_bytes": segment_length * dtype.itemsize, "digest": digest}
-    build = ALGORITHMS[algorithm]
+    build = OURS[algorithm]
     runs = [
         MessageRun(build(rank, world_size), rank, own, np.empty_like(own), weight=weights[rank], **given)
         for rank, own in enumerate(inputs)
@@ -204,3 +206,19 @@ def test_a_schedule_with_other_waits_is_refused(after: tuple[int, ...]) -> None:
     )
     with pytest.raises(ValueError, match="waits for more than one transfer"):
         MessageRun(Schedule((1, 1), transfers), 0, *np.zeros((2, 4)), segment_bytes=8)
+
+
+def test_what_is_copied_is_not_what_the_chunk_becomes_and_what_is_not_copied_is() -> None:
+    """Rank 0 of four: its partial sum goes to rank 2, whose own comes first, before the transport has sent anything."""
+
+    def sent(*, is_copied: bool) -> tuple[Array, bytes]:
+        schedule = doubling_all_reduce(0, 4, is_copied=is_copied)
+        run = MessageRun(schedule, 0, np.full(4, 1.0), np.empty(4), segment_bytes=64)
+        run.start()
+        assert run.receive(2, 0, 0, np.full(4, 30.0).data) == ()
+        (outgoing,) = run.receive(1, 0, 0, np.full(4, 2.0).data)
+        assert run.done and outgoing.peer == 2
+        return outgoing.payload, run.digest()
+
+    assert sent(is_copied=True)[0].tolist() == [3.0] * 4
+    assert sent(is_copied=False)[0].tolist() == [33.0] * 4

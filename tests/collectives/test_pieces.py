@@ -1,20 +1,26 @@
 """The order of additions is that of the whole array, however it is cut, and whichever way it takes."""
 
+import random
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, Schedule, all_reduce_schedule, split_by_weight
-from collectives.elements import TYPES
+from collectives import ALGORITHMS, MessageRun, Reduction, Schedule, all_reduce_schedule, split_by_weight
+from collectives.elements import FLOATS, TYPES
+from collectives.goal_programs import goal_program
+from collectives.goals import COLLECTIVES, GOALS, schedule_of
 from collectives.program_verification import verify_programs
 from collectives.programs import all_reduce_program
 from collectives.schedule import only_chunks
 from tests.cases import some_of
+from tests.collectives.delivery import deliver
 from tests.collectives.inputs import Array, DType, all_reduce, ops_of, random_inputs
-from tests.collectives.memory import run_programs
+from tests.collectives.memory import run_all, run_programs
 
 
 def over_memory(
@@ -75,6 +81,76 @@ def test_nor_does_it_matter_where_it_is_cut_for_ranks_that_share_hosts(
     inputs = random_inputs(seed, len(hosts), 211, np.dtype(np.float32))
     by_messages = all_reduce(build, inputs, "mean", seed).tobytes()
     assert by_messages == over_memory("hierarchical", inputs, "mean", cuts, seed, hosts)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [(collective, algorithm) for collective in ("reduce", "reduce-scatter") for algorithm in COLLECTIVES[collective]],
+)
+@given(
+    world_size=st.integers(1, 9),
+    length=st.one_of(st.integers(0, 12), st.sampled_from([97, 1009])),
+    dtype=st.sampled_from(list(FLOATS)),
+    cuts=st.lists(st.integers(0, 1009), max_size=4),
+    segment_lengths=st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    seed=st.integers(0, 2**32 - 1),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=25)
+def test_sums_for_some_ranks_have_the_same_bits_however_they_are_cut_and_whichever_way_they_take(
+    collective: str,
+    algorithm: str,
+    world_size: int,
+    length: int,
+    dtype: DType,
+    cuts: list[int],
+    segment_lengths: tuple[int, int],
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    """Of one root, or of each rank its chunk: by messages in segments, and over memory in pieces."""
+    op = data.draw(st.sampled_from(ops_of(dtype)))
+    goal, ranks = GOALS[collective], range(world_size)
+    root = data.draw(st.integers(0, world_size - 1)) if goal.has_root else 0
+    inputs = random_inputs(seed, world_size, length, dtype)
+    schedules = [schedule_of(collective, algorithm, rank, world_size, root) for rank in ranks]
+    chunks = split_by_weight(length, schedules[0].chunks)
+
+    def needed(results: Sequence[Array]) -> list[bytes]:
+        return [
+            results[rank][where].tobytes()
+            for rank in ranks
+            for chunk, where in enumerate(chunks)
+            if goal.needed(rank, chunk, world_size, root) is not None
+        ]
+
+    by_messages = [needed(by_runs(schedules, inputs, op, seed, each)) for each in segment_lengths]
+    bounds, over_memory = [0, *sorted(cut % (length + 1) for cut in cuts), length], [each.copy() for each in inputs]
+    for start, stop in pairwise(bounds):
+        programs = [
+            goal_program(collective, algorithm, rank, world_size, root, length, dtype.itemsize, start, stop)
+            for rank in ranks
+        ]
+        for whole, piece in zip(
+            over_memory, run_all(programs, [each[start:stop] for each in inputs], op, seed), strict=True
+        ):
+            whole[start:stop] = piece
+    assert by_messages == [needed(over_memory)] * 2
+
+
+def by_runs(
+    schedules: Sequence[Schedule], inputs: Sequence[Array], op: str, seed: int, segment_length: int
+) -> list[Array]:
+    """What each rank ends with, by messages that are delivered in any order."""
+    results = [np.full_like(each, 1) for each in inputs]
+    given: dict[str, Any] = {
+        "segment_bytes": segment_length * inputs[0].itemsize,
+        "reduction": Reduction(op, len(inputs)),
+    }
+    runs = [MessageRun(schedule, rank, inputs[rank], results[rank], **given) for rank, schedule in enumerate(schedules)]
+    deliver(runs, random.Random(seed))
+    assert all(run.done for run in runs)
+    return results
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"one-shot", "direct"}))

@@ -12,6 +12,7 @@ from collectives import (
     all_reduce_schedule,
     even_chunks,
     register_algorithm,
+    verify,
 )
 from collectives import algorithms as module
 from collectives.algorithms import distinct_name
@@ -20,6 +21,10 @@ from collectives.programs import all_reduce_program
 from p2p.step.collective import AllReduce
 from p2p.step.operation import Operation
 from tests.collectives.chain import chain_all_reduce
+from tests.collectives.doubling import doubling_all_reduce
+from tests.collectives.edits import listed
+from tests.collectives.inputs import all_reduce, random_inputs
+from tests.collectives.test_pieces import over_memory
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +99,30 @@ def test_what_messages_cannot_carry_out_gets_no_name() -> None:
 
     with pytest.raises(ScheduleError, match="waits for more than one transfer of its chunk: wait for the last write"):
         register_algorithm("eager", eager)
+
+
+def test_recursive_doubling_which_copies_is_an_all_reduce_in_pieces_too_for_any_number_of_ranks() -> None:
+    register_algorithm("doubling", doubling_all_reduce, range(1, 34))
+    for world_size in (1, 2, 3, 4, 5, 8, 13):
+        inputs = random_inputs(world_size, world_size, 1009, np.dtype(np.float16))
+        bits = all_reduce(doubling_all_reduce, inputs, "mean").tobytes()
+        assert over_memory("doubling", inputs, "mean", [1, 400, 1000], seed=world_size) == bits
+
+
+def test_what_is_copied_by_messages_and_cannot_be_over_memory_gets_no_name() -> None:
+    """Rank 1 hands on what ranks 0 and 3 have, one after the other, by one chunk, before rank 2 has looked."""
+    to_two = [Transfer(Kind.SEND, 2, 0), Transfer(Kind.RECV, 0, 0), Transfer(Kind.SEND, 2, 0, (1,), is_copied=True)]
+    adds = [Transfer(Kind.REDUCE, 1, 0)] * 3
+    build = listed(
+        [Transfer(Kind.SEND, 1, 0), Transfer(Kind.RECV, 2, 0)],
+        [*to_two, Transfer(Kind.RECV, 3, 0), Transfer(Kind.SEND, 2, 0, (3,)), Transfer(Kind.RECV, 2, 0)],
+        [*adds, *(Transfer(Kind.SEND, peer, 0, (2,)) for peer in (0, 1, 3))],
+        [Transfer(Kind.SEND, 1, 0), Transfer(Kind.RECV, 2, 0)],
+    )
+    verify(build, 4)
+    with pytest.raises(ScheduleError, match=r"over memory, where nothing is copied: rank .* adds up inputs"):
+        register_algorithm("relay", build, [4])
+    assert "relay" not in ALGORITHMS
 
 
 def test_more_chunks_than_there_is_room_for_get_no_name() -> None:

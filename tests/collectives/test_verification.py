@@ -1,5 +1,6 @@
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,10 +24,13 @@ from collectives import (
 from tests.cases import some_of
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
+from tests.collectives.doubling import doubling_all_reduce
 from tests.collectives.edits import RECV, REDUCE, SEND, Build, Transfers, edited, edits, listed, swapped, without
 
+BUILDS: dict[str, Build] = {**ALGORITHMS, "doubling": doubling_all_reduce}
 
-@pytest.mark.parametrize("build", [*ALGORITHMS.values(), chain_all_reduce])
+
+@pytest.mark.parametrize("build", [*ALGORITHMS.values(), chain_all_reduce, doubling_all_reduce])
 @pytest.mark.parametrize("sizes", some_of([((*range(1, 10), 16, 17),), ((*range(10, 16), *range(18, 34)),)], 0))
 def test_every_algorithm_is_an_all_reduce_at_every_size(build: Build, sizes: tuple[int, ...]) -> None:
     for world_size in sizes:
@@ -62,12 +66,12 @@ def test_a_transfer_of_the_wrong_chunk_is_noticed(algorithm: str, world_size: in
         verify(edited(build, rank, lambda each: [*each[:index], wrong, *each[index + 1 :]]), world_size)
 
 
-@given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 4), st.data())
+@given(st.sampled_from(sorted(BUILDS)), st.integers(2, 5), st.data())
 def test_whatever_is_accepted_can_be_carried_out(algorithm: str, world_size: int, data: st.DataObject) -> None:
     """Of all the ways to edit a schedule, some do no harm: those have to work, on any bucket."""
     rank = data.draw(st.integers(0, world_size - 1))
-    edit = data.draw(edits(ALGORITHMS[algorithm](rank, world_size)))
-    build = edited(ALGORITHMS[algorithm], rank, edit)
+    edit = data.draw(edits(BUILDS[algorithm](rank, world_size)))
+    build = edited(BUILDS[algorithm], rank, edit)
     try:
         verify(build, world_size)
     except ScheduleError:
@@ -169,6 +173,35 @@ def test_a_write_over_a_chunk_that_may_still_be_on_its_way_is_noticed() -> None:
     )
     with pytest.raises(ScheduleError, match=r"^rank 0, transfer 3 .* lent to rank 0, transfer 1 \(SEND chunk 0"):
         verify(racing, 3)
+
+
+def test_of_recursive_doubling_nothing_that_is_sent_and_overwritten_is_taken_without_a_copy() -> None:
+    """Each of its SENDs of a result, made one that lends, is refused; those of an input are never overwritten."""
+    for world_size in range(3, 18):
+        for rank in range(world_size):
+            for index, transfer in enumerate(doubling_all_reduce(rank, world_size).transfers):
+                if not transfer.is_copied:
+                    continue
+
+                def lend(transfers: Transfers, index: int = index) -> Transfers:
+                    return [*transfers[:index], replace(transfers[index], is_copied=False), *transfers[index + 1 :]]
+
+                build = edited(doubling_all_reduce, rank, lend)
+                if not transfer.after:
+                    verify(build, world_size)
+                    continue
+                with pytest.raises(ScheduleError, match=rf"^rank {rank}, .* may overwrite what is still lent to"):
+                    verify(build, world_size)
+
+
+def test_a_send_that_copies_waits_for_nothing_but_the_chunk_which_is_another_later() -> None:
+    both = edited(
+        partial(doubling_all_reduce, num_chunks=2),
+        0,
+        lambda each: [replace(one, after=(3, 5)) if one.after == (5,) else one for one in each],
+    )
+    with pytest.raises(ScheduleError, match=r"^rank 0, transfer 6 .*is copied, so it has to wait for transfer 5 alone"):
+        verify(both, 4)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bench.swarm import RunningPeer, Swarm
 from p2p.data.ranges import union
 from p2p.data.sampler import SamplerState, fold
 from p2p.forking.zygote import Zygote
-from p2p.step.receipts import Receipt, parse_receipt, read_moments
+from p2p.step.receipts import Receipt, parse_receipt
 
 SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
 MOST: Final = 6
@@ -180,11 +180,9 @@ def session_of(pid: int) -> int:
 
 def longest_gap_s(swarm: Swarm) -> float:
     first: dict[int, float] = {}
-    for path in swarm.receipts.glob("*.timings.jsonl"):
-        for moment in read_moments(path):
-            if moment.event == "committed":
-                step = int(moment.detail)
-                first[step] = min(moment.time_s, first.get(step, moment.time_s))
+    for trace in swarm.traces().values():
+        for step, time_s in trace.commits_s.items():
+            first[step] = min(time_s, first.get(step, time_s))
     return max(first[step] - first[step - 1] for step in first if step - 1 in first)
 
 

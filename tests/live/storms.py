@@ -21,7 +21,9 @@ from typing import Final
 
 from bench.swarm import POLL_S, TAIL_BYTES, pause
 from p2p.netlab.lab import NetworkLab
-from p2p.step.receipts import Receipt, parse_receipt, read_moments
+from p2p.step.receipts import Receipt, parse_receipt
+from p2p.telemetry.records import Kind
+from p2p.telemetry.trace import SUFFIX, TRACES, read_trace
 from tests.live.churn import agreed
 from tests.live.labs import program
 from tests.live.swarm import ROOT, Process
@@ -202,14 +204,14 @@ class Storm:
         return [event for event in self.events if event.back_s > BACK_S and event.kind != "vanish"]
 
     def _measure(self) -> None:
-        moments = [read_moments(path) for path in self._folder.glob("*.timings.jsonl")]
-        commits = [each for own in moments for each in own if each.event == "committed"]
-        times = sorted(each.time_s for each in commits)
+        traces = [read_trace(path)[1] for path in (self._folder / TRACES).glob(f"*{SUFFIX}")]
+        commits = [(each.time_ns / 1e9, each.step) for own in traces for each in own if each.kind == Kind.COMMITTED]
+        times = sorted(at for at, _ in commits)
         for index, event in enumerate(self.events):
             end_s = event.healed_s + event.back_s
             inside = [event.begun_s, *(at for at in times if event.begun_s < at < end_s), end_s]
             stopped_s = max(later - earlier for earlier, later in pairwise(inside))
-            steps = {each.detail for each in commits if event.begun_s < each.time_s < event.healed_s}
+            steps = {step for at, step in commits if event.begun_s < at < event.healed_s}
             rate = len(steps) / (event.healed_s - event.begun_s)
             self.events[index] = replace(event, stopped_s=stopped_s, steps_per_s=rate)
 

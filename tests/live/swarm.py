@@ -14,6 +14,8 @@ from typing import IO
 
 from p2p.forking.zygote import Child, Zygote
 from p2p.netlab.commands import Command
+from p2p.telemetry.records import Kind, Record
+from p2p.telemetry.trace import read_trace, trace_path
 from tests.live.launches import ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
@@ -275,6 +277,11 @@ class Swarm:
         """Per peer_id, the whole lines of its receipts."""
         files = {path.name.split(".")[0]: path.read_bytes() for path in self.receipts.glob("*.receipts.jsonl")}
         return {peer_id: content[: content.rfind(b"\n") + 1] for peer_id, content in files.items()}
+
+    def records(self, peer: Process, kind: Kind) -> list[Record]:
+        """Of this kind in the trace of `peer`, which has left."""
+        _, records = read_trace(trace_path(self.receipts, name(peer)))
+        return [record for record in records if record.kind == kind]
 
     def left_behind(self) -> list[str]:
         """Files in the registry, other than locks."""

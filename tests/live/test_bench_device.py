@@ -89,7 +89,7 @@ def test_results_on_a_device_are_right_and_each_round_has_its_stages(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "int64"])
 def test_every_type_is_right_on_a_device(
     dtype: str, scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

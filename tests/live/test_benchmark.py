@@ -21,6 +21,8 @@ from tests.live.launches import SHOAL, ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
 
+OWN = f"{ROOT}/examples/own_schedule.py:recursive_doubling"
+
 pytestmark = pytest.mark.light
 
 
@@ -114,7 +116,7 @@ def test_every_collective_is_right_over_memory_and_without_and_as_gloos(
     is_called = operation in ("all-gather", "broadcast", "reduce-scatter")
     algorithms = [*COLLECTIVES.get(operation, ("one-shot",)), "auto@sockets", *["auto@early"] * is_called]
     root = ("--root", "2") if operation in GOALS and GOALS[operation].has_root else ()
-    sizes = () if operation == "barrier" else ("-b", "4K", "-e", "1M", "-f", "256", "--dtype", "float16")
+    sizes = () if operation == "barrier" else ("-b", "4K", "-e", "1M", "-f", "256", "--dtype", "bfloat16")
     options = ("-n", "3", "--algos", ",".join(algorithms), *root, *sizes, "--iters", "3", "--baseline", "gloo")
     _, report = said_and_written(scratch, tmp_path / "out.json", *options, operation=operation)
     is_common = operation in ("all-gather", "broadcast")
@@ -135,6 +137,19 @@ def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Pat
 
 
 @pytest.mark.long
+def test_a_schedule_of_ones_own_is_measured_beside_others(scratch: Path, tmp_path: Path) -> None:
+    """Named with a way, and not named at all; with what each peer sends: the array, twice."""
+    options = "-n", "4", "--schedule", OWN, "-b", "4K", "-e", "64K", "-f", "16", "--iters", "2"
+    report = all_reduce(scratch, tmp_path / "out.json", *options, "--algos", "ring,recursive-doubling@sockets")
+    rows = [row for row in report["results"] if row["algorithm"] == "recursive-doubling@sockets"]
+    assert [(row["ran"], row["wrong"], row["hash_equal"]) for row in rows] == [("recursive-doubling", 0, True)] * 2
+    assert [row["wire_bytes_per_peer"] for row in rows] == [2 * 4096, 2 * 65536]
+    report = all_reduce(scratch, tmp_path / "out.json", *options, "--algos", "ring")
+    assert [row["algorithm"] for row in report["results"]] == ["ring", "recursive-doubling"] * 2
+    assert not any(row["wrong"] or not row["hash_equal"] for row in report["results"])
+    assert report["config"]["schedules"] == [OWN]
+
+
 def test_gloo_takes_part_as_the_baseline_for_as_long_as_was_said(scratch: Path, tmp_path: Path) -> None:
     options = ("-n", "2", "--algos", "auto", "--baseline", "gloo", "-b", "4K", "-e", "16K", "-f", "4")
     rows = all_reduce(scratch, tmp_path / "out.json", *options, "--duration", "0.5", "--dtype", "int64")["results"]
@@ -174,13 +189,13 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(zygote:
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("where", ["here", "lab"])
+@pytest.mark.parametrize("where", ["here", "lab", "peer in a lab"])
 def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
     where: str, zygote: Zygote, scratch: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A peer on this host; the process that carries the packets of a lab."""
+    """A peer on this host; the process that carries the packets of a lab; a peer on a host of it."""
     options = ["-n", "2", "--algos", "auto", "--iters", "1000000", "-b", "4K", "-e", "4K"]
-    if where == "lab":
+    if where != "here":
         request.getfixturevalue("namespaces")
         options += ["--net", "delay=1ms"]
     process = fork(zygote, scratch, "bench", "all-reduce", *options)
@@ -190,12 +205,13 @@ def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
         children = psutil.Process(process.pid).children(recursive=True)
         workers = [each for each in children if "worker.py" in " ".join(words_of(each)[:2])]
         if len(workers) == 2 and any(each.num_threads() > 2 for each in workers):
-            victim = workers[0] if where == "here" else process_of_lab(children)
+            victim = process_of_lab(children) if where == "lab" else workers[0]
         threading.Event().wait(0.02)
     victim.kill()
     stdout, stderr = process.communicate()
     assert (process.returncode, stdout, stderr.count("\n")) == (2, "", 1), stderr
     assert stderr.startswith("shoal: the lab is gone" if where == "lab" else "shoal: the run ended before there were")
+    assert where != "peer in a lab" or re.search(r": the command of host \d has ended with SIGKILL$", stderr), stderr
     assert not psutil.wait_procs(workers, timeout=10)[1]
     assert list(scratch.iterdir()) == []
 
@@ -225,6 +241,10 @@ def process_of_lab(children: list[psutil.Process]) -> psutil.Process:
         ("-n", "4", "--per-host", "2"),
         ("-n", "3", "--per-host", "2", "--net", "delay=1ms"),
         ("--plot", "a.pdf"),
+        ("--schedule", "nowhere.py:f"),
+        ("--schedule", f"{ROOT}/examples/own_schedule.py:price"),
+        ("-n", "0", "--schedule", OWN),
+        ("--swarm", "pond", "--schedule", OWN),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_starts(zygote: Zygote, scratch: Path, option: tuple[str, ...]) -> None:
@@ -258,10 +278,17 @@ def test_one_process_learns_what_four_peers_did_although_two_were_killed(scratch
     assert not any(scratch.glob("shoal-*"))  # torch makes a folder of its own
 
 
+DEVICE = "--device", "stand-in", "--pinned", "1M", "--on-device", "2M"
+
+
 @pytest.mark.long
-def test_what_kills_cost_is_measured_and_no_step_is_lost(scratch: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), DEVICE], ids=["host", "device"])
+def test_what_kills_cost_is_measured_and_no_step_is_lost(
+    options: tuple[str, ...], scratch: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "out.json"
-    process = start(scratch, "bench.elastic", "--peers", "3", "--kills", "1", "--resident", "1M", "--json", str(path))
+    options = ("--peers", "3", "--kills", "1", "--resident", "1M", "--json", str(path), *options)
+    process = start(scratch, "bench.elastic", *options)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stdout + stderr
     report = json.loads(path.read_text())
@@ -270,6 +297,19 @@ def test_what_kills_cost_is_measured_and_no_step_is_lost(scratch: Path, tmp_path
     assert all(0 < kill["detect_ms"] <= kill["agree_ms"] for kill in report["kills"])
     assert report["summary"]["resume_ms"].keys() == {"p50", "p99"}
     assert not any(scratch.glob("shoal-*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [(), ("--device", "stand-in")], ids=["host", "device"])
+def test_what_the_exchange_costs_a_step_is_measured_with_the_gradients_of_ddp(
+    options: tuple[str, ...], scratch: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.json"
+    small = ("--parameters", "1M", "--batch", "2", "--rounds", "1", "--steps", "1", "--json", str(path))
+    process = start(scratch, "bench.gpt_step", *small, *options)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stdout + stderr
+    assert [row["way"] for row in json.loads(path.read_text())["ways"]] == ["no exchange", "shoal", "gloo ddp"]
 
 
 @pytest.mark.long
@@ -286,6 +326,19 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
+@pytest.mark.timeout(200)
+def test_tables_are_made_beside_steps_and_are_those_that_are_made_at_once(scratch: Path, tmp_path: Path) -> None:
+    """How long that takes is for a quiet machine."""
+    path = tmp_path / "tables.json"
+    process = start(scratch, "bench.tables", "--quads", "8", "--block", "20", "--ranks", "4", "--json", str(path))
+    stdout, stderr = process.communicate()
+    found = json.loads(path.read_text())
+    assert process.returncode == bool(found["missed"]), stderr
+    assert found["are_right"] == [True, True], stderr
+    assert found["num_steps"] == 8 * 4 * 20 and found["share_of_steps"] > 0
+    assert stdout.count("us while tables are made") == 2
+
+
 def test_two_runs_take_turns_and_are_compared_round_by_round(scratch: Path, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.json", "b.json")]
     options = ("-b", "4K", "-e", "8K", "--iters", "12", "--algos", "ring,direct", "--turns", str(scratch / "turns"))

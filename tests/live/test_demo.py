@@ -12,7 +12,8 @@ import pytest
 from examples.demo.verdict import Figures, Run, Verdict, judge, measure
 from p2p.data.ranges import count, union
 from p2p.data.sampler import Plan, Sampler, SamplerState, fold
-from p2p.step.receipts import Contribution, Moment, Receipt
+from p2p.step.receipts import Contribution, Receipt
+from p2p.telemetry.records import How, Kind, Record
 
 ROOT = Path(__file__).parents[2]
 
@@ -176,12 +177,21 @@ def test_samples_that_are_lost_or_counted_twice_are_found(run: Run, failure: str
     assert failure in str(judge(run))
 
 
+def at(time_s: float, kind: Kind, step: int = -1, view: int = 0, peer_id: str = "") -> Record:
+    return Record(1, round(time_s * 1e9), kind, How.UNKNOWN, 0, step, view, peer_id, 0.0)
+
+
+def after_a_kill(gone_s: float, active_s: float, committed_s: float) -> list[Record]:
+    return [
+        *(at(float(step), Kind.COMMITTED, step) for step in range(3)),
+        at(gone_s, Kind.GONE, peer_id=VICTIM),
+        at(active_s, Kind.ACTIVE, 2, 3),
+        at(committed_s, Kind.COMMITTED, 3),
+    ]
+
+
 def test_the_cost_of_a_kill_is_that_of_the_slowest_survivor() -> None:
-    steady = [Moment(float(step), "committed", step) for step in range(3)]
-    told = {
-        "a": [*steady, Moment(2.5, "gone", VICTIM), Moment(2.75, "active", 3), Moment(4.0, "committed", 3)],
-        "b": [*steady, Moment(2.75, "gone", VICTIM), Moment(3.25, "active", 3), Moment(4.5, "committed", 3)],
-    }
+    told = {"a": after_a_kill(2.5, 2.75, 4.0), "b": after_a_kill(2.75, 3.25, 4.5)}
     figures = measure(good_run(), told, killed_at_s=2.25)
     assert figures == Figures(2.25, 1.0, 0.5, 0.5)
 

@@ -1,15 +1,22 @@
-"""Three peers whose tensors live on a stand-in for a device, or not: the same bits, whoever dies in whatever phase."""
+"""Three peers whose tensors live on a device, or not: the same bits, whoever dies in whatever phase.
+
+A place is the `host`, or a `device`, the stand-in; `another` is a stand-in that rounds in its own way, as far as peers
+are told, and so does a `gpu`.
+"""
 
 import signal
+from collections.abc import Sequence
 
 import pytest
 
 from tests.cases import some_of
+from tests.devices import need
 from tests.live.swarm import Swarm
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 NUM_STEPS, DYING_IN = 20, 4
+ERROR = "an illegal memory access was encountered"
 
 TRAIN = """
 import os, signal, sys
@@ -17,12 +24,13 @@ import torch
 import p2p
 from torch import nn
 from tests.live.test_devices import DYING_IN, NUM_STEPS
+from tests.p2p.staging.gpu import Gpu
 from tests.p2p.staging.standin import StandIn
 
 index, where, phase = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 NUM_BUCKETS = 4
 
-class Device(StandIn):
+class Device(Gpu if where == "gpu" else StandIn):
     "Is killed in a phase of one step."
     in_step = num_fetches = num_stores = 0
 
@@ -34,6 +42,8 @@ class Device(StandIn):
             return
         if phase == at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if phase == f"broken in {at}":
+            self.lose()
         if phase == f"lost in {at}":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -57,12 +67,14 @@ class Device(StandIn):
 
 torch.set_num_threads(1)
 torch.manual_seed(3)
-model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+device = Device(index)
+if where == "another":
+    device.numerics = "of its own"
+model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2)).to(device.where)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 with p2p.join() as peer:
     print("here", flush=True)
-    device = Device(index)
-    if where == "device":
+    if where != "host":
         peer._session.device_of = device.device_of
     parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=8, state_digest="all")
     counted, receipts = [], []
@@ -70,15 +82,16 @@ with p2p.join() as peer:
         device.begin_step(step + 1)
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * step + peer.rank))
         optimizer.zero_grad()
-        parallel(x).square().mean().backward()
+        parallel(x.to(device.where)).square().mean().backward()
         optimizer.step()
         counted.append(f"{peer.done}:{len(peer.receipt.contributions)}")
         receipts.append(peer.receipt)
     device.drain()
-    assert (device.num_copies > 0) == (where == "device")
+    assert (device.num_copies > 0) == (where != "host")
     print("receipts", *counted)
     print("parameters", *(parameter.double().sum().item().hex() for parameter in model.parameters()))
     print("digests", *(each.state_digest for each in receipts))
+    print("results", *(each.digest for each in receipts))
     print("in whole", *receipts)
 """
 
@@ -90,10 +103,16 @@ def train(swarm: Swarm, places: list[str], phase: str = "none") -> list[list[str
         for index, place in enumerate(places)
     ]
     codes = [peer.end() for peer in peers]
-    dead = 0 if phase == "none" else 1 if phase.startswith("lost") else -signal.SIGKILL
+    dead = 0 if phase == "none" else 1 if phase.startswith(("lost", "broken")) else -signal.SIGKILL
     assert codes == [0, 0, dead], "\n".join(peer.report() for peer in peers)
-    assert dead != 1 or peers[2].stderr[-1].endswith("an illegal memory access was encountered")
+    if dead == 1:
+        first, *_, last = peers[2].stderr[-1].split(": ")
+        assert first == "shoal" and "device" in peers[2].stderr[-1] and last == ERROR, peers[2].report()
     return [peer.stdout for peer in peers[: 3 if phase == "none" else 2]]
+
+
+def lines_of(peers: Sequence[Sequence[str]], name: str) -> list[str]:
+    return [line for said in peers for line in said if line.startswith(f"{name} ")]
 
 
 def test_devices_in_all_in_one_and_in_none_make_the_same_bits(swarm: Swarm) -> None:
@@ -101,25 +120,56 @@ def test_devices_in_all_in_one_and_in_none_make_the_same_bits(swarm: Swarm) -> N
     for places in (["device"] * 3, ["host", "device", "host"], ["host"] * 3):
         peers = train(swarm, places)
         assert len(peers) == 3 and all(lines == peers[0] for lines in peers), peers
-        said.append(peers[0][:-1])  # whole receipts have names of peers, and times are summed, too
+        said.append(peers[0][:-2])  # whole receipts have names of peers, and times are summed, too
     assert all(lines == said[0] for lines in said), said
     assert said[0][-1].startswith("digests ") and len(set(said[0][-1].split())) == NUM_STEPS + 1
     assert said[0][1] == "receipts " + " ".join(f"{step}:3" for step in range(1, NUM_STEPS + 1))
 
 
-PHASES = ["flatten", "D2H", "exchange", "H2D", "commit", "lost in D2H", "lost in H2D"]
+MIXED = [
+    *(pytest.param("another", num, marks=pytest.mark.long) for num in (1, 2)),
+    *(pytest.param("gpu", num, marks=pytest.mark.gpu) for num in (1, 2, 3)),
+]
 
 
-@pytest.mark.parametrize("phase", some_of(PHASES, 1, 4, 6))
-def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(swarm: Swarm, phase: str) -> None:
+@pytest.mark.parametrize(("place", "num_devices"), MIXED)
+def test_peers_of_several_numerics_classes_have_the_same_results(swarm: Swarm, place: str, num_devices: int) -> None:
+    """And those of one class the same parameters."""
+    need("cuda:0" if place == "gpu" else "cpu")
+    peers = train(swarm, [place] * num_devices + ["host"] * (3 - num_devices))
+    for name in ("receipts", "results"):
+        lines = lines_of(peers, name)
+        assert len(lines) == 3 and len(set(lines)) == 1, lines
+    parameters = lines_of(peers, "parameters")
+    assert len(set(parameters[:num_devices])) == 1 and len(set(parameters[num_devices:])) == (num_devices < 3)
+
+
+PHASES = ["flatten", "D2H", "exchange", "H2D", "commit", "lost in D2H", "lost in H2D", "broken in D2H", "broken in H2D"]
+KILLED = [
+    *some_of([("device", phase) for phase in PHASES], 1, 4, 7),
+    *(pytest.param("gpu", phase, marks=pytest.mark.gpu) for phase in PHASES),
+]
+
+
+@pytest.mark.parametrize(("place", "phase"), KILLED)
+def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(
+    swarm: Swarm, place: str, phase: str
+) -> None:
+    need("cuda:0" if place == "gpu" else "cpu")
     swarm.leaves_files = True  # the others are through before the kernel has taken all of the killed process back
-    one, other = train(swarm, ["device", "host", "device"], phase)
-    assert one == other
+    one, other = train(swarm, [place, "host", place], phase)
+    assert place == "gpu" or one == other
+    assert all(len(set(lines_of((one, other), name))) == 1 for name in ("receipts", "results"))
     counts = [entry.split(":") for entry in one[1].split()[1:]]
     assert [int(step) for step, _ in counts] == [*range(1, NUM_STEPS + 1)]
     members = [int(number) for _, number in counts]
     assert members[: DYING_IN - 1] == [3] * (DYING_IN - 1) and members[DYING_IN:] == [2] * (NUM_STEPS - DYING_IN)
-    is_early = phase in ("flatten", "D2H", "lost in D2H")  # otherwise it may have finished the step, and counts
+    is_early = phase in (
+        "flatten",
+        "D2H",
+        "lost in D2H",
+        "broken in D2H",
+    )  # otherwise it may have finished the step, and counts
     assert members[DYING_IN - 1] == 2 or not is_early
 
 
@@ -128,11 +178,12 @@ import sys, threading
 import torch
 import p2p
 from torch import nn
+from tests.p2p.staging.gpu import Gpu
 from tests.p2p.staging.standin import StandIn
 
 where = sys.argv[1]
 
-class Device(StandIn):
+class Device(Gpu if where == "gpu" else StandIn):
     num_given = 0
 
     def fetch(self, source, into, after):
@@ -141,11 +192,11 @@ class Device(StandIn):
 
 torch.set_num_threads(1)
 torch.manual_seed(3)
-model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))
+device = Device(4)
+model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)).to(device.where)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 with p2p.join() as peer:
-    device = Device(4)
-    if where == "device":
+    if where != "host":
         peer._session.device_of = device.device_of
     parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=8, state_digest="all")
     device.watched = lambda: [*model.parameters(), *(t for s in optimizer.state.values() for t in s.values())]
@@ -154,21 +205,28 @@ with p2p.join() as peer:
     while together < 5:
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * peer.done + peer.rank))
         optimizer.zero_grad()
-        parallel(x).square().mean().backward()
+        parallel(x.to(device.where)).square().mean().backward()
         optimizer.step()
         together += len(peer.receipt.contributions) == 2
+    print("result", peer.receipt.digest)
     print("given", device.num_given > 0)
     print("parameters", *(parameter.double().sum().item().hex() for parameter in model.parameters()))
 """
 
 
-@pytest.mark.parametrize(
-    ("founder", "joiner"), some_of([("device", "host"), ("host", "device"), ("device", "device")], 0, 1)
-)
+JOINED = [
+    *some_of([("device", "host"), ("host", "device"), ("device", "device")], 0, 1),
+    *(pytest.param(*pair, marks=pytest.mark.gpu) for pair in (("gpu", "host"), ("host", "gpu"), ("gpu", "gpu"))),
+]
+
+
+@pytest.mark.parametrize(("founder", "joiner"), JOINED)
 def test_a_state_goes_from_a_device_to_the_host_and_back(swarm: Swarm, founder: str, joiner: str) -> None:
+    need("cuda:0" if "gpu" in (founder, joiner) else "cpu")
     first = swarm.start(JOINS, founder, min_peers=1)
     first.expect("here")
     second = swarm.start(JOINS, joiner, min_peers=1)
     assert [peer.end() for peer in (first, second)] == [0, 0], first.report() + second.report()
-    (_, given, parameters), (*_, others) = first.stdout, second.stdout
-    assert given == f"given {founder == 'device'}" and parameters == others
+    (_, result, given, parameters), (_, same, _, others) = first.stdout, second.stdout
+    assert given == f"given {founder != 'host'}" and result == same
+    assert parameters == others or {founder, joiner} == {"gpu", "host"}  # which round in their own ways

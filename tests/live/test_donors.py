@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from p2p.step.receipts import read_moments, read_receipts
+from p2p.step.receipts import read_receipts
+from p2p.telemetry.records import Kind
+from p2p.telemetry.trace import read_trace, trace_path
 from tests.live.labs import NewLab, program
 from tests.live.swarm import Process
 
@@ -118,8 +120,8 @@ class Pond:
     def first_state(self, run: Process) -> int:
         """After which step the first one is that has come whole."""
         peer_id = self.said(run, "here").split()[1]
-        moments = read_moments(self.receipts / f"{peer_id}.timings.jsonl")
-        return next(int(moment.detail) for moment in moments if moment.event == "whole")
+        _, records = read_trace(trace_path(self.receipts, peer_id))
+        return next(record.step for record in records if record.kind == Kind.WHOLE)
 
     def crash(self, host: int, run: Process) -> None:
         """At once, with its launcher."""

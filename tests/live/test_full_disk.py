@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.live.swarm import Process, Swarm
+from tests.live.swarm import Process, Swarm, name
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
 
@@ -108,6 +108,10 @@ def train(swarm: Swarm, disk: Path, *words: str) -> tuple[Process, Process]:
     return writer, other
 
 
+def kept(peer: Process) -> list[str]:
+    return [f"receipts/{name(peer)}.receipts.jsonl", f"receipts/traces/{name(peer)}.trace"]
+
+
 def left(peer: Process) -> list[str]:
     return [line.removeprefix("left ").strip() for line in peer.stdout if line.startswith("left ")]
 
@@ -118,14 +122,12 @@ def test_a_run_whose_disk_is_full_for_a_while_says_so_goes_on_and_leaves_nothing
     swarm.environ["SHOAL_RECEIPTS"] = str(disk / "receipts")
     writer, other = train(swarm, disk, "room")
     assert [writer.end(), other.end()] == [0, 0], writer.report() + other.report()
-    names = [f"receipts/{writer.expect('here').split()[1]}.{kind}.jsonl" for kind in ("receipts", "timings")]
+    names = kept(writer)
     steps = [
         f"checkpoints/{step:08d}/{file}" for step in (10, 40, 45) for file in ("checkpoint.json", "state.safetensors")
     ]
     assert left(writer) == [*steps, *names], writer.report()
-    assert left(other) == [
-        f"receipts/{other.expect('here').split()[1]}.{kind}.jsonl" for kind in ("receipts", "timings")
-    ]
+    assert left(other) == kept(other)
     said, heard = ([line for line in each.stderr if "can be heard" not in line] for each in (writer, other))  # load
     receipts = [line for line in said if "receipts" in line]
     assert len(receipts) == 1 and len(said) == 3, writer.report()

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from p2p.step.receipts import Moment, Receipt, read_moments, read_receipts
+from p2p.step.receipts import Receipt, read_receipts
+from p2p.telemetry.records import Kind
 from tests.live.swarm import Process, Swarm, name
 
 pytestmark = pytest.mark.torch
@@ -34,9 +35,18 @@ import p2p
 from torch.nn import functional
 from tests.live.test_observers import WIDTH, make
 
+device = None
+if "device" in sys.argv:
+    from tests.p2p.staging.standin import StandIn as Device
+if "gpu" in sys.argv:
+    from tests.p2p.staging.gpu import Gpu as Device
+
 def command():
     ready, _, _ = select.select([sys.stdin], [], [], 0.002)
     return sys.stdin.readline().strip() if ready else ""
+
+def tensors_of_the_state():
+    return [*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())]
 
 def say(*words):
     "In one go, since the log goes the same way."
@@ -44,15 +54,18 @@ def say(*words):
 
 def summary():
     "Of everything that the next step depends on."
-    tensors = [*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())]
     digest = xxhash.xxh3_128(repr(schedule.state_dict()).encode())
-    for tensor in tensors:
-        digest.update(tensor.detach().numpy().tobytes())
+    for tensor in tensors_of_the_state():
+        digest.update(tensor.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 torch.set_num_threads(1)
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 model, optimizer, schedule = make(int(sys.argv[1]))
+if {"device", "gpu"} & {*sys.argv}:
+    device = Device(len(sys.argv))
+    device.watched = tensors_of_the_state
+    model.to(device.where)
 if "held" in sys.argv:
     class StepLR(type(schedule)):
         def load_state_dict(self, state):
@@ -69,12 +82,15 @@ data = torch.randn(600, WIDTH, generator=torch.Generator().manual_seed(1))
 with p2p.join(rejoin="stays" not in sys.argv) as peer:
     say("here", peer.peer_id)
     peer.on_view_change(lambda view: say("view of", len(view.members)))
+    if device is not None:
+        peer._session.device_of = device.device_of
     parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], bucket_bytes=3000, state_digest="all")
     say("from", peer.last_step, peer.rank, peer.world_size)
     wish, word = np.zeros(1, np.int64), ""
     every = 7 if "often" in sys.argv else 100
     loader = peer.loader(data, global_batch=12, epochs=10**6, seed=3)
     for x in (x for _ in loader.epochs() for x in loader):
+        x = x if device is None else x.to(device.where)
         loss = functional.mse_loss(parallel(x), x)
         optimizer.zero_grad()
         loss.backward()
@@ -98,6 +114,7 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
         if wish[0]:
             break
         word = word or command()
+    assert device is None or device.num_copies > 0
     say("end", summary())
 """
 """Adam and a schedule; now and then an operation, before `optimizer.step`, asks whether to stop.
@@ -108,18 +125,20 @@ An observer that misses the result of such an operation cannot go on, so `waits`
 LARGE = 16 << 20
 
 
-def start_all(swarm: Swarm, count: int, num_bytes: int, *arguments: str, min_peers: int = 0) -> list[Process]:
+def start_all(
+    swarm: Swarm, count: int, num_bytes: int, *arguments: str, min_peers: int = 0, where: str = "host"
+) -> list[Process]:
     """The first founds the swarm, and heeds `arguments`; step 0 waits for all, or for `min_peers`."""
-    first = swarm.start(TRAIN, str(num_bytes), *arguments, min_peers=min_peers or count)
+    first = swarm.start(TRAIN, str(num_bytes), where, *arguments, min_peers=min_peers or count)
     first.expect("here")
-    others = [swarm.start(TRAIN, str(num_bytes), min_peers=min_peers or count) for _ in range(count - 1)]
+    others = [swarm.start(TRAIN, str(num_bytes), where, min_peers=min_peers or count) for _ in range(count - 1)]
     return [first, *others]
 
 
-def join(swarm: Swarm, first: Process, num_bytes: int) -> Process:
+def join(swarm: Swarm, first: Process, num_bytes: int, where: str = "host") -> Process:
     """A joiner that is there when `first`, which waits at step 10, goes on."""
     first.expect("waits")
-    joiner = swarm.start(TRAIN, str(num_bytes), "joins")
+    joiner = swarm.start(TRAIN, str(num_bytes), where, "joins")
     joiner.expect("here")
     first.tell("go on")
     return joiner
@@ -153,11 +172,6 @@ def check_receipts(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
     return [known[step] for step in steps]
 
 
-def moments(swarm: Swarm, peer: Process, event: str) -> list[Moment]:
-    found = read_moments(swarm.receipts / f"{name(peer)}.timings.jsonl")
-    return [moment for moment in found if moment.event == event]
-
-
 def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> None:
     peers = start_all(swarm, 2, LARGE)
     peers[0].expect_step(20)
@@ -169,10 +183,10 @@ def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> No
     seen_by(joiner, 3)
     stop([*peers, joiner])
     check_receipts(swarm, [*peers, joiner])
-    began, loaded = (moments(swarm, joiner, event)[0] for event in ("state", "loaded"))
+    began, loaded = (swarm.records(joiner, kind)[0] for kind in (Kind.STATE, Kind.LOADED))
     for peer in peers:
-        times = [moment.time_s for moment in moments(swarm, peer, "committed")]
-        assert sum(began.time_s <= time_s <= loaded.time_s for time_s in times) >= 19
+        times = [record.time_ns for record in swarm.records(peer, Kind.COMMITTED)]
+        assert sum(began.time_ns <= time_ns <= loaded.time_ns for time_ns in times) >= 19
     words = joiner.expect("from").split()
     assert words[2] == words[3] == "2", "an observer's rank is that of the next joiner"
 

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from p2p.step.receipts import read_moments, read_receipts
+from p2p.step.receipts import read_receipts
+from p2p.telemetry.records import Kind
 from p2p.training.outer import payload_bytes
 from tests.live.swarm import Swarm, name
 
@@ -91,8 +92,7 @@ def test_each_sends_its_payload_to_each_other_one_and_little_else(swarm: Swarm) 
     assert [peer.end() for peer in peers] == [0, 0, 0], peers[0].report()
     payload = payload_bytes("int4", 512 * 513)
     for peer in peers:
-        moments = read_moments(swarm.receipts / f"{name(peer)}.timings.jsonl")
-        sent = [int(each.detail) for each in moments if each.event == "sent"]
+        sent = [each.value for each in swarm.records(peer, Kind.SENT)]
         assert len(sent) == 3 and all(2 * payload < each < 1.02 * 2 * payload for each in sent)
 
 

@@ -15,7 +15,8 @@ from p2p.data.cutter import Cutter
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler, SamplerState, fold
 from p2p.data.timed import TimedSampler
-from p2p.step.receipts import Receipt, read_moments, read_receipts
+from p2p.step.receipts import Receipt, read_receipts
+from p2p.telemetry.records import Kind
 from p2p.training.outer import Outer, OuterConfig
 from tests.cases import some_of
 from tests.live.rounds_script import (
@@ -318,8 +319,7 @@ def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     check_anchors(peers, check_receipts(swarm, peers, 3), codec, 3)
     for peer in peers:
-        moments = read_moments(swarm.receipts / f"{name(peer)}.timings.jsonl")
-        lost = [float(each.detail) for each in moments if each.event == "residual_lost"]
+        lost = [each.value for each in swarm.records(peer, Kind.RESIDUAL_LOST)]
         assert len(lost) == (codec in ("sign", "sparse64")) and all(0 < each < 100 for each in lost)
 
 

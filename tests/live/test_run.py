@@ -14,6 +14,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 import pytest
 
 import p2p
+from p2p.step.receipts import read_receipts
+from p2p.telemetry.records import Kind
+from p2p.telemetry.trace import read_trace, trace_path
 from tests.cases import some_of
 from tests.live.launches import NOBODY, Launch, Shoal, outcome
 
@@ -151,6 +154,22 @@ def test_a_later_launch_has_other_names_and_the_first_one_says_who_has_joined(sh
     code, _, stderr = outcome(late)
     assert code == 0 and rows(stderr)[0].startswith("2 left, asked to by SIGTERM"), stderr
     line_like(run, r"shoal: peer 2 is out at step \d+; 2 members \(2 has left.*\)|shoal: peer 2 is out .*")
+
+
+def test_a_launcher_keeps_receipts_and_traces_and_each_record_once(
+    shoal: Shoal, script: Script, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    code, _, stderr = outcome(shoal("-n", "2", "--receipts", str(kept), script(training())))
+    assert code == 0, stderr
+    names = [path.name.split(".")[0] for path in kept.glob("*.receipts.jsonl")]
+    assert len(names) == 2
+    for peer_id in names:
+        _, records = read_trace(trace_path(kept, peer_id))
+        commits = [record.step for record in records if record.kind == Kind.COMMITTED]
+        assert commits == [receipt.step for receipt in read_receipts(kept / f"{peer_id}.receipts.jsonl")]
+    files = {path.relative_to(kept).as_posix() for path in kept.rglob("*.*") if not path.name.startswith("ends-")}
+    assert files == {each for one in names for each in (f"{one}.receipts.jsonl", f"traces/{one}.trace")}
 
 
 @pytest.mark.long

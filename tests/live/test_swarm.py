@@ -10,6 +10,9 @@ import pytest
 
 from collectives import ALGORITHMS
 from p2p.step.receipts import Receipt, read_receipts
+from p2p.telemetry.page import page_path
+from p2p.telemetry.records import Kind, Record
+from p2p.telemetry.trace import read_records, trace_path
 from tests.cases import some_of
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
@@ -27,6 +30,10 @@ def members_over_time(receipts: list[Receipt]) -> list[list[str]]:
     """The different member lists, in order."""
     lists = [[entry.peer_id for entry in receipt.contributions] for receipt in receipts]
     return [each for before, each in zip([[], *lists[:-1]], lists, strict=True) if each != before]
+
+
+def last_step(records: list[Record]) -> int:
+    return max(record.step for record in records if record.kind == Kind.COMMITTED)
 
 
 # What an operation does.
@@ -181,6 +188,26 @@ def test_joiners_and_kills_at_the_same_time_lose_no_step(swarm: Swarm) -> None:
     complete = files[name(peers[0])]
     assert all(complete.endswith(files[name(joiner)]) for joiner in joiners)
     assert complete.startswith(files[name(victim)])
+
+
+def test_peers_leave_receipts_and_traces_and_who_is_killed_its_page(swarm: Swarm) -> None:
+    peers = swarm.start_all(3, STREAM)
+    peers[0].expect_step(20)
+    peers[2].kill()
+    peers[2].end()
+    peers[0].expect_line(r"step \d+ 0 2")
+    names = [name(peer) for peer in peers]
+    records = read_records(trace_path(swarm.receipts, names[2]), page_path(swarm.home / "default", names[2]))
+    last = read_receipts(swarm.receipts / f"{names[2]}.receipts.jsonl")[-1].step
+    assert last_step(records) in (last, last + 1)  # a receipt comes behind its record
+    stop(peers[:2])
+    steps = {receipt.step for receipt in agreed_receipts(swarm, peers[:2])}
+    for peer in peers[:2]:
+        commits = [record.step for record in swarm.records(peer, Kind.COMMITTED)]
+        assert set(commits) == steps and len(commits) == len(steps)
+        assert swarm.records(peer, Kind.SUBMITTED) and swarm.records(peer, Kind.LEFT)
+    files = sorted(path.relative_to(swarm.receipts).as_posix() for path in swarm.receipts.rglob("*.*"))
+    assert files == sorted(each for one in names for each in (f"{one}.receipts.jsonl", f"traces/{one}.trace"))
 
 
 def test_a_peer_leaves_in_the_middle_and_the_others_go_on(swarm: Swarm) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.deaths import Cost, kills, summary_of_kills
 from bench.replay import Compared, check, compare, indices_of
 from bench.replay_peer import GLOBAL_BATCH
-from p2p.benchmark.arrays import contribution, total, values_of
+from p2p.benchmark.arrays import as_type, contribution, element_type, numbers, put_shifted, total, values_of
 from p2p.benchmark.plan import ITEM_BYTES, Plan, format_size, parse_size, sizes_between, split_names
 from p2p.benchmark.report import compare as compare_with
 from p2p.benchmark.result import Measurement, Result, combine, percentile, ratios_to
@@ -83,7 +83,7 @@ def test_sizes_that_do_not_grow_are_refused() -> None:
         ({"baseline": "mpi"}, "--baseline is gloo, got 'mpi'"),
         ({"num_iters": 0}, "--iters"),
         ({"num_iters": None}, "a number of rounds is needed, or a time"),
-        ({"dtype": "bfloat16"}, "--dtype is float32, float64, float16, int32, int64, got 'bfloat16'"),
+        ({"dtype": "float8"}, "--dtype is float32, float64, float16, bfloat16, int32, int64, got 'float8'"),
         ({"dtype": "float64", "sizes_bytes": (4096, 8196)}, "a multiple of 8 bytes .float64., got 8196"),
         ({"net": "delay=1ms", "algorithms": ("ring", "auto@tcp")}, "auto@tcp cannot be"),
         ({"num_warmup": -1}, "--warmup"),
@@ -158,11 +158,15 @@ def test_the_best_of_ours_is_compared_with_the_baseline() -> None:
 @given(st.integers(1, 64), st.integers(1, 2000), st.sampled_from(sorted(ITEM_BYTES)))
 def test_sums_of_what_the_workers_add_are_exact_in_each_type(num_peers: int, count: int, dtype: str) -> None:
     shift = values_of(dtype).shifts - 1
-    parts = [contribution(index, count, dtype) + np.dtype(dtype).type(shift) for index in range(num_peers)]
-    exact = sum(part.astype(np.int64) for part in parts)
-    assert parts[0].dtype == dtype
-    assert np.array_equal(sum(parts), exact)
-    assert np.array_equal(total(num_peers, count, dtype) + np.dtype(dtype).type(num_peers * shift), exact)
+    parts = [contribution(index, count, dtype) for index in range(num_peers)]
+    for part in parts:
+        put_shifted(part, shift, part)
+    exact = np.sum([numbers(part) for part in parts], axis=0).astype(np.int64)
+    assert parts[0].dtype == element_type(dtype)
+    assert np.array_equal(numbers(as_type(exact, dtype)), exact)
+    expected = total(num_peers, count, dtype)
+    put_shifted(expected, num_peers * shift, expected)
+    assert np.array_equal(numbers(expected), exact)
     assert all((a != b).all() for a, b in pairwise(parts))
 
 

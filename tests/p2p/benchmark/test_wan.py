@@ -41,10 +41,12 @@ def test_ring_and_tree_cross_once_within_a_factor_of_two_and_two_runs_agree() ->
 def test_over_four_hosts_the_model_is_right_auto_takes_what_is_quickest_and_no_packet_is_dropped() -> None:
     for part in FOURS:
         report = measured()[part]
-        assert report["config"]["sizes_bytes"][-1] == 16 << 20
+        config = report["config"]
+        assert part == "again" or config["sizes_bytes"][-1] == 16 << 20
         assert not [each for each in problems([report]) if "dropped" in each or "longer than the best" in each]
         prices = [ratio for row in report["results"] if (ratio := price_by_rows(row)) is not None]
-        assert len(prices) == 3 * 7
+        is_learned = "auto" in config["algorithms"]  # else nobody has measured the links
+        assert len(prices) == is_learned * (len(config["algorithms"]) - 1) * len(config["sizes_bytes"])
     assert not [each for each in problems([measured()["best"]]) if "longer than the best" in each]
 
 
@@ -78,14 +80,15 @@ def test_what_is_not_as_it_should_be_is_found() -> None:
     one, other = ({**measured()[part], "results": [], "overheads": {}} for part in FOURS)
     pair = next(pair for pair in other["pairs"] if {pair["a"], pair["b"]} == {"ring", "tree"})
     other["pairs"] = [{**pair, "crossings": [{**pair["crossings"][0], "at_bytes": [4e6, 3e6, 9e6]}]}]
-    other["regrets"] = {"auto": [[0.2, 0.1, 0.3], *other["regrets"]["auto"][1:]]}
+    other["regrets"] = {"auto": [[0.2, 0.1, 0.3]]}
     pairs = [*other["network"]["pairs"][1:], other["network"]["pairs"][0] | {"dropped_queue": 3}]
-    other |= {"wall_s": 121.0, "network": other["network"] | {"pairs": pairs}}
+    other |= {"wall_s": 121.0, "total_s": 1501.0, "network": other["network"] | {"pairs": pairs}}
     said = list(problems([one, other]))[len(list(problems([one]))) :]
     assert said[0] == "again: auto took 20% longer than the best at 4096 bytes"
     assert said[1].startswith("again: ring and tree cross once, and the interval is at most a factor of 2 wide: [4")
     assert said[2:4] == ["again: it took 121 s of the 120 that it may take", "again: 3 packets were dropped"]
-    assert said[4].startswith("the intervals of two runs do not overlap")
+    assert said[4] == "all of it took 25.0 minutes of the 25 that it may take"
+    assert said[5].startswith("the intervals of two runs do not overlap")
 
 
 def test_delays_the_share_of_the_line_and_the_gain_of_shares_are_looked_at() -> None:
@@ -102,7 +105,9 @@ def test_delays_the_share_of_the_line_and_the_gain_of_shares_are_looked_at() -> 
     ]
     assert list(problems([slow("long")])) == ["long: the best used 10% of the line, 90% expected"]
     (said,) = problems([slow("unequal")])
-    assert said.startswith("unequal: auto is 1.00 times as fast as the ring at the largest size, not 1.4; it took {")
+    assert said.startswith(
+        "unequal: direct by shares is 1.00 times as fast as the ring at the largest size, not 1.4; auto took {"
+    )
 
 
 def test_prices_over_measured_links_and_what_asking_auto_costs_are_looked_at_too() -> None:

@@ -2,20 +2,24 @@
 
 import json
 import resource
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from collectives import CODECS
+from collectives import CODECS, Array
 from p2p.cli import app
+from p2p.device import Mark
 from p2p.doctor import devices, host
 from p2p.doctor.command import parse_count
 from p2p.doctor.devices import look_at_device
+from p2p.doctor.lender import lent
 from p2p.doctor.rounds import MEMBERS, cost_of_exchanges
-from p2p.errors import LaunchError
-from p2p.memory import limits
+from p2p.errors import LaunchError, ShoalError
+from p2p.host.memory_left import MACHINE, MemoryLeft
 from p2p.staging import cuda_devices
 from tests.p2p.staging.standin import StandIn
 
@@ -55,8 +59,36 @@ def test_a_device_is_tried_before_memory_is_registered_and_then_and_nothing_stay
         "fetch_gb_per_s": 2 * MIB / 1e9,
         "store_gb_per_s": 2 * MIB / 1e9,
     }
-    assert peers.is_well and peers.facts == {"read-only": True, "writable": True}
-    assert device.num_pins == 3 and device.pinned == {} and device.num_copies == 4 * devices.NUM_COPIES
+    assert peers.is_well and peers.facts == {
+        "read-only": False,
+        "writable": True,
+        "writable_times": {"register_s": 0.5, "store_gb_per_s": 2 * MIB / 1e9},
+    }
+    assert "read-only: no (the stand-in registers no memory that may only be read); writable: yes; " in peers.says
+    assert device.num_pins == 3 and device.pinned == {} and device.num_copies == 5 * devices.NUM_COPIES
+
+
+def test_bytes_of_another_process_that_do_not_arrive_as_they_are_end_the_look() -> None:
+    class Wrong(StandIn):
+        def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
+            mark = super().store(source, into, after)
+            mark.wait()
+            into[7] += len(self.pinned) == 1 and self.num_pins == 3
+            return mark
+
+    looked = look_at_device(Wrong(0), "cpu", lambda: next(clock), MIB)
+    clock = count(0, 0.5)
+    assert next(looked).is_well
+    peers = next(looked)
+    assert not peers.is_well and "has read other bytes than a peer has" in peers.says
+
+
+def test_a_process_that_has_no_memory_to_share_is_named_with_its_reason() -> None:
+    with (
+        pytest.raises(ShoalError, match="could not share memory: there are no 17592186044416 bytes of memory"),
+        lent(1 << 44),
+    ):
+        pass
 
 
 def test_a_device_that_registers_nothing_is_named_with_the_reason() -> None:
@@ -68,16 +100,18 @@ def test_a_device_that_registers_nothing_is_named_with_the_reason() -> None:
     assert device.num_copies == 2 * devices.NUM_COPIES
 
 
-def test_the_least_that_a_group_or_one_around_it_leaves_is_the_limit(tmp_path: Path) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    groups = "12:cpu:/old\n0::/a/b\n"
-    assert limits.cgroup_left_bytes(groups, tmp_path) is None
-    for folder, limit, used in ((inner, "max", 5), (tmp_path / "a", "100", 70), (tmp_path, "1000", 10)):
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{used}\n")
-    assert limits.cgroup_left_bytes(groups, tmp_path) == 30
-    assert limits.cgroup_left_bytes("12:cpu:/old\n", tmp_path) is None
+@pytest.mark.parametrize(
+    ("limited_by", "of_memory", "quarter"),
+    [
+        (MACHINE, "no limit that is less", "a quarter of what this machine leaves"),
+        ("/a/memory.max", "/a/memory.max leaves 8 GB", "a quarter of what /a/memory.max leaves"),
+    ],
+)
+def test_what_limits_memory_is_named(limited_by: str, of_memory: str, quarter: str) -> None:
+    left = MemoryLeft(8_000_000_000, limited_by)
+    memory, arena = host.memory(left), host.arena(left)
+    assert f"of the cgroup: {of_memory};" in memory.says and memory.facts["limited_by"] == limited_by
+    assert memory.facts["left_bytes"] == left.num_bytes and quarter in arena.says
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from p2p.experiment.page import About, page
 from p2p.experiment.report import evaluate, failures, to_json
 from p2p.experiment.statistics import describe
 from p2p.experiment.steps import Split
-from p2p.step.receipts import Ledger, Moment
-from p2p.telemetry.records import Kind, Record
-from p2p.telemetry.trace import write_trace
+from p2p.step.receipts import Ledger
+from p2p.telemetry.records import Kind, Record, pack_record
+from p2p.telemetry.trace import trace_path, write_trace
 from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run
 from tests.p2p.telemetry.pages import identity
 
@@ -159,7 +159,6 @@ def write_receipts(folder: Path, lineage: str = "1", peer_id: str = A) -> None:
     ledger = Ledger(folder / "receipts", peer_id, pytest.fail)
     for step in (1, 2):
         ledger.record(receipt(step, [peer_id], [(10 * step - 10, 10)], lineage=lineage))
-        ledger.note(Moment(step / 10, "committed", step))
     ledger.close()
 
 
@@ -168,17 +167,27 @@ def test_a_run_made_elsewhere_is_read_from_its_receipts(tmp_path: Path) -> None:
     (folder,) = runs_in(tmp_path / "receipts")
     evaluated = evaluate(read_run(folder))
     assert evaluated.chain.num_samples == 20
-    assert evaluated.splits == {}
-    assert evaluated.steps[1].took_ms == pytest.approx(100)
+    assert evaluated.splits == {} and evaluated.steps == []
     json.dumps(to_json("x", [evaluated], {}))
     assert "without traces nobody says when a step was submitted" in page(About("x", "", {}), [evaluated])
 
 
-def test_a_trace_says_more_than_receipts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["receipts", "."])
+def test_a_trace_says_more_than_receipts_and_is_beside_them_or_their_folder(tmp_path: Path, place: str) -> None:
     write_receipts(tmp_path)
-    (tmp_path / "traces").mkdir()
-    write_trace(tmp_path / "traces" / f"{A}.trace", identity(), [])
-    assert read_run(tmp_path).tracks[A].is_whole
+    path = trace_path(tmp_path / place, A)
+    path.parent.mkdir()
+    raw = [pack_record(record(100 * step, Kind.COMMITTED, step)) for step in (1, 2)]
+    write_trace(path, identity(), raw)
+    read = read_run(tmp_path)
+    assert read.tracks[A].is_whole and evaluate(read).steps[1].took_ms == pytest.approx(100)
+
+
+def test_times_of_an_older_version_are_named(tmp_path: Path) -> None:
+    write_receipts(tmp_path)
+    (tmp_path / "receipts" / f"{A}.timings.jsonl").touch()
+    with pytest.raises(ExperimentError, match=rf"peer {A} left in .*: {A}\.timings\.jsonl is of an older version"):
+        read_run(tmp_path)
 
 
 def test_folders_that_hold_no_run_or_two_are_refused(tmp_path: Path) -> None:

@@ -33,6 +33,14 @@ def test_what_is_not_said_is_left_to_join(tmp_path: Path) -> None:
     assert found.on_all_dead == "stop"
 
 
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_peers_hear_whether_their_traces_are_kept_by_who_starts_them(tmp_path: Path, is_traced: bool) -> None:
+    asked = config(home=tmp_path, receipts=tmp_path, is_traced=is_traced)
+    assert PeerConfig.from_environment(peer_environment(asked, 0, {"SHOAL_TRACED": "1"})).is_traced == is_traced
+    nothing = config(home=tmp_path, is_traced=True)
+    assert not PeerConfig.from_environment(peer_environment(nothing, 0, {"SHOAL_TRACED": "1"})).is_traced
+
+
 def test_a_number_in_the_environment_that_is_none_is_named() -> None:
     with pytest.raises(ValueError, match="SHOAL_SLOW_FACTOR must be a number, is 'fast'"):
         PeerConfig.from_environment({"SHOAL_SWARM": "pond", "SHOAL_SLOW_FACTOR": "fast"})

@@ -13,6 +13,7 @@ from p2p.net.parcels import PackedState, Replica
 from p2p.net.tcp import TcpOptions
 from p2p.step.notices import Admitted, Commit, Notice, StateOffer
 from p2p.step.operation import Operation
+from p2p.telemetry.records import Kind
 
 STATE = b"of the parameters"[:16]
 NO_MODEL = Replica({}, lambda: PackedState(b"", []), lambda state: None, str)
@@ -34,7 +35,7 @@ class Peer:
         config = PeerConfig(swarm="pair", home=home, receipts=home, arena_bytes=32 << 20, tcp=tcp).for_loop()
         self.loop = Loop(Registry(home, "pair"), config)
         self.told: list[Notice] = []
-        self.attempt = 0
+        self.attempt = self._num_read = 0
         self.loop.state_complete(-1, lambda: PackedState(b"", []))
 
     @property
@@ -98,13 +99,11 @@ class Peer:
     def errors(self) -> list[ShoalError]:
         return [notice for notice in self.told if isinstance(notice, ShoalError)]
 
-    def moments(self) -> list[tuple[str, str | int]]:
-        """What was noted since the last time."""
-        noted = []
-        while not self.loop.inbox.moments.empty():
-            moment = self.loop.inbox.moments.get_nowait()
-            noted.append((moment.event, moment.detail))
-        return noted
+    def records(self) -> list[tuple[Kind, int, int]]:
+        """Kinds, steps and views of what was noted since the last time."""
+        new = [record for record in self.loop.resources.seen.loop.latest() if record.number > self._num_read]
+        self._num_read += len(new)
+        return [(Kind(record.kind), record.step, record.view) for record in new]
 
 
 def alone(home: Path, tcp: TcpOptions = NO_TCP) -> Peer:

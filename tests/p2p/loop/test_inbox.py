@@ -1,8 +1,6 @@
 from p2p.errors import OperationMismatch, QuorumLost, RemovedFromView
 from p2p.loop.inbox import Inbox
 from p2p.step.notices import Admitted, Notice, Withdrawn
-from p2p.step.receipts import Moment
-from p2p.telemetry.records import HALF_BYTES, Half, Kind
 from tests.gossip.members import A, view_of
 
 VIEW = view_of(2, A)
@@ -37,15 +35,3 @@ def test_a_crash_is_told_as_often_as_somebody_waits_also_behind_what_ended_the_p
     assert inbox.next(0.0) is first is inbox.failure
     assert inbox.crash is not None and inbox.crash.__cause__ is error
     assert [inbox.next(0.0) for _ in range(3)] == [inbox.crash] * 3
-
-
-def test_moments_are_kept_for_whoever_writes_them_down() -> None:
-    inbox = Inbox()
-    half = Half(memoryview(bytearray(HALF_BYTES)), lambda: 3 * 10**9, inbox.keep)
-    half.note(Kind.SUBMITTED, 7)
-    half.note(Kind.COMMITTED, 7)
-    half.note(Kind.ACTIVE, 7, view=2)
-    half.note(Kind.GONE, peer=0xAB)
-    moments = [inbox.moments.get_nowait() for _ in range(3)]
-    assert moments == [Moment(3.0, "committed", 7), Moment(3.0, "active", 2), Moment(3.0, "gone", "00000000000000ab")]
-    assert inbox.moments.empty()

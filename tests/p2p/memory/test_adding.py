@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from collectives import Array, Reduction, reducer
-from collectives.program import Program, Publish, Reduce, Source, Wait
+from collectives import Array, Reduction
 from p2p.device import Mark
-from p2p.memory.adding import Adding, DeviceSum
+from p2p.memory.adding import Adding
 from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping
 from p2p.memory.extents import Extents
-from p2p.memory.operands import OwnOperands
-from tests.p2p.memory.machine import SAME, Host, ranks_of
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.sums import DeviceGroup
 from tests.p2p.step.group import all_reduce, enter
@@ -189,39 +186,3 @@ def test_a_device_adds_where_one_rank_adds_for_all_and_nowhere_else(algorithm: s
     num_sums = [device.adder.num_sums for device in group.devices]
     assert all(num_sums) if algorithm == "direct" else not any(num_sums)
     group.close()
-
-
-class Every2nd(DeviceSum):
-    """Registers too late for some."""
-
-    turn = 0
-
-    def begin(self, sources: Sequence[tuple[int, Array]], into: Array, *, completes: bool) -> Mark | None:
-        self.turn += 1
-        return super().begin(sources, into, completes=completes) if self.turn == 1 else None
-
-
-def test_the_host_does_not_read_what_the_device_still_writes() -> None:
-    """A partial sum is made there, and completed here."""
-    host, device = Host(2), StandIn(3)
-    ranks = ranks_of(host, 2)
-    extents = Extents(ranks[0].arena, host.arenas[0].size - REGIONS_OFFSET)
-    extents.pin(device, [0])
-    adding = Adding(ranks[0].arena, extents, host.arenas[0].size - REGIONS_OFFSET)
-    adding.use(device)
-    own, result = Source(0), Source(0, is_result=True)
-    writes = Reduce(0, (own, own), completes=False), Reduce(0, (result, own))
-    program = Program((1.0,), (Publish(), Wait((1,), 1), *writes, Publish()), 2)
-    input, lent = (ranks[0].lend(np.ones(100, np.float32)) for _ in range(2))
-    on_device = Every2nd(adding, host.memories_of(0, 1)[0], SUM, FLOAT32)
-    ranks[0].exchange.begin(
-        program, OwnOperands(SAME, input, FLOAT32, lent), reducer(SUM, FLOAT32), on_device=on_device
-    )
-    ranks[1].begin(Program((1.0,), (Publish(),), 2), np.ones(100, np.float32))
-    ranks[1].exchange.advance()
-    while not ranks[0].exchange.advance():
-        pass
-    assert (ranks[0].arena.array(lent, FLOAT32) == 3).all() and not ranks[0].exchange.is_under_way
-    adding.end()
-    extents.unpin()
-    host.close()

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Array
+from p2p.host.memory_left import available_bytes
 from p2p.memory.arena import (
     REGIONS_OFFSET,
     Arena,
@@ -25,7 +26,6 @@ from p2p.memory.arena import (
     Region,
     Slots,
     align,
-    available_bytes,
 )
 from p2p.memory.board import BOARD_BYTES, LINE_BYTES
 from tests.p2p.memory.lender import LENGTH

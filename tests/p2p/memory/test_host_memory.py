@@ -14,7 +14,8 @@ import pytest
 
 from collectives import Reduction
 from gossip import Member, View
-from p2p.memory.arena import Mapping, MappingRefused, available_bytes
+from p2p.host.memory_left import available_bytes
+from p2p.memory.arena import Mapping, MappingRefused
 from p2p.memory.board import tag_of
 from p2p.memory.host_memory import HostMemory, least_bytes
 from p2p.memory.shared_run import SharedRun

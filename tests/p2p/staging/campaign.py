@@ -20,16 +20,18 @@ from p2p.device import HOST
 from p2p.staging import Staged
 from p2p.step import operation
 from p2p.training.layouts import in_memory_order
+from p2p.training.mirrors import Mirror
 from p2p.training.outer import Outer, OuterConfig
 from p2p.training.outer_on_device import OuterOnDevice
 from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
 from p2p.training.state_copies import NUM_SLOTS, StateCopies
 from tests.p2p.staging.lent_states import copy_lent_states
+from tests.p2p.staging.mirroring import mirror_in_turns
 from tests.p2p.staging.on_streams import fill_on_streams, wait_on_streams, watched
 from tests.p2p.staging.pair import Make, play
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.sums import NUM_PEERS as NUM_MEMBERS
-from tests.p2p.staging.sums import group_of, leave_in_the_middle, lose_in_the_middle, play_steps
+from tests.p2p.staging.sums import add_in_turns, group_of, leave_in_the_middle, lose_in_the_middle, play_steps
 from tests.simulated.mutant import mutant, without
 
 SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
@@ -165,6 +167,18 @@ def _copy_lent_states(copies: StateCopies, drawn: random.Random) -> None:
     copy_lent_states(copies, [*tensors, _numbers("large", (60_000,), torch.float32)], drawn)
 
 
+def mirrors(seeds: range, make: Make = StandIn) -> None:
+    """What a step shows of a replica, and what comes of that."""
+
+    def script(peer: Peer, device: Any) -> None:
+        mirror = Mirror(peer._session, device)
+        for seed in seeds:
+            _replay(seed, device, partial(mirror_in_turns, mirror, device))
+        mirror.forget()
+
+    play(script, seeds=[0], make=make)
+
+
 def rounds(seeds: range, make: Make = StandIn) -> None:
     """One replica on a device, and one on the host."""
     device = make(0)
@@ -217,6 +231,13 @@ def lost(seeds: range, make: Make = StandIn) -> None:
             _replay(seed, group.devices[0], partial(lose_in_the_middle, group))
 
 
+def sums_of_both(seeds: range, make: Make = StandIn) -> None:
+    """Sums of one chunk, some of which a device makes, and some the host."""
+    device = make(0)
+    for seed in seeds:
+        _replay(seed, device, partial(add_in_turns, device))
+
+
 CAMPAIGNS: dict[str, Callable[..., None]] = {
     "calls": calls,
     "training": training,
@@ -225,9 +246,11 @@ CAMPAIGNS: dict[str, Callable[..., None]] = {
     "handles on streams": handles,
     "states": states,
     "states of the host": states_of_the_host,
+    "mirrors": mirrors,
     "rounds": rounds,
     "calls in parts": calls_in_parts,
     "sums": sums,
+    "sums of both": sums_of_both,
     "lost": lost,
     "calls that a device adds up": partial(calls, device_adds=True),
 }

@@ -1,11 +1,10 @@
 """A CUDA device as the campaigns use the stand-in. Each stage is late by as many cycles as the seed draws."""
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
-import pytest
 import torch
 
 from collectives import Array
@@ -14,6 +13,13 @@ from p2p.staging import cuda_devices, device_of
 
 LATE_CYCLES: Final = 20_000_000
 """Some 10 ms: longer than what follows takes."""
+
+
+class _Aliased:
+    """The memory of a tensor, which that does not know of."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.__cuda_array_interface__ = dict(tensor.__cuda_array_interface__)
 
 
 class Gpu:
@@ -26,11 +32,14 @@ class Gpu:
         self.begin(seed)
         found, why = cuda_devices()
         if not found:
+            import pytest  # which a peer does without
+
             pytest.skip(f"no GPU: {why}")
         self._device = found[0].device
         self.numerics, self.adder = self._device.numerics, self._device.adder
-        self.num_copies = 0
-        self.pinned: set[int] = set()
+        self.num_copies = self.num_pins = 0
+        self.pinned: dict[int, int] = {}
+        """Begin and end of each piece, by address."""
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
 
     def begin(self, seed: int) -> None:
@@ -71,18 +80,42 @@ class Gpu:
         self._device.hold(mark)
 
     def pin(self, memory: Array) -> None:
+        begin = memory.ctypes.data
+        self.num_pins += 1
         self._device.pin(memory)
-        self.pinned.add(memory.ctypes.data)
+        if self.refuses_every and self.num_pins % self.refuses_every == 0:
+            try:
+                self._device.pin(memory)  # which CUDA refuses
+            finally:
+                self._device.unpin(memory)
+        self.pinned[begin] = begin + memory.nbytes
 
     def unpin(self, memory: Array) -> None:
         self._device.unpin(memory)
-        self.pinned.remove(memory.ctypes.data)
+        self.pinned.pop(memory.ctypes.data)
 
     def settle(self) -> None:
         self._device.settle()
 
     def drain(self) -> None:
         self._device.settle()
+
+    def lose(self) -> None:
+        """A kernel writes where nothing is: whatever is asked of the device later raises, in this process."""
+        gone = torch.ones(1 << 24, device=self.where)
+        alias = torch.as_tensor(_Aliased(gone), device=self.where)
+        gone.untyped_storage().resize_(0)
+        torch.cuda.empty_cache()
+        alias.add_(1)
+
+    @contextmanager
+    def refuses_waits(self) -> Iterator[None]:
+        """What torch would wait for raises in this block, in all threads."""
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
     def _delay(self, stage: str) -> None:
         if self._late == stage:

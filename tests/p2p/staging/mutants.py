@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from collectives import Array
-from collectives.program import Publish
+from collectives.program import Copy, Publish, Reduce
 from p2p.device import OVER
 from p2p.errors import DeviceLost
 from p2p.memory import adding
@@ -20,7 +20,8 @@ from p2p.memory.adding import Adding, DeviceSum
 from p2p.memory.exchange import Exchange
 from p2p.memory.extents import Extents
 from p2p.memory.host_memory import HostMemory
-from p2p.memory.shared_runner import SharedRunner
+from p2p.memory.shared_runner import RunState, SharedRunner
+from p2p.session.calls import Calls
 from p2p.session.operation_call import StagedCall
 from p2p.staging import Staged, whole
 from p2p.step.open_step import OpenStep
@@ -260,6 +261,49 @@ def _reach_own_at_once(self: DeviceSum, memory: Any, array: Array) -> Any:
 DeviceSum_reach = DeviceSum._reach
 
 
+def _advance_and_go_at_once(self: SharedRunner) -> RunState:
+    """Without what is under way when it is interrupted."""
+    self.stop = lambda: setattr(self, "is_broken", True)  # type: ignore[method-assign]
+    try:
+        return SharedRunner_advance(self)
+    finally:
+        del self.stop
+
+
+SharedRunner_advance = SharedRunner.advance
+
+
+def _unpin_own_first(self: HostMemory) -> None:
+    adding, self._adding = self._adding, None
+    HostMemory_unpin(self)
+    self._adding = adding
+    HostMemory_unpin(self)
+
+
+HostMemory_unpin = HostMemory.unpin
+
+
+def _without_wait(write: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(self: Any, *given: Any) -> Any:
+        if self._staged is None:
+            return write(self, *given)
+        self._staged.wait = _nothing
+        try:
+            return write(self, *given)
+        finally:
+            del self._staged.wait
+
+    return changed
+
+
+def _make_forgetfully(self: Calls, *given: Any, **named: Any) -> Any:
+    self._staged.clear()
+    return Calls_make(self, *given, **named)
+
+
+Calls_make = Calls._make
+
+
 MUTANTS = {
     "a fetch comes after nothing": _missing("calls", 0, (Staged, "fetch", _fetch_after_nothing)),
     "a fetch comes after the first mark": _missing("training", 0, (Staged, "fetch", _fetch_after_the_first_mark)),
@@ -324,6 +368,24 @@ MUTANTS = {
     "a handle is waited for on another stream": _missing("handles on streams", 1, (Staged, "follow", _nothing)),
     "a verdict lies where no device copies by itself": _missing(
         "steady", 0, (StagedBucket, "go_by", _verdict_on_the_heap)
+    ),
+    "the host adds up what the device still writes": _missing(
+        "sums of both", 0, (Exchange, "_settle", _settle_without_waiting(Reduce, Copy))
+    ),
+    "who is interrupted goes while a part is added up": _missing(
+        "sums", 0, (SharedRunner, "advance", _advance_and_go_at_once)
+    ),
+    "own memory is released while a part is added up": _missing("sums", 10, (HostMemory, "unpin", _unpin_own_first)),
+    "memory of who is gone stays registered": _missing("sums", 0, (HostMemory, "_keep_windows", _nothing)),
+    "buffers are written where others are still stored": _missing(
+        "mirrors", 0, (Mirror, "write", _without_wait(Mirror.write))
+    ),
+    "a bucket is written while an older step is stored": _missing(
+        "training", 21, (StagedBucket, "_write", _without_wait(StagedBucket._write))
+    ),
+    "a call forgets the copies of the one before": _missing("calls", 7, (Calls, "_make", _make_forgetfully)),
+    "an early result is sent from memory that is used again": _missing(
+        "calls", 4, (StagedCall, "keep_apart", _nothing)
     ),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }

@@ -213,6 +213,8 @@ class StandIn:
         begin, end = extent(memory)
         self.num_pins += 1
         self.check_is_there()
+        if not memory.flags.writeable:
+            raise PinRefused("the stand-in registers no memory that may only be read")
         if begin % mmap.PAGESIZE or end % mmap.PAGESIZE or begin == end:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
         if any(begin < other_end and other < end for other, other_end in self.pinned.copy().items()):

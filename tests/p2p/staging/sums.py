@@ -14,16 +14,21 @@ from typing import Any
 import numpy as np
 
 from collectives import BFLOAT16, Array, Reduction, carried, reducer, scale
+from collectives.program import Program, Publish, Reduce, Source, Wait
+from p2p.device import Mark
 from p2p.errors import DeviceLost
+from p2p.memory.adding import Adding, DeviceSum
 from p2p.memory.arena import REGIONS_OFFSET, Mapping, Region
+from p2p.memory.extents import Extents
 from p2p.memory.host_memory import HostMemory, least_bytes
-from p2p.memory.shared_runner import RunState
+from p2p.memory.operands import OwnOperands
+from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.runner import Runner
 from tests.gossip.members import view_of
-from tests.p2p.memory.machine import SMALL_PIECES
-from tests.p2p.staging.standin import StandIn
+from tests.p2p.memory.machine import SAME, SMALL_PIECES, Host, ranks_of
+from tests.p2p.staging.standin import StandIn, Unordered
 from tests.p2p.step.group import MEMBERS, SEGMENT_BYTES, Group, all_reduce, counts, enter, weighted
 
 NUM_PEERS = 3
@@ -72,6 +77,8 @@ class DeviceGroup(Group):
                 for mapping in self.memories[me]._installed.values():
                     adding.window(mapping).array(Region(REGIONS_OFFSET, SIZE - REGIONS_OFFSET))
                 adding._aside.end()
+                known = {*self.memories[me]._mappings.values(), *self.memories[me]._installed.values()}
+                assert adding._windows.keys() <= known, "memory of who is gone is registered"
 
     def runner(self, me: int) -> Runner:
         return self.memories[me].runner(self.view, MEMBERS[me])
@@ -81,7 +88,15 @@ class DeviceGroup(Group):
         device = self.devices[self.rng.randrange(NUM_PEERS)]
         if isinstance(device, StandIn) and self.rng.random() < 0.3 and any(device._queues.values()):
             device.progress()
-        return self.all[self.rng.choice(self.members)].advance()
+        return self.advance(self.rng.choice(self.members))
+
+    def advance(self, me: int) -> RunState:
+        """Where nothing more runs, nothing is under way, whatever ended it: what was lent may be written."""
+        state, run, device = self.all[me].advance(), self.all[me].open_step.run, self.devices[me]
+        is_over = run is not None and isinstance(run.runner, SharedRunner) and run.runner.is_broken
+        if is_over and isinstance(device, StandIn) and device._queues["add"]:
+            raise Unordered(f"nothing more runs at {me}, whose device still adds up")
+        return state
 
     def deliver(self, num_turns: int | None = None) -> None:
         """So many turns, or until all have finished the step."""
@@ -106,7 +121,7 @@ class DeviceGroup(Group):
             memory.close()
         for device in self.devices:
             if device.pinned:
-                raise AssertionError(f"{len(device.pinned)} extents are pinned, and nobody has them any more")
+                raise Unordered(f"{len(device.pinned)} extents are pinned, and nobody has them any more")
 
 
 class Script:
@@ -252,6 +267,47 @@ def lose_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
     step.check()
 
 
+class Sometimes(DeviceSum):
+    """Not all that is wanted is registered in time."""
+
+    def __init__(self, drawn: random.Random, *given: Any) -> None:
+        super().__init__(*given)
+        self._drawn = drawn
+
+    def begin(self, sources: Sequence[tuple[int, Array]], into: Array, *, completes: bool) -> Mark | None:
+        return super().begin(sources, into, completes=completes) if self._drawn.random() < 0.5 else None
+
+
+def add_in_turns(device: Any, drawn: random.Random) -> None:
+    """One rank adds to the same chunk again and again: on its device, or on the host."""
+    host, reduction = Host(2), Reduction("sum", 2)
+    (rank, other), dtype = ranks_of(host, 2), np.dtype(np.float32)
+    length = rank.arena.size - REGIONS_OFFSET
+    extents = Extents(rank.arena, length)
+    extents.pin(device, [0])
+    adding = Adding(rank.arena, extents, length)
+    adding.use(device)
+    own, result, number = Source(0), Source(0, is_result=True), drawn.randrange(1, 6)
+    first = Reduce(0, (own, own), completes=False)
+    more = [Reduce(0, (result, own), completes=index == number - 1) for index in range(number)]
+    input, lent = (rank.lend(np.ones(100, np.float32)) for _ in range(2))
+    rank.exchange.begin(
+        Program((1.0,), (Publish(), Wait((1,), 1), first, *more, Publish()), 2),
+        OwnOperands(SAME, input, dtype, lent),
+        reducer(reduction, dtype),
+        on_device=Sometimes(drawn, adding, host.memories_of(0, 1)[0], reduction, dtype),
+    )
+    other.begin(Program((1.0,), (Publish(),), 2), np.ones(100, np.float32))
+    other.exchange.advance()
+    while not rank.exchange.advance():
+        pass
+    found = rank.arena.array(lent, dtype)
+    assert (found == 2 + number).all() and not rank.exchange.is_under_way, (found, number)
+    adding.end()
+    extents.unpin()
+    host.close()
+
+
 def check_devices(group: DeviceGroup) -> None:
     for device in group.devices:
         if isinstance(device, StandIn):
@@ -317,7 +373,7 @@ class Step:
 
     def go_on_without(self) -> None:
         for _ in range(self.drawn.randrange(20)):
-            self.group.all[self.drawn.choice([me for me in self.group.members if me != self.one])].advance()
+            self.group.advance(self.drawn.choice([me for me in self.group.members if me != self.one]))
 
     def check(self) -> None:
         members = self.group.members

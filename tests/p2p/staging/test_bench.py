@@ -31,7 +31,7 @@ def test_the_stand_in_goes_through_all_that_a_gpu_would(tmp_path: Path, monkeypa
         staging.main()
     report = json.loads((tmp_path / "staging.json").read_text())
     assert ended.value.code == 0, report
-    names = ["cpu pinned", "cpu peers", "calls", "refusal", "callback", "core", "1 MiB", "step"]
+    names = ["cpu pinned", "cpu peers", "read-only", "calls", "border", "refusal", "callback", "core", "1 MiB", "step"]
     assert [*report["found"]] == names and report["found"]["step"]["parameters"] == 4 * (16 * 16 + 16)
     assert all(f"  {name}" in (tmp_path / "staging.log").read_text() for name in names)
 

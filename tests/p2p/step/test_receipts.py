@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import ShoalError
-from p2p.step.receipts import Contribution, Ledger, Moment, Receipt, read_moments, read_receipts, to_line
+from p2p.step.receipts import Contribution, Ledger, Receipt, read_receipts, to_line
+from p2p.telemetry.records import Kind
+from p2p.telemetry.trace import BATCH, read_records, read_trace, trace_path
+from tests.p2p.telemetry.pages import A, identity, page
 
 numbers = st.integers(-1, 2**63 - 1)
 contributions = st.builds(
@@ -28,7 +31,6 @@ receipts = st.builds(
     digest=st.text(max_size=32),
     state_digest=st.text(max_size=32),
 )
-moments = st.builds(Moment, st.floats(allow_nan=False), st.text(max_size=10), st.text(max_size=10) | numbers)
 
 
 def receipt(step: int) -> Receipt:
@@ -47,41 +49,75 @@ def test_a_receipt_counts_the_samples_and_the_weight_of_all_members() -> None:
     assert (receipt(3).num_samples, receipt(3).weight) == (7, 12)
 
 
-@given(st.lists(receipts, max_size=5), st.lists(moments, max_size=5))
-def test_what_is_recorded_is_read_again(
-    tmp_path_factory: pytest.TempPathFactory, some: list[Receipt], others: list[Moment]
-) -> None:
+@given(st.lists(receipts, max_size=5))
+def test_what_is_recorded_is_read_again(tmp_path_factory: pytest.TempPathFactory, some: list[Receipt]) -> None:
     folder = tmp_path_factory.mktemp("ledger") / "made" / "here"
     ledger = Ledger(folder, "me", pytest.fail)
     for each in some:
         ledger.record(each)
-    for moment in others:
-        ledger.note(moment)
     ledger.close()
     assert read_receipts(folder / "me.receipts.jsonl") == some
-    assert read_moments(folder / "me.timings.jsonl") == others
 
 
 def test_a_record_is_on_disk_as_soon_as_it_is_made(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "me", pytest.fail)
     ledger.record(receipt(0))
-    ledger.note(Moment(0.5, "committed", 0))
     assert read_receipts(tmp_path / "me.receipts.jsonl") == [receipt(0)]
-    assert read_moments(tmp_path / "me.timings.jsonl") == [Moment(0.5, "committed", 0)]
     ledger.close()
 
 
-@pytest.mark.parametrize("name", ["receipts", "timings"])
-def test_a_ledger_without_room_says_so_once_and_writes_no_more(tmp_path: Path, name: str) -> None:
-    (tmp_path / f"me.{name}.jsonl").symlink_to("/dev/full")
+def test_a_trace_is_written_a_batch_at_a_time_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    own, folder = page(tmp_path, identity()), tmp_path / "receipts"
+    ledger = Ledger(folder, A, pytest.fail, own.path)
+
+    def num_kept() -> int:
+        return len(read_trace(trace_path(folder, A))[1])
+
+    for step in range(BATCH - 1):
+        own.training.note(Kind.BEGUN, step)
+        own.loop.note(Kind.COMMITTED, step)
+        ledger.follow()
+    assert num_kept() == 0 and len(read_records(trace_path(folder, A), own.path)) == 2 * BATCH - 2
+    own.loop.note(Kind.LEAVES)
+    ledger.follow()
+    assert num_kept() == 2 * BATCH - 1
+    own.loop.note(Kind.LEFT)
+    assert len(read_records(trace_path(folder, A), own.path)) == 2 * BATCH
+    own.remove()
+    assert num_kept() == len(read_records(trace_path(folder, A), own.path)) == 2 * BATCH - 1
+    ledger.close()
+    who, records = read_trace(trace_path(folder, A))
+    assert who == identity() and len(records) == 2 * BATCH
+    assert sorted(path.name for path in folder.rglob("*")) == [f"{A}.receipts.jsonl", f"{A}.trace", "traces"]
+
+
+def test_a_ledger_without_room_says_so_once_and_writes_no_more(tmp_path: Path) -> None:
+    (tmp_path / f"{A}.receipts.jsonl").symlink_to("/dev/full")
     told: list[str] = []
-    ledger = Ledger(tmp_path, "me", told.append)
+    own = page(tmp_path, identity())
+    ledger = Ledger(tmp_path, A, told.append, own.path)
     for step in range(3):
         ledger.record(receipt(step))
-        ledger.note(Moment(0.5, "committed", step))
+        own.loop.note(Kind.COMMITTED, step)
     ledger.close()
     assert told == [f"receipts cannot be written to {tmp_path}: [Errno 28] No space left on device"]
-    assert len(read_receipts(tmp_path / "me.receipts.jsonl") if name == "timings" else []) == (name == "timings")
+    assert read_trace(trace_path(tmp_path, A))[1] == []
+
+
+def test_a_ledger_without_room_for_a_trace_writes_no_more_receipts(tmp_path: Path) -> None:
+    told: list[str] = []
+    own, path = page(tmp_path, identity()), trace_path(tmp_path, A)
+    ledger = Ledger(tmp_path, A, told.append, own.path)
+    ledger.record(receipt(0))
+    path.unlink()
+    path.symlink_to("/dev/full")
+    for step in range(BATCH):
+        own.loop.note(Kind.COMMITTED, step)
+    ledger.follow()
+    ledger.record(receipt(1))
+    ledger.close()
+    assert told == [f"receipts cannot be written to {tmp_path}: [Errno 28] No space left on device"]
+    assert read_receipts(tmp_path / f"{A}.receipts.jsonl") == [receipt(0)]
 
 
 def test_receipts_and_their_folder_are_private_at_any_umask(tmp_path: Path) -> None:

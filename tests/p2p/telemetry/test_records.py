@@ -66,10 +66,3 @@ def test_a_record_that_another_thread_is_about_to_write_is_not_taken_for_an_olde
     at = (NUM_RECORDS + 1) % NUM_RECORDS * RECORD_BYTES
     struct.pack_into("<Q", memory, at, 1)  # as it was before
     assert [record.step for record in recorder.latest(2)] == [NUM_RECORDS - 1]
-
-
-def test_a_listener_hears_what_is_written() -> None:
-    heard: list[tuple[int, Kind, int, int, int]] = []
-    recorder = Half(memoryview(bytearray(HALF_BYTES)), lambda: 5, lambda *record: heard.append(record))
-    recorder.note(Kind.ACTIVE, 7, 2)
-    assert heard == [(5, Kind.ACTIVE, 7, 2, 0)]

@@ -1,0 +1,114 @@
+"""Algorithms that a plan adds: schedules of a user, and `direct` with shares for lines that are given.
+
+`--schedule FILE.py:NAME` is read and proven, here and by each peer, before any runs. `direct/50/100/100/200` is for
+lines of which these are the rates, in any common unit, in the order of the peers' numbers; ranks are others, so it is
+made once these are known.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from collectives import ALGORITHMS, Schedule, ScheduleError, register_algorithm
+from collectives.direct import direct_all_reduce, direct_shares
+
+from ..errors import LaunchError
+
+Build = Callable[[int, int], Schedule]
+
+
+def name_of(schedule: str) -> str:
+    """What the algorithm of `FILE.py:NAME` is called: `recursive-doubling` of `recursive_doubling`."""
+    return schedule.rpartition(":")[2].replace("_", "-")
+
+
+def resolved(schedule: str) -> str:
+    """The same from any folder.
+
+    Raises:
+        LaunchError: it is not `FILE.py:NAME`, or there is no such file.
+    """
+    file, _, name = schedule.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise LaunchError(f"--schedule is FILE.py:NAME, of a function of rank and number of peers, got {schedule!r}")
+    if not Path(file).is_file():
+        raise LaunchError(f"--schedule {schedule}: there is no file {file}")
+    return f"{Path(file).absolute()}:{name}"
+
+
+def register(schedules: Sequence[str], num_peers: int) -> None:
+    """Make each an all-reduce of this process, proven for so many peers.
+
+    Args:
+        schedules: as `resolved` gives them.
+        num_peers: of the run.
+
+    Raises:
+        LaunchError: one cannot be read, or is no all-reduce; says which rank lacks which contribution.
+    """
+    for schedule in schedules:
+        name = name_of(schedule)
+        if name in ALGORITHMS:
+            raise LaunchError(f"--schedule {schedule}: there is an algorithm {name!r} already, give it another name")
+        build = _load(schedule)
+        try:
+            register_algorithm(name, build, [num_peers])
+        except ScheduleError as error:
+            raise LaunchError(f"--schedule {schedule} is no all-reduce of {num_peers} peers: {error}") from None
+        except Exception as error:  # of the user's function: anything, and still one line
+            raise LaunchError(
+                f"--schedule {schedule} makes no schedules of {num_peers} peers: {_say(error)}"
+            ) from error
+
+
+def rates_of(algorithm: str, num_peers: int) -> tuple[int, ...] | None:
+    """Of the lines of peers, in order; None: the name has none.
+
+    Raises:
+        LaunchError: they are not whole numbers from 1 on, one for each peer.
+    """
+    name, *rates = algorithm.split("/")
+    if name != "direct" or not rates:
+        return None
+    if len(rates) != num_peers or not all(each.isdecimal() and int(each) for each in rates):
+        raise LaunchError(f"{algorithm!r} has to have the rate of the line of each of {num_peers} peers: direct/50/100")
+    return tuple(map(int, rates))
+
+
+def register_for_rates(algorithms: Sequence[str], numbers: Sequence[int]) -> None:
+    """Make each that names rates an all-reduce of this process. `numbers`: of the peer that has each rank."""
+    for name in dict.fromkeys(each.partition("@")[0] for each in algorithms):
+        rates = rates_of(name, len(numbers))
+        if rates is not None and name not in ALGORITHMS:
+            shares = direct_shares([rates[number] for number in numbers])
+            build = partial(_direct_with, shares)
+            register_algorithm(name, build, [len(numbers)])
+
+
+def _direct_with(shares: Sequence[int], rank: int, world_size: int) -> Schedule:
+    return direct_all_reduce(rank, world_size, shares)
+
+
+def _load(schedule: str) -> Build:
+    file, _, name = schedule.rpartition(":")
+    spec = importlib.util.spec_from_file_location(f"schedules of {file}", file)
+    assert spec is not None and spec.loader is not None, "a file that ends with .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # as dataclasses in it need
+    if (folder := str(Path(file).parent)) not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # of the user's file: anything, and still one line
+        raise LaunchError(f"--schedule {schedule}: the file cannot be imported: {_say(error)}") from error
+    build: Build | None = getattr(module, name, None)
+    if not callable(build):
+        raise LaunchError(f"--schedule {schedule}: the file has no function {name}")
+    return build
+
+
+def _say(error: BaseException) -> str:
+    """In one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,17 @@
+"""Where the tensors of a test lie: on the host, and once more on the first GPU, if there is one."""
+
+from typing import Final
+
+import pytest
+
+from p2p.staging import cuda_devices
+
+PLACES: Final = ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
+"""For `pytest.mark.parametrize("where", PLACES)`."""
+
+
+def need(where: str) -> None:
+    """The test is skipped where there is no such place."""
+    found, why = cuda_devices()
+    if where != "cpu" and not found:
+        pytest.skip(f"no GPU: {why}")

@@ -1,0 +1,38 @@
+"""What a step shows of a replica is fetched, and what comes of it is stored, again and again out of the same memory."""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from p2p.training.layouts import in_memory_order
+from p2p.training.mirrors import SMALL_BYTES, Mirror
+
+SIZES = [(0,), (1,), (7,), (4, 6), (SMALL_BYTES // 4, 2)]
+DTYPES = [torch.float32, torch.int64, torch.bfloat16]
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    with torch._C.DisableTorchFunction():
+        return in_memory_order(tensor.detach()).view(torch.uint8).cpu().numpy().tobytes()
+
+
+def mirror_in_turns(mirror: Mirror, device: Any, drawn: random.Random) -> None:
+    """Tensors are looked at, or not after all, and changed; others like them are made of bytes, which are used."""
+    tensors = [torch.zeros(drawn.choice(SIZES), dtype=drawn.choice(DTYPES), device=device.where) for _ in range(4)]
+    tensors[0] = tensors[0].t() if tensors[0].ndim == 2 else tensors[0]
+    for turn in range(4):
+        for tensor in tensors:
+            tensor.fill_(drawn.randrange(100))  # an update
+        expected = [bytes_of(each) for each in tensors]
+        mirror.begin(tensors)
+        if drawn.random() < 0.5:
+            assert [each.tobytes() for each in mirror.read()] == expected, turn
+        else:
+            mirror.forget()
+        for _ in range(drawn.randrange(1, 3)):
+            raws = [np.frombuffer(drawn.randbytes(len(each)), np.uint8).copy() for each in expected]
+            made = mirror.write(raws, tensors)
+            assert [bytes_of(each) for each in made] == [each.tobytes() for each in raws], turn
