@@ -4,9 +4,10 @@ import signal
 
 import pytest
 
+from p2p.telemetry.records import Kind
 from tests.devices import need
 from tests.live.swarm import Swarm, name
-from tests.live.test_observers import TRAIN, check_receipts, join, moments, seen_by, start_all, stop
+from tests.live.test_observers import TRAIN, check_receipts, join, seen_by, start_all, stop
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 
@@ -30,9 +31,9 @@ def test_who_observes_is_fed_results_until_it_has_caught_up(swarm: Swarm, member
     seen_by(observer, 3)
     stop([*peers, observer])
     check_receipts(swarm, [*peers, observer])
-    began, loaded = (moments(swarm, observer, event)[0] for event in ("state", "loaded"))
-    times = [moment.time_s for moment in moments(swarm, peers[0], "committed")]
-    assert sum(began.time_s <= time_s <= loaded.time_s for time_s in times) >= NUM_FED - 1
+    began, loaded = (swarm.records(observer, kind)[0] for kind in (Kind.STATE, Kind.LOADED))
+    times = [record.time_ns for record in swarm.records(peers[0], Kind.COMMITTED)]
+    assert sum(began.time_ns <= time_ns <= loaded.time_ns for time_ns in times) >= NUM_FED - 1
 
 
 @pytest.mark.parametrize(("members", "joiner"), [*PLACES, ON_GPU])
