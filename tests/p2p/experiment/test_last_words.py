@@ -5,7 +5,7 @@ from dataclasses import replace
 from p2p.experiment.folder import Run
 from p2p.experiment.last_words import unrecorded
 from p2p.experiment.report import evaluate, metrics
-from p2p.telemetry.records import Kind
+from p2p.telemetry.records import Kind, Record
 from tests.p2p.experiment.runs import A, killed, record
 
 
@@ -26,6 +26,22 @@ def test_a_step_that_others_have_committed_and_the_trace_does_not_finish_is_name
     run = with_finished(1)
     assert unrecorded(run) == [(A, 2)]
     assert metrics([evaluate(run)])["steps_unrecorded"] == 1
+
+
+def test_a_step_that_the_barrier_of_the_next_view_has_committed_need_not_be_finished_there() -> None:
+    run = with_finished(1)  # in step 2 it had sent all, and was killed before it had all
+    later = {
+        peer_id: replace(track, records=[_after_the_barrier(each) for each in track.records])
+        for peer_id, track in run.tracks.items()
+        if peer_id != A
+    }
+    assert unrecorded(replace(run, tracks={**run.tracks, **later})) == []
+
+
+def _after_the_barrier(each: Record) -> Record:
+    """Step 2 is committed at 121 ms, in view 2."""
+    is_it = (each.kind, each.step) == (Kind.COMMITTED, 2)
+    return each._replace(time_ns=record(121.0, Kind.COMMITTED, 2).time_ns) if is_it else each
 
 
 def test_of_a_trace_in_which_records_were_overwritten_nothing_is_said() -> None:
