@@ -104,7 +104,8 @@ class Run:
             if isinstance(key.data, Stream):
                 self._output.pass_on(key.data)
             elif isinstance(key.data, Command):
-                self._bury(key.data)
+                if key.data in self._running:  # what has ended with another one that ends the lab is the lab's
+                    self._bury(key.data)
             else:
                 for number in woken.recv(READ_BYTES):
                     self._receive_signal(number)
