@@ -2,7 +2,7 @@
 
 from typing import Final
 
-SHARE: Final = 0.05
+SHARE: Final = 0.02
 """Of a usual step, in one part, and of the time, in all of them."""
 
 LEAST_S: Final = 50e-6
@@ -12,7 +12,7 @@ WEIGHT: Final = 0.125
 
 
 class Parts:
-    """Of one peer. A part in a step is a twentieth of it, so its slowest hundredth is hardly slower than the others."""
+    """Of one peer. A part in a step is a fiftieth of it, so its slowest hundredth is hardly slower than the others."""
 
     def __init__(self) -> None:
         self._step_s = MOST_S / SHARE
