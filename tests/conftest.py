@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from bench.here import environment
+from collectives import ALGORITHMS, algorithms
 from p2p.forking.zygote import WITH_TORCH, WITHOUT_TORCH, Zygote
 from tests.live.swarm import Swarm
 
@@ -25,6 +26,17 @@ def _old_objects_are_left_alone() -> None:
     looks for copies of a model among all objects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def own_algorithms() -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    before = set(ALGORITHMS)
+    yield
+    for name in set(ALGORITHMS) - before:
+        del algorithms._BUILDS[name], algorithms._ADDED[name]
+    algorithms.all_reduce_schedule.cache_clear()
+    algorithms._prove.cache_clear()
 
 
 @pytest.fixture

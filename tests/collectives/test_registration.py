@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -26,16 +24,7 @@ from tests.collectives.edits import listed
 from tests.collectives.inputs import all_reduce, random_inputs
 from tests.collectives.test_pieces import over_memory
 
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """What was registered here."""
-    before = set(ALGORITHMS)
-    yield
-    for name in set(ALGORITHMS) - before:
-        del module._BUILDS[name], module._ADDED[name]
-    module.all_reduce_schedule.cache_clear()
-    module._prove.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_algorithms")
 
 
 def fingerprint(algorithm: str) -> bytes:

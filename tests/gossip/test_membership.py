@@ -15,7 +15,6 @@ from gossip.effects import (
     Installed,
     Left,
     Overheard,
-    Proposed,
     Provide,
     Removed,
     Send,
@@ -424,31 +423,6 @@ def test_a_decision_is_told_to_all_whom_it_concerns_and_installed() -> None:
         Forget(C),
     ]
     assert peer.reason == "2 of 2 members of view 3 are here"
-
-
-def test_what_is_proposed_is_said_for_the_record_once_for_each_ballot() -> None:
-    peer = seated(B, C)
-    view = after(view_of(peer), A, B)
-    peer.declare_dead(0.0, C, "gone")
-    assert only(Proposed, peer.tick(0.0)) == []  # nobody has promised anything yet
-    assert only(Proposed, say(peer, B, Promise(Ballot(1, 0), None))) == [Proposed(view)]
-    repeated = run(peer, 0.0, 0.3)
-    assert only(Proposed, repeated) == [] and bodies(Accept, repeated)
-    alone = seated(B, policy=Policy.LIVE)
-    effects = alone.declare_dead(1.0, B, "SIGKILL", AcceptorRecord(first_view(policy=Policy.LIVE), NO_BALLOT, None))
-    effects += alone.tick(1.0)
-    kinds = [type(effect) for effect in effects if isinstance(effect, Proposed | WriteRecord | Installed)]
-    assert kinds.index(Proposed) < kinds.index(Installed) and kinds.count(Proposed) == 1
-
-
-def test_an_installed_view_says_why_members_of_the_one_before_are_in_it_no_more() -> None:
-    peer = seated(B, C, D)
-    peer.declare_dead(0.0, B, "SIGKILL")
-    say(peer, C, Leave())
-    (installed,) = only(Installed, say(peer, D, Decide(after(view_of(peer), A))))
-    assert installed.gone == ((B, State.DEAD), (C, State.LEFT), (D, State.LOST))
-    (installed,) = only(Installed, say(peer, D, Decide(after(view_of(peer), A, E))))
-    assert installed.gone == ()
 
 
 def test_r13_under_live_a_decision_is_written_before_it_is_told() -> None:

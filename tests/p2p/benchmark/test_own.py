@@ -1,17 +1,17 @@
 """Schedules of a user: what is in a file, and what is said of those that are none."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from collectives import ALGORITHMS
-from collectives import algorithms as module
 from collectives.direct import direct_all_reduce, direct_shares
 from p2p.benchmark.own import name_of, rates_of, register, register_for_rates, resolved
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.swarm import check
 from p2p.errors import LaunchError
+
+pytestmark = pytest.mark.usefixtures("own_algorithms")
 
 EXAMPLE = f"{Path(__file__).parents[3]}/examples/own_schedule.py:recursive_doubling"
 
@@ -53,15 +53,6 @@ def fails(rank, world_size):
 def nothing(rank, world_size):
     return None
 """
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """What was registered here."""
-    before = set(ALGORITHMS)
-    yield
-    for name in set(ALGORITHMS) - before:
-        del module._BUILDS[name], module._ADDED[name]
 
 
 def test_a_function_of_a_file_is_an_algorithm_named_like_it() -> None:
