@@ -73,7 +73,9 @@ def rates_of(algorithm: str, num_peers: int) -> tuple[int, ...] | None:
     if name != "direct" or not rates:
         return None
     if len(rates) != num_peers or not all(each.isdecimal() and int(each) for each in rates):
-        raise LaunchError(f"{algorithm!r} has to have the rate of the line of each of {num_peers} peers, as direct/50/100 of two")
+        raise LaunchError(
+            f"{algorithm!r} has to have the rate of the line of each of {num_peers} peers, as direct/50/100 of two"
+        )
     return tuple(map(int, rates))
 
 
