@@ -60,9 +60,14 @@ def _seats_under(root: int, world_size: int) -> list[int]:
 
 def _neighbours(seats: Sequence[int], rank: int) -> tuple[int | None, list[int]]:
     """The parent of `rank`, None for the root, and its children, at most two."""
-    by_seat = dict(enumerate(seats, start=1))
-    parents = {by_seat[seat]: by_seat.get(_parent_seat(seat, len(seats))) for seat in by_seat}
+    parents = parents_of(seats)
     return parents[rank], [child for child, parent in parents.items() if parent == rank]
+
+
+def parents_of(seats: Sequence[int]) -> dict[int, int | None]:
+    """The rank above each in the tree in which the ranks have these seats; None above the root."""
+    by_seat = dict(enumerate(seats, start=1))
+    return {by_seat[seat]: by_seat.get(_parent_seat(seat, len(seats))) for seat in by_seat}
 
 
 def _parent_seat(seat: int, num_seats: int) -> int:

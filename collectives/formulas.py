@@ -1,121 +1,257 @@
 """What a play of the built-in algorithms costs where ranks are many, without playing it (pricing.py).
 
-With n ranks, x is what the slowest link needs for the message in question, k the number of segments of a chunk, d a
-delay. Derived for links that are alike; where they are not, the slowest rates count, and the delays of the ways taken.
-Ranks of one host have a part of its line each.
+Each formula first looks at the links, in slices, and counts what every line has to carry: that of a host, which its
+ranks share, and memory within it. After that a price is some multiplications. With n ranks, x is what a chunk costs on
+a line, k the number of its segments, d a delay.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from collectives.links import SECOND_NS, SEGMENT_BYTES, Links
+from collectives.binary_tree import parents_of
+from collectives.halving_doubling import rank_at
+from collectives.links import MEMORY_BYTES_PER_S, MEMORY_DELAY_NS, SECOND_NS, Links
+from collectives.tree import two_seatings
 
 FEW_RANKS: Final = 9
 """From here on formulas are asked."""
 
+EDGES_PER_SLICE: Final = 256
+WAYS_PER_SLICE: Final = 32
 
-class Summary(NamedTuple):
-    """Of links.
+Edge = tuple[int, int]
+"""Who sends, and who receives."""
+
+Formula = Callable[[int], int]
+"""The price of so many bytes, in ns."""
+
+Survey = Generator[None, None, Formula]
+
+
+class Message(NamedTuple):
+    """A chunk that goes over some line."""
+
+    num_bytes: int
+    num_segments: int
+    segments_ns: int
+    """What they cost besides their bytes."""
+
+    def cost_ns(self, rate: int) -> int:
+        return self.segments_ns + self.num_bytes * SECOND_NS // rate
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Chunks that are carried at the same time.
 
     Attributes:
-        rate: bytes per second of the slowest link, for one rank.
-        around_ns: the delays from each rank to the next, together.
+        lines: of each line that may be the last to be free, how many it carries, and its bytes per second.
+        delay_ns: the mean of those between hosts; of those within, if there are no others.
     """
 
-    world_size: int
-    rate: int
-    message_ns: int
-    mean_ns: int
-    most_ns: int
-    around_ns: int
-    segment_bytes: int = SEGMENT_BYTES
+    lines: tuple[tuple[int, int], ...]
+    delay_ns: int
 
-    def num_segments(self, num_bytes: int) -> int:
-        return max(1, -(-num_bytes // self.segment_bytes))
-
-    def cost_ns(self, num_bytes: int) -> int:
-        """A chunk of so many bytes on the slowest link."""
-        return self.num_segments(num_bytes) * self.message_ns + num_bytes * SECOND_NS // self.rate
+    def takes_ns(self, message: Message) -> int:
+        """Until the last line is free."""
+        return max((number * message.cost_ns(rate) for number, rate in self.lines), default=0)
 
 
-def summarize(links: Links) -> Generator[None, None, Summary]:
-    """In slices."""
-    n, total, most, around = links.world_size, 0, 0, 0
+class Hosts:
+    """Who shares a line.
+
+    Attributes:
+        of_rank: the host of each rank, numbered from 0.
+        sizes: the number of ranks of each.
+        rates: bytes per second of the line of each, up or down, whichever is slower.
+        most_ns: the longest delay.
+    """
+
+    def __init__(self, links: Links, most_ns: int) -> None:
+        names = links.hosts or tuple(range(links.world_size))
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        self.links, self.of_rank = links, [numbers[name] for name in names]
+        self.sizes = Counter(self.of_rank)
+        self.rates = {host: min(pair) for host, *pair in zip(self.of_rank, links.up, links.down, strict=True)}
+        self.most_ns = most_ns
+
+    def message(self, num_bytes: int) -> Message:
+        number = max(1, -(-num_bytes // self.links.segment_bytes))
+        return Message(num_bytes, number, number * self.links.message_ns)
+
+    def is_within(self, edge: Edge) -> bool:
+        return self.of_rank[edge[0]] == self.of_rank[edge[1]]
+
+    def load(self, between: Mapping[int, int], within: int, delay_ns: int) -> Load:
+        """Of the number of chunks that each host's line carries, and the most that a rank sends or takes by memory."""
+        most, lines = Counter({MEMORY_BYTES_PER_S: within}), list[tuple[int, int]]()
+        for host, number in between.items():
+            most[self.rates[host]] = max(most[self.rates[host]], number)
+        for rate in sorted(most):
+            if most[rate] > max((number for number, _ in lines), default=0):
+                lines.append((most[rate], rate))
+        return Load(tuple(lines), delay_ns)
+
+    def load_of(self, edges: Iterable[Edge]) -> Generator[None, None, Load]:
+        """Of a chunk over each of these."""
+        ups, downs, delays = Counter[int](), Counter[int](), {True: [0, 0], False: [0, 0]}
+        for index, edge in enumerate(edges):
+            if index % EDGES_PER_SLICE == 0:
+                yield
+            within, (source, target) = self.is_within(edge), edge
+            ups[-1 - source if within else self.of_rank[source]] += 1
+            downs[-1 - target if within else self.of_rank[target]] += 1
+            delays[within][0] += self.links.delay_ns[source][target]
+            delays[within][1] += 1
+        most = ups | downs
+        between = {line: number for line, number in most.items() if line >= 0}
+        total_ns, number = delays[not between]
+        return self.load(between, max((most[line] for line in most if line < 0), default=0), total_ns // number)
+
+
+def look_at(links: Links) -> Generator[None, None, Hosts]:
+    """What all formulas need, in slices."""
+    most_ns = 0
     for rank, row in enumerate(links.delay_ns):
-        total += sum(row) - row[rank]
-        most = max(most, *row)
-        around += row[(rank + 1) % n]
+        most_ns = max(most_ns, *row)
         if rank % 8 == 0:
             yield
-    sharing = Counter(links.hosts or range(n))
-    ranks = (sharing[host] for host in links.hosts or range(n))
-    rate = max(1, min(min(each) // number for *each, number in zip(links.up, links.down, ranks, strict=True)))
-    return Summary(n, rate, links.message_ns, total // (n * (n - 1)), most, around, links.segment_bytes)
+    return Hosts(links, most_ns)
 
 
-def one_shot_ns(num_bytes: int, of: Summary) -> int:
-    """All links are busy with n-1 inputs, one behind the other."""
-    return (of.world_size - 1) * of.cost_ns(num_bytes) + of.most_ns
+def _to_all(hosts: Hosts) -> Load:
+    """A chunk from each rank to each other."""
+    n = hosts.links.world_size
+    between = {host: size * (n - size) for host, size in hosts.sizes.items() if size < n}
+    return hosts.load(between, max(hosts.sizes.values()) - 1, hosts.most_ns)
 
 
-def direct_ns(num_bytes: int, of: Summary) -> int:
-    """Twice n-1 chunks; the sum of a segment can go when the last of them has come, before its chunk is complete."""
-    chunk = -(-num_bytes // of.world_size)
-    x, k = of.cost_ns(chunk), of.num_segments(chunk)
-    return 2 * ((of.world_size - 1) * x + of.most_ns) - (k - 1) * x // k
+def one_shot(hosts: Hosts) -> Survey:
+    """All lines are busy with the inputs, one behind the other."""
+    load = _to_all(hosts)
+    yield
+    return lambda num_bytes: load.takes_ns(hosts.message(num_bytes)) + load.delay_ns
 
 
-def ring_ns(num_bytes: int, of: Summary) -> int:
-    """Either links are always busy, or a segment waits at each hop for the one that comes around."""
-    n = of.world_size
-    chunk = -(-num_bytes // n)
-    x, k = of.cost_ns(chunk), of.num_segments(chunk)
-    delays = 2 * of.around_ns * (n - 1) // n
-    return max(2 * (n - 1) * x + of.most_ns, 2 * (n - 1) * x // k + delays + (k - 1) * x // k)
+def direct(hosts: Hosts) -> Survey:
+    """Twice a chunk to all others; the sum of a segment can go when the last of them has come."""
+    load, n = _to_all(hosts), hosts.links.world_size
+    yield
+
+    def price(num_bytes: int) -> int:
+        message = hosts.message(-(-num_bytes // n))
+        one_way, k = load.takes_ns(message), message.num_segments
+        return 2 * (one_way + load.delay_ns) - (k - 1) * one_way // (k * (n - 1))
+
+    return price
 
 
-def halving_doubling_ns(num_bytes: int, of: Summary) -> int:
-    """Halves, quarters, ...; before them, and behind them, the whole for who is folded."""
-    num_active = 1 << (of.world_size.bit_length() - 1)
-    x = of.cost_ns(-(-num_bytes // num_active))
-    num_hops, num_chunks = 2 * (num_active.bit_length() - 1), 2 * (num_active - 1)
-    if of.world_size > num_active:
-        num_hops, num_chunks = num_hops + 2, num_chunks + num_active + num_active // 2
-    return num_hops * of.mean_ns + num_chunks * x
+def ring(hosts: Hosts) -> Survey:
+    """Either lines are always busy, or a segment waits at each hop for the one that comes around."""
+    n = hosts.links.world_size
+    edges = [(rank, (rank + 1) % n) for rank in range(n)]
+    load = yield from hosts.load_of(edges)
+    num_between = n - sum(map(hosts.is_within, edges))
+    around_ns = sum(hosts.links.delay_ns[source][target] for source, target in edges)
+
+    def price(num_bytes: int) -> int:
+        message = hosts.message(-(-num_bytes // n))
+        x, k = load.takes_ns(message), message.num_segments
+        around = num_between * x + (n - num_between) * message.cost_ns(MEMORY_BYTES_PER_S)
+        waited = 2 * (n - 1) * (around // k + around_ns) // n + (k - 1) * x // k
+        return max(2 * (n - 1) * x + hosts.most_ns, waited)
+
+    return price
 
 
-def _trees_ns(num_trees: int, num_bytes: int, of: Summary) -> int:
-    """The first segment goes up and down; then one follows after the other, as fast as an inner node passes them on.
+def halving_doubling(hosts: Hosts) -> Survey:
+    """Halves, quarters, ..., there and back; before them, and behind them, the whole for who is folded."""
+    n = hosts.links.world_size
+    num_active = 1 << (n.bit_length() - 1)
+    num_folded, hops, folds = n - num_active, list[tuple[int, Load]](), list[Load]()
+    for bit in range(num_active.bit_length() - 1):
+        edges = [(rank_at(place, num_folded), rank_at(place ^ 1 << bit, num_folded)) for place in range(num_active)]
+        hops.append((1 << bit, (yield from hosts.load_of(edges))))
+    if num_folded:
+        folds.append((yield from hosts.load_of((2 * each, 2 * each + 1) for each in range(num_folded))))
 
-    It sends each three times, and one more of the other tree; that its ways up and down wait for each other costs a
-    fifth.
+    def price(num_bytes: int) -> int:
+        message = hosts.message(-(-num_bytes // num_active))
+        exchanged = sum(2 * (load.delay_ns + num_chunks * load.takes_ns(message)) for num_chunks, load in hops)
+        return exchanged + sum(2 * load.delay_ns + 3 * num_active * load.takes_ns(message) // 2 for load in folds)
+
+    return price
+
+
+def _trees(hosts: Hosts, seatings: Sequence[Sequence[int]]) -> Survey:
+    """The first segment goes up and down; then one follows after the other, as fast as lines pass them on.
+
+    An inner node sends each three times; that its ways up and down wait for each other costs a line of its own a fifth.
     """
-    chunk = -(-num_bytes // num_trees)
-    x, k = of.cost_ns(chunk), of.num_segments(chunk)
-    depth = of.world_size.bit_length() - 1
-    first = 2 * depth * (of.mean_ns + 3 * x // (2 * k))
-    return first + (k - 1) * (18 if num_trees == 1 else 24) * x // (5 * k)
+    fifths = 5 if hosts.links.has_shared_lines else 6
+    trees, delay_ns = [parents_of(seats) for seats in seatings], hosts.links.delay_ns
+    up = [(rank, parent) for parents in trees for rank, parent in parents.items() if parent is not None]
+    load = yield from hosts.load_of([*up, *((parent, rank) for rank, parent in up)])
+    longest_ns, num_between, num_within = 0, 0, 0
+    for index, (leaf, _) in enumerate(up):
+        if index % WAYS_PER_SLICE == 0:
+            yield
+        parents = trees[0] if index < len(trees[0]) - 1 else trees[-1]
+        way = list[Edge]()
+        while (parent := parents[leaf]) is not None:
+            way.append((leaf, parent))
+            leaf = parent
+        way_ns = sum(delay_ns[one][other] + delay_ns[other][one] for one, other in way)
+        if way_ns > longest_ns:
+            within = sum(map(hosts.is_within, way))
+            longest_ns, num_between, num_within = way_ns, len(way) - within, within
+
+    def price(num_bytes: int) -> int:
+        message = hosts.message(-(-num_bytes // len(trees)))
+        k, slowest = message.num_segments, message.cost_ns(min(hosts.rates.values()))
+        hops_ns = num_between * slowest + num_within * message.cost_ns(MEMORY_BYTES_PER_S)
+        carried_ns = load.takes_ns(message)
+        return longest_ns + max(3 * hops_ns, carried_ns) // k + fifths * (k - 1) * carried_ns // (5 * k)
+
+    return price
 
 
-def tree_ns(num_bytes: int, of: Summary) -> int:
+def tree(hosts: Hosts) -> Survey:
     """Two trees: an inner node of one is a leaf of the other."""
-    return _trees_ns(2, num_bytes, of)
+    return _trees(hosts, two_seatings(hosts.links.world_size))
 
 
-def binary_tree_ns(num_bytes: int, of: Summary) -> int:
-    """One tree: an inner node sends each segment three times."""
-    return _trees_ns(1, num_bytes, of)
+def binary_tree(hosts: Hosts) -> Survey:
+    """One."""
+    return _trees(hosts, [range(hosts.links.world_size)])
 
 
-FORMULAS: Final[Mapping[str, Callable[[int, Summary], int]]] = MappingProxyType(
+def hierarchical(hosts: Hosts) -> Survey:
+    """Added up within hosts, summed between them by `direct`, in lanes, and handed out."""
+    num_hosts, num_lanes = len(hosts.sizes), max(hosts.sizes.values())
+    load = hosts.load(dict.fromkeys(hosts.sizes, num_lanes * (num_hosts - 1)), 0, hosts.most_ns)
+    within = max(-(-num_lanes // size) * (size - 1) for size in hosts.sizes.values()) * num_hosts
+    yield
+
+    def price(num_bytes: int) -> int:
+        message = hosts.message(-(-num_bytes // (num_lanes * num_hosts)))
+        by_memory = within * message.cost_ns(MEMORY_BYTES_PER_S)
+        return 2 * (max(load.takes_ns(message), by_memory) + load.delay_ns + MEMORY_DELAY_NS)
+
+    return price
+
+
+FORMULAS: Final[Mapping[str, Callable[[Hosts], Survey]]] = MappingProxyType(
     {
-        "one-shot": one_shot_ns,
-        "direct": direct_ns,
-        "ring": ring_ns,
-        "halving-doubling": halving_doubling_ns,
-        "tree": tree_ns,
-        "binary-tree": binary_tree_ns,
+        "one-shot": one_shot,
+        "direct": direct,
+        "ring": ring,
+        "halving-doubling": halving_doubling,
+        "tree": tree,
+        "binary-tree": binary_tree,
+        "hierarchical": hierarchical,
     }
 )

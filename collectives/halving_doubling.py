@@ -42,16 +42,18 @@ def _exchange(transfers: TransferList, place: int, num_active: int, num_folded: 
         """The chunks that a rank at `place` has, of which places differ from it in the bits below `distance`."""
         return [chunk for chunk in range(num_active) if (chunk ^ place) < distance]
 
-    def rank_at(place: int) -> int:
-        return 2 * place + 1 if place < num_folded else place + num_folded
-
     for mask in reversed(masks):
         for chunk in near(place ^ mask, mask):
-            transfers.send(rank_at(place ^ mask), chunk)
+            transfers.send(rank_at(place ^ mask, num_folded), chunk)
         for chunk in near(place, mask):
-            transfers.reduce(rank_at(place ^ mask), chunk)
+            transfers.reduce(rank_at(place ^ mask, num_folded), chunk)
     for mask in masks:
         for chunk in near(place, mask):
-            transfers.send(rank_at(place ^ mask), chunk)
+            transfers.send(rank_at(place ^ mask, num_folded), chunk)
         for chunk in near(place ^ mask, mask):
-            transfers.recv(rank_at(place ^ mask), chunk)
+            transfers.recv(rank_at(place ^ mask, num_folded), chunk)
+
+
+def rank_at(place: int, num_folded: int) -> int:
+    """Who is at a place of those that take part."""
+    return 2 * place + 1 if place < num_folded else place + num_folded

@@ -11,7 +11,7 @@ from typing import Final
 from collectives.algorithms import HIERARCHICAL, SHARES, all_reduce_schedule, with_shares
 from collectives.course import lay_out
 from collectives.direct import direct_shares
-from collectives.formulas import FEW_RANKS, FORMULAS, summarize
+from collectives.formulas import FEW_RANKS, FORMULAS, look_at
 from collectives.goals import COLLECTIVES, schedule_of
 from collectives.links import Links
 from collectives.pricing import play, run_slices
@@ -27,11 +27,12 @@ def price_table(
     """
     prices: dict[tuple[str, int], int] = {}
     n = links.world_size
-    summary = (yield from summarize(links)) if n >= FEW_RANKS else None
+    hosts = (yield from look_at(links)) if n >= FEW_RANKS else None
     for name, build in builds.items():
-        if summary is not None and name in FORMULAS:
+        if hosts is not None and name in FORMULAS:
+            formula = yield from FORMULAS[name](hosts)
             for size_bytes in sizes_bytes:
-                prices[name, size_bytes] = FORMULAS[name](size_bytes, summary)
+                prices[name, size_bytes] = formula(size_bytes)
             yield
             continue
         schedules = []
@@ -49,10 +50,6 @@ SIZES_BYTES: Final = tuple(1 << power for power in range(10, 27))
 
 CANDIDATES: Final[tuple[str, ...]] = ("one-shot", "direct", "ring", "tree", "halving-doubling", HIERARCHICAL)
 """What is chosen from; of two that cost the same the first."""
-
-MOST_PLAYED: Final = 16
-"""Of more ranks the one that has no formula is no candidate: to play it takes too long."""
-
 
 BROADCAST_MESSAGES: Final = 256
 """Of a play of a broadcast."""
@@ -154,7 +151,7 @@ def tabulate(
     Ranks own different shares in `direct` where they are so few that it is played, and each has a line of its own.
     """
     direct, candidates = "direct", CANDIDATES
-    if not links.has_shared_lines or links.world_size > MOST_PLAYED:
+    if not links.has_shared_lines:
         candidates = tuple(name for name in CANDIDATES if name != HIERARCHICAL)
     if links.world_size < FEW_RANKS and not links.has_shared_lines:
         shares = direct_shares([min(pair) for pair in zip(links.up, links.down, strict=True)])

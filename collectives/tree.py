@@ -15,13 +15,13 @@ def tree_all_reduce(rank: int, world_size: int) -> Schedule:
     to the tensor's type at every hop; all ranks get the same bits.
     """
     transfers = TransferList()
-    for chunk, seats in enumerate(_two_seatings(world_size)):
+    for chunk, seats in enumerate(two_seatings(world_size)):
         add_up(transfers, seats, rank, chunk)
         hand_out(transfers, seats, rank, chunk)
     return transfers.schedule(even_chunks(2))
 
 
-def _two_seatings(world_size: int) -> tuple[list[int], list[int]]:
+def two_seatings(world_size: int) -> tuple[list[int], list[int]]:
     """Who sits on seats 1, 2, ... of each tree.
 
     Inner nodes have even seats. Reversing an even number of ranks, or shifting an odd one, moves each of them to

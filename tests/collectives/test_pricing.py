@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, Kind, Schedule, all_reduce_schedule
 from collectives.course import lay_out
 from collectives.drawing import draw_play
-from collectives.formulas import FEW_RANKS, FORMULAS, summarize
+from collectives.formulas import FEW_RANKS, FORMULAS, look_at
 from collectives.goals import COLLECTIVES
 from collectives.links import MEMORY_BYTES_PER_S, MEMORY_DELAY_NS, SECOND_NS, SEGMENT_BYTES, Links, equal_links
 from collectives.price_table import (
     CANDIDATES,
-    MOST_PLAYED,
     SIZES_BYTES,
     PriceTable,
     cheapest_broadcast,
@@ -163,15 +162,40 @@ def test_ring_and_tree_cross_where_bytes_outweigh_hops() -> None:
 # Formulas, and tables.
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+def formula(name: str, links: Links) -> Callable[[int], int]:
+    return run_to_end(FORMULAS[name](run_to_end(look_at(links))))
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("link", [(25_000_000, 20_000_000), (10**9, 100_000), (1_250_000, 50_000_000)])
 def test_a_formula_is_near_the_play(name: str, link: tuple[int, int]) -> None:
     for world_size in (FEW_RANKS, 12, 16, 23):
         links = equal_links(world_size, *link, MESSAGE_NS)
-        summary = run_to_end(summarize(links))
+        price_ns = formula(name, links)
         for size in SIZES[::2]:
             played = play(schedules_of(name, world_size), size, links, most_messages=4000).time_ns
-            assert 0.8 < FORMULAS[name](size, summary) / played < 1.31, (world_size, size)
+            assert 0.8 < price_ns(size) / played < 1.31, (world_size, size)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize(
+    "sizes", [(8, 8), (5, 4), (4, 4, 4), (1,) * 7 + (8,), (2,) * 6], ids=lambda sizes: "+".join(map(str, sizes))
+)
+def test_where_ranks_share_hosts_a_formula_counts_what_their_lines_carry(name: str, sizes: tuple[int, ...]) -> None:
+    links = hosts_of(sizes, RATE)
+    schedules = [all_reduce_schedule(name, rank, links.world_size, links.hosts) for rank in range(links.world_size)]
+    price_ns = formula(name, links)
+    for size in SIZES[1::3]:
+        assert 0.7 < price_ns(size) / play(schedules, size, links).time_ns < 1.5, size
+
+
+def test_ranks_of_a_host_that_do_not_follow_each_other_cost_a_ring_a_crossing_each() -> None:
+    apart = hosts_of((8, 8), RATE)
+    mixed = replace(apart, hosts=(0, 1) * 8, delay_ns=delays_of((0, 1) * 8))
+    schedules, size = [all_reduce_schedule("ring", rank, 16) for rank in range(16)], 1 << 24
+    for links in (apart, mixed):
+        assert 0.7 < formula("ring", links)(size) / play(schedules, size, links).time_ns < 1.4
+    assert formula("ring", mixed)(size) > 4 * formula("ring", apart)(size)
 
 
 @pytest.mark.parametrize("name", ["one-shot", "direct", "ring"])
@@ -179,9 +203,8 @@ def test_where_delays_differ_the_formula_takes_those_of_its_ways(name: str) -> N
     n = 12
     delays = tuple(tuple(10_000_000 + 1_000_000 * abs(a - b) for b in range(n)) for a in range(n))
     links = Links((RATE,) * n, (RATE,) * n, delays, MESSAGE_NS)
-    summary = run_to_end(summarize(links))
     for size in SIZES[::3]:
-        assert 0.8 < FORMULAS[name](size, summary) / play(schedules_of(name, n), size, links).time_ns < 1.31
+        assert 0.8 < formula(name, links)(size) / play(schedules_of(name, n), size, links).time_ns < 1.31
 
 
 def test_a_table_has_every_algorithm_at_every_size_and_plays_what_has_no_formula() -> None:
@@ -190,7 +213,7 @@ def test_a_table_has_every_algorithm_at_every_size_and_plays_what_has_no_formula
     table = run_to_end(price_table(builds, SIZES[:2], links))
     assert set(table) == {(name, size) for name in builds for size in SIZES[:2]}
     assert table["mine", SIZES[0]] == play(schedules_of("chain", FEW_RANKS), SIZES[0], links).time_ns
-    assert table["ring", SIZES[0]] == FORMULAS["ring"](SIZES[0], run_to_end(summarize(links)))
+    assert table["ring", SIZES[0]] == formula("ring", links)(SIZES[0])
 
 
 def test_where_ranks_are_few_the_table_is_played() -> None:
@@ -203,13 +226,13 @@ def test_where_ranks_are_few_the_table_is_played() -> None:
 def test_a_table_is_made_in_slices_of_few_events_and_there_are_not_many_of_both() -> None:
     """What an event costs is a measurement: `python -m bench.prices`."""
     segment_bytes = 256 << 10  # of a WAN: there are more of them than anywhere else
-    for world_size in range(2, MOST_PLAYED + 1):
+    for world_size in range(2, 17):
         alone = replace(equal_links(world_size, RATE, DELAY_NS, MESSAGE_NS), segment_bytes=segment_bytes)
         for links in (alone, replace(two_hosts_of(world_size, RATE), segment_bytes=segment_bytes)):
             num_slices = sum(1 for _ in tabulate(links))
             assert num_slices < 6000, (world_size, links.hosts)
-            if world_size >= FEW_RANKS and not links.hosts:
-                assert num_slices < 20, "formulas know"
+            if world_size >= FEW_RANKS:
+                assert num_slices < 60, "formulas know"
     assert sum(1 for _ in price_table({"ring": ALGORITHMS["ring"]}, SIZES, equal_links(500, RATE, 0, 0))) > 60
 
 
@@ -328,10 +351,17 @@ def test_where_lines_are_not_alike_ranks_own_what_they_can_carry() -> None:
 
 
 def two_hosts_of(num_ranks: int, rate: int) -> Links:
-    """Each with a line of that rate, between them the usual delay."""
-    hosts = tuple(rank * 2 // num_ranks for rank in range(num_ranks))
-    delays = tuple(tuple(DELAY_NS if one != other else MEMORY_DELAY_NS for other in hosts) for one in hosts)
-    return Links((rate,) * num_ranks, (rate,) * num_ranks, delays, MESSAGE_NS, hosts=hosts)
+    return hosts_of((num_ranks - num_ranks // 2, num_ranks // 2), rate)
+
+
+def hosts_of(sizes: tuple[int, ...], rate: int) -> Links:
+    """So many ranks on each, all with a line of that rate, between them the usual delay."""
+    hosts = tuple(host for host, size in enumerate(sizes) for _ in range(size))
+    return Links((rate,) * len(hosts), (rate,) * len(hosts), delays_of(hosts), MESSAGE_NS, hosts=hosts)
+
+
+def delays_of(hosts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(DELAY_NS if one != other else MEMORY_DELAY_NS for other in hosts) for one in hosts)
 
 
 def test_ranks_of_one_host_share_its_line_and_memory_is_quick() -> None:
@@ -348,15 +378,13 @@ def test_ranks_of_one_host_share_its_line_and_memory_is_quick() -> None:
     ), "whatever the line is busy with"
 
 
-@pytest.mark.parametrize("num_ranks", [4, 8, 16])
+@pytest.mark.parametrize("num_ranks", [4, 8, 16, 64])
 def test_where_hosts_hold_several_what_leaves_them_once_is_a_candidate(num_ranks: int) -> None:
     table = run_to_end(tabulate(two_hosts_of(num_ranks, RATE)))
     assert table.choose(16 << 20) == "hierarchical" and table.direct == "direct"
     assert table.choose(16 << 20, rounds_once=True) == "direct", "it rounds within a host, and between them"
     assert table.predicted["hierarchical", 16 << 20] < 0.75 * table.predicted["direct", 16 << 20]
     assert ("hierarchical", 1 << 20) not in run_to_end(tabulate(two_hosts_of(2, RATE))).predicted, "one on each"
-    many = run_to_end(tabulate(two_hosts_of(MOST_PLAYED + 2, RATE)))
-    assert {name for name, _ in many.predicted} == {*EVERYWHERE}, "it would take too long to play"
 
 
 def test_smaller_messages_keep_a_slow_pipeline_full() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.prices import main, missed, over_measured
+from bench.prices import FORMULA, SHARED, main, missed, over_measured
 from p2p.benchmark.files import read_reports
 from tests.p2p.benchmark.test_wan import newest
 
@@ -25,9 +25,12 @@ def test_formulas_and_tables_are_written(tmp_path: Path, capsys: pytest.CaptureF
     assert code == bool(found["missed"])
     assert not [each for each in found["missed"] if "formula" in each]
     assert [each["table"] for each in found["tables"]] == ["2 ranks", "9 ranks", "9 ranks on two hosts"]
-    assert {each["links"]: each["is_claimed"] for each in found["formulas"]} == {
-        "9 ranks": True,
-        "9 ranks on two hosts": False,
+    assert {each["links"]: tuple(each["limits"]) for each in found["formulas"]} == {
+        "9 ranks": FORMULA,
+        "9 ranks on two hosts": SHARED,
+    }
+    assert ("hierarchical", "9 ranks on two hosts") in {
+        (each["algorithm"], each["links"]) for each in found["formulas"]
     }
     assert capsys.readouterr().out.count("formula over play") == 2
 
@@ -39,7 +42,7 @@ def test_formulas_and_tables_are_written(tmp_path: Path, capsys: pytest.CaptureF
         ("tables", {"table": "9 ranks", "took_ms": 1.0, "slice_p99_ms": 1.1}, "take 1.10 ms (p99), not 1"),
         (
             "formulas",
-            {"links": "9 ranks", "algorithm": "ring", "low": 0.9, "high": 1.31, "is_claimed": True},
+            {"links": "9 ranks", "algorithm": "ring", "low": 0.9, "high": 1.31, "limits": FORMULA},
             "1.31 (ring, 9",
         ),
         (
@@ -52,8 +55,3 @@ def test_formulas_and_tables_are_written(tmp_path: Path, capsys: pytest.CaptureF
 def test_what_is_not_as_it_should_be_is_said(where: str, row: dict[str, Any], said: str) -> None:
     (only,) = missed({"tables": [], "formulas": [], "measured": []} | {where: [row]})
     assert said in only
-
-
-def test_of_hosts_with_several_ranks_formulas_claim_nothing() -> None:
-    row = {"links": "two hosts", "algorithm": "ring", "low": 0.9, "high": 7.9, "is_claimed": False}
-    assert not list(missed({"tables": [], "formulas": [row], "measured": []}))
