@@ -40,7 +40,7 @@ from p2p.step.agreed_rows import Rows, Table
 NUM_PEERS: Final = 2
 MOST: Final = 1.05
 """With over without."""
-LEAST_SHARE: Final = 0.05
+LEAST_SHARE: Final = 0.03
 """Of the steps meanwhile: in so many some peer made a part. How often it does is up to the loop."""
 WARM_UP: Final = 1000
 """Steps, in which the links are measured, and a table of these is made."""

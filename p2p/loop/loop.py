@@ -99,6 +99,7 @@ class Loop:
         self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
         self.open_step = OpenStep(me.member, segment_bytes=config.operation_segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
+        self.use_wait = self.measuring.use_wait
         self._donor = Donor(
             self._frames.send_parcel,
             self._frames.send_wish,

@@ -216,8 +216,15 @@ class Measuring:
         if now >= self._sample_at and view is not None:
             self._sample(now, view)
             self._sample_at = now + max(LOOK_S, LOOK_S_PER_LINK * len(view.members))
-        self._tabulate()
-        self.next_at = now + (self._parts.every_s if self._making is not None else LOOK_S)
+        if now >= self._parts.late_at:
+            self._tabulate()
+        self.next_at = now + LOOK_S if self._making is None else self._parts.late_at
+
+    def use_wait(self) -> None:
+        """Go on with the table that is being made, if it is time to: a call waits for others."""
+        if self._making is not None and self._clock() >= self._parts.next_at:
+            self._tabulate()
+            self.next_at = self._parts.late_at
 
     def links(self, view: View) -> Links | None:
         """Those over which prices are found in `view`; None: sizes decide there."""
@@ -313,6 +320,7 @@ class Measuring:
         except StopIteration as end:
             self._agreed.tabulated(rows, end.value)
             self._making = None
+        self._parts.was_made(self._clock())
 
     def _table_of(self, rows: Rows) -> Generator[None, None, Table]:
         """In slices."""

@@ -64,6 +64,9 @@ class Work(Protocol):
     def take(self, polled: Polled) -> None:
         """Deal with all else that has arrived, and with what is due."""
 
+    def use_wait(self) -> None:
+        """A call is about to sleep: do a little of what can wait. It holds up nobody then."""
+
     def advance(self) -> RunState:
         """Go on with the operations that run."""
 
@@ -258,6 +261,8 @@ class Reactor:
         Returns:
             How long it waited, in seconds.
         """
+        if limit < math.inf and state in (RunState.IDLE, RunState.WAITING):
+            self._work.use_wait()
         now = time.monotonic()
         deadline = min(self._work.next_deadline(), limit)
         runner = self._work.shared() if state is RunState.WAITING else None

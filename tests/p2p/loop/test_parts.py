@@ -34,3 +34,10 @@ def test_what_goes_on_is_no_other_step() -> None:
         parts.watch(0.001 * number, run)
         parts.watch(0.001 * number, None)
     assert parts.part_s == MOST_S
+
+
+def test_the_next_part_is_left_to_a_call_that_waits_as_long_again_as_there_has_to_be_between_two() -> None:
+    parts = after_steps(*[1e-3] * 60)
+    assert parts.next_at < 7.0, "none was made"
+    parts.was_made(9.0)
+    assert (parts.next_at, parts.late_at) == pytest.approx((9.0 + parts.every_s, 9.0 + 2 * parts.every_s))

@@ -26,6 +26,7 @@ class Diary:
         states: what `advance` returns, one after the other.
         data: what a call waits for.
         data_comes: while it sleeps.
+        waits: who was about to sleep in a call, after how many looks at the sockets.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class Diary:
         self.data: Listening | None = None
         self.data_comes = False
         self.timeouts_s: list[float] = []
+        self.waits: list[tuple[threading.Thread, int]] = []
         self.inbox: SimpleQueue[Notice] = SimpleQueue()
         self.woken = threading.Event()
         self.crashed: list[BaseException] = []
@@ -69,6 +71,9 @@ class Diary:
 
     def take(self, polled: Polled) -> None:
         self.write("take")
+
+    def use_wait(self) -> None:
+        self.waits.append((threading.current_thread(), len(self.timeouts_s)))
 
     def advance(self) -> RunState:
         self.write("advance")
@@ -152,6 +157,19 @@ def test_who_is_busy_goes_on_without_a_wait_and_who_is_not_waits(diary: Diary) -
     diary.reactor.call(timeout_s=HANG_S)
     assert diary.lines[:4] == ["advance", "advance", "advance", "poll"]
     assert diary.timeouts_s[0] > 0
+
+
+def test_what_can_wait_is_done_by_a_call_that_is_about_to_sleep_and_by_nobody_else(diary: Diary) -> None:
+    diary.states = [RunState.BUSY, RunState.WAITING]
+    diary.at["poll"] = diary.woken.set
+    diary.at["take"] = diary.tell
+    diary.reactor.call(timeout_s=HANG_S)
+    assert diary.waits == [(threading.current_thread(), 0)] and diary.timeouts_s[0] > 0
+    is_done = threading.Event()
+    diary.at["take"] = is_done.set
+    diary.reactor.start()
+    assert is_done.wait(HANG_S) and diary.timeouts_s[1] > 0
+    assert len(diary.waits) == 1, "the loop has slept, while others compute"
 
 
 def test_others_are_heard_even_if_a_call_has_nothing_to_wait_for(diary: Diary) -> None:
