@@ -133,9 +133,11 @@ class Director:
         if event.do == "kill_host":
             venue.crash(host)
         elif event.do == "link":
-            self._put_back[happened.number] = venue.change(host, host_number(event.to), event.net)
+            self._put_back[happened.number] = venue.change(
+                host, host_number(event.to), event.net, one_way=event.one_way
+            )
         else:
-            venue.lab.set(host, _other_end(event), event.do)
+            venue.lab.set(host, _other_end(event), event.do, one_way=event.one_way)
         if event.do in ("cut", "kill_host"):
             happened.victims = [each.peer.peer_id for each in there if each.peer is not None]
             happened.peers = [each.index for each in there]
@@ -247,7 +249,7 @@ class Director:
         if event.do == "link":
             self._put_back[happened.number]()
         elif event.do == "cut" and isinstance(venue, Lab):
-            venue.lab.set(host_number(event.who) or 0, _other_end(event), "heal")
+            venue.lab.set(host_number(event.who) or 0, _other_end(event), "heal", one_way=event.one_way)
         else:
             self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
 

@@ -52,6 +52,7 @@ class Event:
         number: of peers that join; of equal events for the others.
         for_s: how long a pause takes, a cut, or a change of links, which are then what they were before; 0: these stay.
         to: of a cut, heal or link: another host; empty: all.
+        one_way: of a cut, heal or link: only of what `who` sends.
         net: of a link, as of `shoal lab set`.
         draw: decides who is `random`, from 0 up to 1; None: the seed draws it.
         line: in the file.
@@ -69,6 +70,7 @@ class Event:
     number: int = 1
     for_s: float = 0.0
     to: str = ""
+    one_way: bool = False
     net: str = ""
     draw: float | None = None
     line: int = 0
@@ -116,9 +118,9 @@ def _check_hosts(event: Event, lines: Lines, index: int, num_hosts: int) -> None
     if bool(event.net) != (event.do == "link"):
         where = lines.where("event", index, "net") or lines.where("event", index)
         raise ExperimentError(f'{where}a link has net, "delay=50ms" say, and nothing else has')
-    if event.do == "kill_host" and (event.for_s or event.to):
+    if event.do == "kill_host" and (event.for_s or event.to or event.one_way):
         raise ExperimentError(
-            f"{lines.where('event', index)}a host that is killed stays so, and has no for_s and no to"
+            f"{lines.where('event', index)}a host that is killed stays so, and has no for_s, no to and no one_way"
         )
     if event.do == "heal" and event.for_s:
         raise ExperimentError(
@@ -131,7 +133,7 @@ def _check_hosts(event: Event, lines: Lines, index: int, num_hosts: int) -> None
 def _check_net(event: Event, lines: Lines, index: int) -> None:
     """Whether a lab takes it, as far as that is known without what is set then."""
     try:
-        if event.to:
+        if event.to or event.one_way:
             parse_pair(event.net)
         else:
             parse_net(event.net)
@@ -165,8 +167,10 @@ def _check_what(event: Event, lines: Lines, index: int) -> None:
         _check_during(event, lines, index)
     if event.do == "pause" and not event.for_s:
         raise ExperimentError(f"{lines.where('event', index)}a pause needs for_s, in seconds")
-    if event.to or event.net:
-        raise ExperimentError(f"{lines.where('event', index)}to and net are of links, and this is a {event.do}")
+    if event.to or event.net or event.one_way:
+        raise ExperimentError(
+            f"{lines.where('event', index)}to, net and one_way are of links, and this is a {event.do}"
+        )
     if event.do != "pause" and event.for_s:
         raise ExperimentError(f"{lines.where('event', index, 'for_s')}for_s is of a pause, and this is a {event.do}")
     if not 1 <= event.number <= 64:

@@ -91,8 +91,10 @@ def _value(entry: Field[Any], value: Any) -> Any:
         if not isinstance(value, dict):
             raise ValueError("is a table")
         return {name: str(each) for name, each in value.items()}
+    if (bool in kinds) != isinstance(value, bool):
+        raise ValueError("is true or false" if bool in kinds else "is no yes or no")
     if isinstance(value, bool):
-        raise ValueError("is no yes or no")
+        return value
     if float in kinds and isinstance(value, int | float):
         if not 0 <= value < math.inf:
             raise ValueError("is a number from 0 on")

@@ -229,6 +229,7 @@ def in_words(event: Event) -> str:
         return (
             f"{deed} {event.who}"
             + (f" and {event.to}" if event.to else "")
+            + (", what it sends" if event.one_way else "")
             + (f": {event.net}" if event.net else "")
             + (f" for {event.for_s:g} s" if event.for_s else "")
         )
@@ -288,7 +289,7 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
     parts += _network(experiment.network_table)
     for event in plan.events:
         keys = ("at_step", "at_s", "after", "wait_s", "during", "for_s", "to", "net", "draw")
-        values = {"do": event.do, **{key: getattr(event, key) for key in keys}}
+        values = {"do": event.do, **{key: getattr(event, key) for key in keys}, "one_way": event.one_way or None}
         values |= {"who": event.who} if event.do in (*HAVE_VICTIMS, *IN_THE_LAB) else {"number": event.number}
         parts += ["", "[[event]]", *_pairs(values)]
     if experiment.expect:

@@ -156,15 +156,17 @@ class Lab:
         with suppress(LabError):  # the host is gone, and so is all that ran in it
             process.send_signal(signal.SIGKILL)
 
-    def change(self, host: int, other: int | None, net: str) -> Callable[[], None]:
+    def change(self, host: int, other: int | None, net: str, *, one_way: bool = False) -> Callable[[], None]:
         """Of the link to `other`, or of all links of the host, and its line; what is returned puts back what it was.
 
-        LabError: it cannot be so.
+        `one_way`: of what the host sends alone; its line stays. LabError: it cannot be so.
         """
-        line, pair = parse_net(net) if other is None else ({}, parse_pair(net))
+        of_host = other is None and not one_way
+        line, pair = parse_net(net) if of_host else ({}, parse_pair(net))
         before = self.lab.show()
-        self.lab.set(*([host] if other is None else [host, other]), net)
+        self.lab.set(*([host] if of_host else [host, "*" if other is None else other]), net, one_way=one_way)
         changed = [each for each in before["pairs"] if _is_between(each, host, other)] if pair else []
+        changed = [each for each in changed if each["from"] == host or not one_way]
 
         def put_back() -> None:
             if line:

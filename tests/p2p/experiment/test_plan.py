@@ -108,6 +108,15 @@ def test_a_moment_within_a_step_is_said_and_written_out() -> None:
     assert [event.during for event in parse(to_toml(experiment, plan)).events] == ["exchange"]
 
 
+def test_what_is_of_one_direction_alone_is_said_and_written_out() -> None:
+    link = '[[event]]\nat_step = 0\ndo = "link"\nwho = "host 0"\nto = "host 1"\none_way = true\nnet = "delay=9ms"\n'
+    experiment = parse(HEAD + "[network]\nhosts = 2\n" + link + link.replace("one_way = true\n", ""))
+    plan = make_plan(experiment, 0)
+    assert ["what it sends" in line for line in timeline(experiment, plan)[1:3]] == [True, False]
+    again = parse(to_toml(experiment, plan)).events
+    assert [(event.at_step, event.one_way) for event in again] == [(0, True), (0, False)]
+
+
 CYCLE = '[[event]]\nat_step = 2\ndo = "join"\n[[event]]\nafter = "previous resumed"\njitter_s = 2\ndo = "kill"\n'
 
 
