@@ -54,6 +54,9 @@ Further away a rate is known to be the line's once packets have had to wait.
 TOTAL_S: Final = 0.05
 """So long the own line may be busy with what waits for it."""
 
+RENEW_S: Final = 8.0
+"""Less than the 10 s after which BBR would stop a connection to measure its round trip."""
+
 SMALL_BYTES: Final = 16 << 10
 """A message of less costs what a message costs, whatever is in it."""
 
@@ -187,7 +190,7 @@ class Measuring:
         self._probes, self._parts = Probes(frames), Parts()
         self._lines: Mapping[str, int] = {}
         self._lines_of: Rows | None = None
-        self._sample_at = self._seen_at = 0.0
+        self._sample_at = self._seen_at = self._renew_at = 0.0
         self._message_ns = 0.0
         self._seen: Rows | None = None
         self._making: tuple[Rows, Generator[None, None, Table]] | None = None
@@ -256,6 +259,9 @@ class Measuring:
         self._up.add(now, sum(flow.acked for flow in flows.values()))
         self._down.add(now, self._transport.num_received())
         if self.medium is Medium.WAN:
+            if now >= self._renew_at:
+                self._renew_at = now + RENEW_S
+                self._transport.renew_flows()
             self._line.add(now, flows)
             self._transport.pacer.bytes_per_s = self._line.bytes_per_s
             self._bound(view, flows)

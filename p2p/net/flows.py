@@ -14,6 +14,8 @@ _TCP_INFO: Final = struct.Struct("<16xI48xI48xQQ12xI8xQ24xI")
 (us), tcpi_delivery_rate (the last one that the sender did not limit, or the highest that it did), and tcpi_delivered,
 in packets: also of those behind a lost one."""
 _INFO_BYTES: Final = 256
+_ANOTHER: Final = "reno"
+"""Every kernel has it, and lets everybody use it."""
 _NO_RTT: Final = 2**32 - 1
 
 QUEUE_US: Final = 5_000
@@ -91,11 +93,27 @@ class Connection:
 
     def prefer(self, congestion_control: str) -> None:
         """For what is sent from now on; the kernel's default stays where this one is not there, or not allowed."""
+        self._switch("", congestion_control)
+
+    def renew(self, congestion_control: str) -> None:
+        """Have it begin anew with what it knows of the way, if this is the one in use.
+
+        BBR sends four packets per round trip, and no more, for 200 ms, when the shortest round trip that it has seen is
+        10 s old (PROBE_RTT: Cardwell et al., ACM Queue 14(5), 2016). Who begins anew takes the shortest one of the last
+        minutes from the kernel, and the window as it was; it costs two system calls.
+        """
+        self._switch(congestion_control, _ANOTHER, congestion_control)
+
+    def _switch(self, used: str, *names: str) -> None:
+        """To these in turn; if `used` is one, only where that is in use now."""
         if self.ends is None or (copy := copy_of(self._fd)) is None:
             return
+        option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
         with closing(copy), suppress(OSError):
-            if ends_of(copy) == self.ends:
-                copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
+            if ends_of(copy) != self.ends or used not in ("", copy.getsockopt(*option, 16).rstrip(b"\0").decode()):
+                return
+            for name in names:
+                copy.setsockopt(*option, name.encode())
 
 
 def _parse(info: bytes) -> Flow | None:

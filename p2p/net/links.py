@@ -101,6 +101,11 @@ class _Monitor:
             self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
             self.has_broken = self.has_broken or event in _ENDS
 
+    def renew(self) -> None:
+        """As `Connection.renew`."""
+        if self.over is not None and self._congestion_control:
+            self.over.renew(self._congestion_control)
+
     def _is_readable(self) -> bool:
         events = self._events.getsockopt(zmq.EVENTS)  # half the time of a poll
         assert isinstance(events, int)
@@ -185,6 +190,11 @@ class Link:
         """What the kernel counts of the data that we send there over TCP; None: there is no such connection."""
         over = self._monitors[self._data_address].over if self._data_address in self._monitors else None
         return None if over is None else over.flow()
+
+    def renew(self) -> None:
+        """Have the congestion control of the data that we send there begin anew, where it was asked for."""
+        if self._data_address in self._monitors:
+            self._monitors[self._data_address].renew()
 
     def acked(self) -> int | None:
         """Bytes of `flow` that have arrived, counted from afar for each further connection; None: as there."""

@@ -184,6 +184,11 @@ class Transport:
         found = {peer_id: link.flow() for peer_id, link in self._links.items()}
         return {peer_id: flow for peer_id, flow in found.items() if flow is not None}
 
+    def renew_flows(self) -> None:
+        """As `Connection.renew`, of the data that we send, where a congestion control was asked for."""
+        for link in self._links.values():
+            link.renew()
+
     def _acked(self, peer_id: str) -> int | None:
         return self._links[peer_id].acked() if peer_id in self._links else None
 

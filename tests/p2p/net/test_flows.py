@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -59,6 +60,33 @@ def test_congestion_control_is_that_which_was_asked_for_if_the_kernel_has_it(
     os.dup2(other.fileno(), one.fileno())
     connection.prefer("reno")
     assert of(other) == default
+
+
+def test_a_congestion_control_that_is_in_use_begins_anew_and_no_other_takes_its_place(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    one, other = ends
+    connection = Connection(one.fileno())
+    connection.prefer("reno")
+    connection.renew("bbr")
+    assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+    connection.prefer("bbr")
+    if one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") != b"bbr":
+        pytest.skip("this kernel has no BBR, or does not let this process use it")
+    one.sendall(bytes(300_000))
+    for _ in range(2):
+        other.recv(150_000, socket.MSG_WAITALL)
+    one.sendall(b"more")  # what is acknowledged of the first is looked at by now
+    other.recv(4, socket.MSG_WAITALL)
+    assert bandwidth(one) > 0
+    connection.renew("bbr")
+    assert bandwidth(one) == 0
+
+
+def bandwidth(end: socket.socket) -> int:
+    """That BBR believes in: the first words of its struct, by TCP_CC_INFO."""
+    low, high = struct.unpack("II", end.getsockopt(socket.IPPROTO_TCP, 26, 64)[:8])
+    return int(low) | int(high) << 32
 
 
 def test_what_is_no_connection_says_nothing() -> None:
