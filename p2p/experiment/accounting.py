@@ -4,7 +4,8 @@ The phases of a report lie between times that are picked over all survivors, one
 whole whatever was recorded. Here each survivor's parts are taken by themselves, with no regard to which end is later:
 until it knows, until it has the view, until all have it, until that is active, until the step is done over, until all
 have finished that, until it has committed it. A record at a wrong time makes these go forth and back, and the sum
-exceeds the time that has passed by twice as much.
+exceeds the time that has passed by twice as much. A step that all had finished before is committed by the barrier: the
+view may become active behind that.
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,8 @@ from .happened import Happened
 from .timeline import Timeline, find, ms
 
 
-def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int) -> float:
-    """By how much the sum of the parts is off the whole, for the survivor of whom that is most.
+def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int) -> tuple[float, str]:
+    """By how much the sum of the parts is off the whole, for the survivor of whom that is most, and who that is.
 
     Args:
         event: what was done to whom.
@@ -27,10 +28,10 @@ def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], re
     """
     step, ends = _ends(event, timeline, installed, resumed_ns)
     if not ends:
-        return 0.0
+        return 0.0, ""
     installed_ns = max(installed[peer_id] for peer_id in ends)
     finished_ns = max(_last(timeline, peer_id, Kind.FINISHED, step, event, ends[peer_id][1]) for peer_id in ends)
-    off = [0.0]
+    off = list[tuple[float, str]]()
     for peer_id, (end_ns, next_ns) in ends.items():
         records, own_ns = timeline.run.tracks[peer_id].records, installed[peer_id]
         gone = find(records, 0, partial(_is_gone, event.victims[0]))
@@ -38,11 +39,12 @@ def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], re
         redo_ns = _last(timeline, peer_id, Kind.REDO, step, event, next_ns)
         points = [event.time_ns]
         points += [gone.time_ns] if gone is not None and gone.time_ns <= own_ns else []
-        points += [own_ns, installed_ns, *([] if active is None else [active.time_ns])]
+        points += [own_ns, installed_ns]
+        points += [active.time_ns] if active is not None and (redo_ns or active.time_ns <= end_ns) else []
         points += [redo_ns] if redo_ns else []
         points += [finished_ns] if redo_ns and finished_ns else []  # else it was finished before
         parts_ns = sum(abs(later - earlier) for earlier, later in pairwise([*points, end_ns]))
-        off.append(ms(parts_ns - (end_ns - event.time_ns)))
+        off.append((ms(parts_ns - (end_ns - event.time_ns)), peer_id))
     return max(off)
 
 

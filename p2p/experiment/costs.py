@@ -47,6 +47,7 @@ class Cost:
         state_bytes: of the first state that a joiner was given whole; 0: none.
         donors: so many gave it.
         off_ms: by which the parts of each survivor, by its own records, are off the time until it went on.
+        off_by: the peer_id of the survivor of whom that is most.
     """
 
     event: Happened
@@ -63,6 +64,7 @@ class Cost:
     state_bytes: int = 0
     donors: int = 0
     off_ms: float | None = None
+    off_by: str = ""
     why: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -138,7 +140,7 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
         cost.why["resumed"] = "no step was committed after it"
         return
     _split_up(cost)
-    cost.off_ms = off_ms(event, timeline, installed, resumed)
+    cost.off_ms, cost.off_by = off_ms(event, timeline, installed, resumed)
     cost.redone = sorted(
         {
             record.step

@@ -163,10 +163,19 @@ def failures(evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> lis
         if key not in found:
             wrong.append(f"{key} is not known: no event had one")
         elif not bound.is_met(found[key]):
-            wrong.append(f"{key} is {found[key]:g}, expected {bound}")
+            wrong.append(f"{key} is {found[key]:g}, expected {bound}{_whose(key, evaluated)}")
     if any(each.run.account is not None and each.run.account.ended_by in ("limit", "interrupt") for each in evaluated):
         wrong.append("a run was ended before its time")
     return wrong
+
+
+def _whose(key: str, evaluated: Sequence[Evaluated]) -> str:
+    """Whose records do not add up, and of which event."""
+    known = [(cost.off_ms, cost) for each in evaluated for cost in each.costs if cost.off_ms is not None]
+    if key != "accounting_ms_max" or not known:
+        return ""
+    _, cost = max(known, key=lambda pair: pair[0])
+    return f": event {cost.event.number} ({cost.event.who}, step {cost.event.at_step}), by the records of {cost.off_by}"
 
 
 _ALWAYS: Final = {
@@ -259,6 +268,7 @@ def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:
         "times_ms": cost.times_ms,
         "phases_ms": cost.phases_ms,
         "accounting_off_ms": cost.off_ms,
+        "accounting_off_by": cost.off_by,
         "gap_ms": cost.gap_ms,
         "step_ms_before": cost.step_ms,
         "steps_lost": cost.lost,
