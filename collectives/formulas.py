@@ -6,8 +6,9 @@ a line, k the number of its segments, d a delay.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -19,8 +20,8 @@ from collectives.tree import two_seatings
 FEW_RANKS: Final = 9
 """From here on formulas are asked."""
 
-EDGES_PER_SLICE: Final = 256
-WAYS_PER_SLICE: Final = 32
+EDGES_PER_SLICE: Final = 64
+WAYS_PER_SLICE: Final = 8
 
 Edge = tuple[int, int]
 """Who sends, and who receives."""
@@ -173,8 +174,9 @@ def halving_doubling(hosts: Hosts) -> Survey:
     num_active = 1 << (n.bit_length() - 1)
     num_folded, hops, folds = n - num_active, list[tuple[int, Load]](), list[Load]()
     for bit in range(num_active.bit_length() - 1):
-        edges = [(rank_at(place, num_folded), rank_at(place ^ 1 << bit, num_folded)) for place in range(num_active)]
-        hops.append((1 << bit, (yield from hosts.load_of(edges))))
+        far = 1 << bit
+        edges = ((rank_at(place, num_folded), rank_at(place ^ far, num_folded)) for place in range(num_active))
+        hops.append((far, (yield from hosts.load_of(edges))))
     if num_folded:
         folds.append((yield from hosts.load_of((2 * each, 2 * each + 1) for each in range(num_folded))))
 
@@ -192,31 +194,36 @@ def _trees(hosts: Hosts, seatings: Sequence[Sequence[int]]) -> Survey:
     An inner node sends each three times; that its ways up and down wait for each other costs a line of its own a fifth.
     """
     fifths = 5 if hosts.links.has_shared_lines else 6
-    trees, delay_ns = [parents_of(seats) for seats in seatings], hosts.links.delay_ns
-    up = [(rank, parent) for parents in trees for rank, parent in parents.items() if parent is not None]
-    load = yield from hosts.load_of([*up, *((parent, rank) for rank, parent in up)])
-    longest_ns, num_between, num_within = 0, 0, 0
-    for index, (leaf, _) in enumerate(up):
-        if index % WAYS_PER_SLICE == 0:
-            yield
-        parents = trees[0] if index < len(trees[0]) - 1 else trees[-1]
-        way = list[Edge]()
-        while (parent := parents[leaf]) is not None:
-            way.append((leaf, parent))
-            leaf = parent
-        way_ns = sum(delay_ns[one][other] + delay_ns[other][one] for one, other in way)
-        if way_ns > longest_ns:
-            within = sum(map(hosts.is_within, way))
-            longest_ns, num_between, num_within = way_ns, len(way) - within, within
+    up, longest_ns, num_between, num_within = list[Edge](), 0, 0, 0
+    for seats in seatings:
+        yield
+        parents = parents_of(seats)
+        up += [(rank, parent) for rank, parent in parents.items() if parent is not None]
+        for index, rank in enumerate(parents):
+            if index % WAYS_PER_SLICE == 0:
+                yield
+            way = list(_way_up(parents, rank))
+            way_ns = sum(hosts.links.delay_ns[one][other] + hosts.links.delay_ns[other][one] for one, other in way)
+            if way_ns > longest_ns:
+                within = sum(map(hosts.is_within, way))
+                longest_ns, num_between, num_within = way_ns, len(way) - within, within
+    load = yield from hosts.load_of(chain(up, ((parent, rank) for rank, parent in up)))
 
     def price(num_bytes: int) -> int:
-        message = hosts.message(-(-num_bytes // len(trees)))
+        message = hosts.message(-(-num_bytes // len(seatings)))
         k, slowest = message.num_segments, message.cost_ns(min(hosts.rates.values()))
         hops_ns = num_between * slowest + num_within * message.cost_ns(MEMORY_BYTES_PER_S)
         carried_ns = load.takes_ns(message)
         return longest_ns + max(3 * hops_ns, carried_ns) // k + fifths * (k - 1) * carried_ns // (5 * k)
 
     return price
+
+
+def _way_up(parents: Mapping[int, int | None], rank: int) -> Iterator[Edge]:
+    """From a rank to the root of its tree."""
+    while (parent := parents[rank]) is not None:
+        yield rank, parent
+        rank = parent
 
 
 def tree(hosts: Hosts) -> Survey:

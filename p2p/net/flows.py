@@ -100,7 +100,7 @@ class Connection:
 
         BBR sends four packets per round trip, and no more, for 200 ms, when the shortest round trip that it has seen is
         10 s old (PROBE_RTT: Cardwell et al., ACM Queue 14(5), 2016). Who begins anew takes the shortest one of the last
-        minutes from the kernel, and the window as it was; it costs two system calls.
+        minutes from the kernel, and the window as it was. It costs some ten system calls.
         """
         self._switch(congestion_control, _ANOTHER, congestion_control)
 
