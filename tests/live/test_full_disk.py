@@ -54,6 +54,7 @@ try:
             if peer.done in (25, 35):
                 print("step", peer.done)
                 sys.stdin.readline()
+                peer._session.membership.keeper._writer.wait()  # it has said so, and may not be idle yet
             optimizer.zero_grad()
             parallel(torch.ones(4, 100)).square().mean().backward()
             optimizer.step()
@@ -100,7 +101,7 @@ def train(swarm: Swarm, disk: Path, *words: str) -> tuple[Process, Process]:
     pattern = (
         r"checkpoint of step {} cannot be written to .*, and the last one is that of step 10: .*space.*; training .*"
     )
-    for step in (20, 30):  # who writes in the background is waited for
+    for step in (20, 30):
         writer.expect_step(step + 5)
         writer.expect_line(pattern.format(step), is_error=True)
         for peer in (writer, other):
