@@ -52,6 +52,9 @@ class CoreConfig:
     state_s: float = 1.0
     """A state that was asked for is asked for again after this long."""
 
+    heir_s: float = 60.0
+    """Where all members have died, who goes on is waited for this long, if those who are to say so are not heard."""
+
     def __post_init__(self) -> None:
         for name in _TIMERS:
             if not 0 < getattr(self, name) < math.inf:
@@ -81,6 +84,7 @@ _TIMERS = (
     "founding_s",
     "status_s",
     "state_s",
+    "heir_s",
 )
 
 WAN: Final = CoreConfig(
@@ -103,6 +107,7 @@ WAN: Final = CoreConfig(
     pause_s=3.0,
     opening_s=10.0,
     state_s=4.0,
+    heir_s=120.0,
 )
 """For round trips of up to about half a second, on which a lost packet, or a link that stalls, costs seconds.
 

@@ -266,7 +266,9 @@ class Core(Standing):
         if self.view is None or self.ended:
             reason = "it takes part no more" if self.ended else "it had no seat"
             self.ended = True
-            return self._stamped([*(Send(member, m.Leave()) for member in self._swim.alive()), Left(reason)])
+            return self._stamped(
+                [*self._heirs.withdraw(), *(Send(member, m.Leave()) for member in self._swim.alive()), Left(reason)]
+            )
         return self._follow_up(now, self._membership.say_goodbye())
 
     # Time and messages.
@@ -307,11 +309,26 @@ class Core(Standing):
             effects += [*self._swim.receive(now, source, body), *self._joining.hear_of_itself()]
         elif isinstance(body, m.Head | m.Refuse | m.LineageAnswer):
             effects += self._joining.receive(now, source, stamp.lineage, body)
+        elif isinstance(body, m.Held) or (isinstance(body, m.Report) and stamp == NO_VIEW):
+            effects += self._hear_of_deaths(now, source, body)
         elif in_view and isinstance(body, Paxos | m.Report | Ready | Beat | Abort | StateQuery):
             effects += self._membership.receive(now, source, body)
         else:
             effects += self._membership.receive_anywhere(now, envelope)
         return self._follow_up(now, effects)
+
+    def _hear_of_deaths(self, now: float, source: Member, body: m.Held | m.Report) -> list[Effect]:
+        """What peers without a seat tell each other of the members (R29)."""
+        match body:
+            case _ if self.view is not None:
+                return []
+            case m.Held():
+                self._heirs.hear(source, body)
+                return []
+            case m.Report(m.ReportKind.PROVEN, subject, record=record) if record is not None and subject != self.me:
+                why = f"{source} has proof that its process has ended"
+                return self._membership.declare_dead(now, subject, why, record)
+        return []
 
     # What happens by itself.
 
@@ -331,7 +348,7 @@ class Core(Standing):
             effects = [*effects, *self._steps.finished(0, b"", b"")]
         if self.view is None:
             met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
-            effects = [*effects, *(self._joining.ask(met) if met else [])]
+            effects = [*effects, *(self._joining.ask(met) if met else []), *self._heirs.go_on(now)]
         elif not any(isinstance(effect, Removed | Left) for effect in effects):
             effects = [*effects, *self._observing.reconsider(now), *self._membership.reconsider(now)]
         return self._done_with(now, effects)
@@ -363,6 +380,6 @@ class Core(Standing):
         self._next_beat = now + 2 * self._config.beat_s
         foundation = self._joining.foundation(now)
         if foundation is None or self._joining.run is None:
-            return self._joining.ask()
+            return [*self._joining.ask(), *self._heirs.go_on(now, repeat=True)]
         lineage, size, policy = foundation
         return self.found(now, lineage, size, self._joining.run, policy)

@@ -27,7 +27,7 @@ MOST_STATES = 64
 class Joining:
     """One peer on its way into a view. It has asked for a seat once it has a `run`.
 
-    `numerics`: its numerics class.
+    `numerics`: its numerics class; `views`: of which it has heard.
     """
 
     def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig) -> None:
@@ -40,7 +40,7 @@ class Joining:
         self._steps = steps
         self._observing = observing
         self._config = config
-        self._views = KnownViews()
+        self.views = KnownViews()
         self._from = NOTHING_DONE, b""
         self._founding: Founding | None = None
         self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
@@ -96,7 +96,7 @@ class Joining:
         return effects
 
     def _join(self, run: RunDescription, member: Member) -> Join:
-        return Join(run, self._observing.follows, *self._from, self._views.number_for(member), self.numerics)
+        return Join(run, self._observing.follows, *self._from, self.views.number_for(member), self.numerics)
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
         """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""
@@ -110,21 +110,36 @@ class Joining:
 
     def hear_head(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
         """`source`, a member of `lineage`, says how far it is; the last step is said by the feeder only."""
+        if self._is_strange(lineage):
+            return self._turn_to(source, lineage)
         effects = self._hear_view(now, source, lineage, head) if self._steps.view is None else []
         return [*effects, *self._observing.hear_head(now, source, head)] if head.digest else effects
+
+    def _is_strange(self, lineage: bytes) -> bool:
+        """Whether the state of this peer, which has no seat, is of another one; where there may be other hosts."""
+        own = self._observing.lineage
+        is_lone = self._steps.view is None and self._swim.me.contact.remote_control != ""
+        return is_lone and own not in (b"", lineage)
+
+    def _turn_to(self, source: Member, lineage: bytes) -> list[Effect]:
+        """Nobody is left of the own lineage, and others have gone on in another one: come back to that (R29)."""
+        if self.views.lives(self._swim, self._observing.lineage) or not self._swim.is_alive(source):
+            return []
+        self._reason = f"nobody is left of the members whose state it has, and {source} goes on in another lineage"
+        return [Removed(self._reason)]
 
     def _hear_view(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
         """Ask again at once, if a later view can be named. Who may have lost a seat unheard ends (R8)."""
         if self.run is None or not self._swim.is_alive(source):
             return []
-        named = self._views.number_for(source)
-        self._views.keep(self._swim.alive())
-        if self._views.hear(now, source, lineage, head):
+        named = self.views.number_for(source)
+        self.views.keep(self._swim.alive())
+        if self.views.hear(now, source, lineage, head):
             return self.ask()
-        if self._views.in_doubt_s(now, source) >= self._config.stale_s:
+        if self.views.in_doubt_s(now, source) >= self._config.stale_s:
             self._reason = f"it may have had a seat after view {named}, and has none in view {head.view_number}"
             return [Removed(self._reason)]
-        return self.ask([source]) if self._views.number_for(source) > named else []
+        return self.ask([source]) if self.views.number_for(source) > named else []
 
     def hear_of_itself(self) -> list[Effect]:
         """A peer without a seat is in no view that others could go on without, so only their claims tell it."""

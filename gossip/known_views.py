@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .messages import Head
+from .swim import Swim
 from .view import Member
 
 MOST_LINEAGES = 64
@@ -40,6 +41,21 @@ class KnownViews:
         """The view that a JOIN to `member` names; 0: it has not answered yet."""
         home = self._homes.get(member)
         return 0 if home is None else home.number
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any was heard of."""
+        return bool(self._lineages)
+
+    def number_of(self, lineage: bytes) -> int:
+        """The latest view there that is known; 0: none is."""
+        known = self._lineages.get(lineage)
+        return 0 if known is None else known.number
+
+    def lives(self, swim: Swim, lineage: bytes) -> bool:
+        """Whether somebody who has a seat in `lineage`, in any if it is empty, is alive as far as `swim` knows."""
+        known = self._lineages.get(lineage)
+        return any((not lineage or home is known) and swim.is_alive(member) for member, home in self._homes.items())
 
     def hear(self, now: float, source: Member, lineage: bytes, head: Head) -> bool:
         """`source` has a seat in this lineage. Whether a JOIN may name a later view there than before."""

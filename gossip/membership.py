@@ -90,15 +90,17 @@ class Membership:
             case StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
                 return [Provide(source, self._steps.done)]
             case m.Leave():
-                return self._hear_leave(source, stamp, body)
+                return self._hear_leave(now, source, stamp, body)
             case m.Decide(view):
                 return self.consider_view(now, view)
             case m.LineageQuery():
                 return [Send(source, m.LineageAnswer(b"" if self.view is None else self.view.lineage))]
         return self.hear_out_of_view(now, envelope)
 
-    def _hear_leave(self, source: Member, stamp: Stamp, leave: m.Leave) -> list[Effect]:
+    def _hear_leave(self, now: float, source: Member, stamp: Stamp, leave: m.Leave) -> list[Effect]:
         self.next.admission.forget(source)
+        if self.view is None and stamp == NO_VIEW and self._swim.me.contact.remote_control:
+            return self._swim.declare_dead(now, source, State.LEFT)  # else whoever decides may be waited for (R29)
         if self.view is None or self.view.since(source) is None:
             return []
         self.next.leavers[source] = None

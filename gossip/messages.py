@@ -231,6 +231,14 @@ class Nack:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Where all members of `lineage` have died: its writer lets `heir` go on, or is that one, and goes on itself."""
+
+    lineage: bytes
+    heir: Member
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptorRecord:
     """What an acceptor has promised and accepted: the page that outlives its process (policy `live`).
 
@@ -238,11 +246,13 @@ class AcceptorRecord:
         view: the latest view that it has installed or decided; None before the first.
         promised: its promise for the successor of `view`.
         vote: what it has accepted as the successor of `view`.
+        choice: of a peer that never had a view, who goes on without its members.
     """
 
     view: View | None
     promised: Ballot
     vote: Vote | None
+    choice: Choice | None = None
 
 
 class ReportKind(IntEnum):
@@ -292,6 +302,18 @@ class Died:
     record: AcceptorRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """HELD: all members of `lineage` have died, and I, who had no seat, hold the state after `step`; 0: none.
+
+    `heir`: who goes on, as far as I know; None: that is not decided.
+    """
+
+    lineage: bytes
+    step: int
+    heir: Member | None
+
+
 Body = (
     Ping
     | Ack
@@ -320,6 +342,7 @@ Body = (
     | StateQuery
     | Abort
     | Died
+    | Held
 )
 
 

@@ -65,6 +65,7 @@ class Observing:
         self._came_since, self._took_s = -math.inf, 0.0
         self._waiting: _State | None = None
         self._loading: _State | None = None
+        self._lineage = b""
         self._needs = NOTHING_DONE, -math.inf
         self._barrier: tuple[View | None, float] = None, -math.inf
         self._is_barrier_known = False
@@ -113,6 +114,11 @@ class Observing:
     def held(self) -> int:
         """As of `Core.held`."""
         return max(self._steps.done, NOTHING_DONE if self._loading is None else self._loading.step)
+
+    @property
+    def lineage(self) -> bytes:
+        """Of the members whose state that is; empty: there is none."""
+        return self._lineage if self._loading is None else self._loading.lineage
 
     def comes(self, now: float, source: Member) -> bool:
         """A segment of a state has come. Whether it is of use: `source` was asked for it."""
@@ -174,6 +180,7 @@ class Observing:
         self._is_proven |= self._num_run >= NUM_PROVING
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
+            self._lineage = self._loading.lineage
             self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
             self._least_lag = math.inf, -math.inf
         return [*self._load(), *self._go_on()]

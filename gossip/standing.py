@@ -7,6 +7,7 @@ from . import messages as m
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
+from .heirs import Estate, Heirs
 from .joining import Joining
 from .membership import Membership
 from .observing import Observing
@@ -31,6 +32,8 @@ class Standing:
         self._membership = Membership(self._swim, self._steps, self._observing, rng=rng, config=config)
         self._next = self._membership.next
         self._joining = Joining(self._swim, self._steps, self._observing, config=config)
+        parts = self._swim, self._steps, self._observing, self._joining.views, self._next.dead
+        self._heirs = Heirs(*parts, config=config)
 
     @property
     def phase(self) -> Phase:
@@ -65,6 +68,15 @@ class Standing:
     def held(self) -> int:
         """The last step in the state of this peer, or in one that it is about to load; -1: there is none."""
         return self._observing.held
+
+    def estate(self, now: float) -> Estate | None:
+        """What becomes of the swarm, where this peer has no seat, and all members, on several hosts, are dead (R29)."""
+        return None if self.view is not None or self.ended else self._heirs.estate(now)
+
+    @property
+    def knows_members(self) -> bool:
+        """Whether a member has ever said which view it has."""
+        return self._joining.views.has_any
 
     @property
     def numerics(self) -> bytes:

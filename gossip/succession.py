@@ -38,7 +38,7 @@ class Succession:
         self._config = config
         self._refused: dict[Member, float] = {}
         self._behind: dict[Member, float] = {}
-        self._dead: dict[Member, AcceptorRecord | None] = {}
+        self.dead: dict[Member, AcceptorRecord | None] = {}
         self._restart_request: Report | None = None
         self._own: tuple[Report, ...] = ()
         self._settles_at = math.inf
@@ -64,8 +64,8 @@ class Succession:
         self.admission.install(view)
         effects = self.agreement.install(view)
         for member in view.members:
-            if member in self._dead:  # before this view was known
-                self.declare_dead(now, member, self._dead[member])
+            if member in self.dead:  # before this view was known
+                self.declare_dead(now, member, self.dead[member])
         return effects
 
     def next_deadline(self) -> float:
@@ -75,9 +75,9 @@ class Succession:
 
     def declare_dead(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Result]:
         """`member` is dead for certain. `record` was read after its death, by whoever says so."""
-        self._dead[member] = record or self._dead.pop(member, None)
-        while len(self._dead) > MOST_DEAD:
-            del self._dead[next(iter(self._dead))]
+        self.dead[member] = record or self.dead.pop(member, None)
+        while len(self.dead) > MOST_DEAD:
+            del self.dead[next(iter(self.dead))]
         if self.view is None or self.view.since(member) is None:
             return []
         if record is not None and reading(record, self.view) is None:

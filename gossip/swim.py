@@ -89,6 +89,11 @@ class Swim:
         claim = self._roster.get(member.peer_id)
         return claim if claim is not None and claim.member == member else None
 
+    def latest(self, member: Member) -> Claim | None:
+        """What is known of `member`, or of a later incarnation of it."""
+        claim = self._beliefs.latest(member.peer_id)
+        return claim if claim is not None and claim.member >= member else None
+
     def acquaintances(self) -> tuple[Claim, ...]:
         """What is known of all others that are not gone for good."""
         return tuple(claim for claim in self._roster.others() if claim.state < State.LEFT)

@@ -78,6 +78,8 @@ _BY_FIELD: Final = {
     "Stamp.lineage": _bytes(0, 16),
     "Stamp.hash": _bytes(0, 16),
     "LineageAnswer.lineage": _bytes(0, 16),
+    "Choice.lineage": _bytes(16, 16),
+    "Held.lineage": _bytes(16, 16),
     "Member.incarnation": _numbers(0, 2**64 - 1),
     "Contact.process_start": _numbers(0, 2**64 - 1),
     "Ballot.round": _numbers(0, MAX_ROUND),

@@ -1,0 +1,234 @@
+"""Who goes on where all members have died, of the peers without a seat on several hosts: R29 of PROTOCOL.md.
+
+All are dead where each member of the last view that the records of the dead name is proven dead, with a record of its
+own. A proof (DIED, or the own kernel's word) is passed on to those who may lack it. Then each says which step's state
+it holds (HELD), and the first of them, by the rank of its host in that view, chooses who goes on. It writes that into
+its acceptor record before it says so, so that whoever decides after its death finds the choice there. Nobody takes the
+place of a decider that is only silent.
+
+Leaves out: peers of one host only, among which the registry decides (p2p/loop/seat_request.py).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .acceptor import NO_BALLOT
+from .claim import Claim, State
+from .commit import StepMachine
+from .config import CoreConfig
+from .effects import Effect, Explain, Send, WriteRecord
+from .known_views import KnownViews
+from .messages import AcceptorRecord, Choice, Held, Report, ReportKind
+from .observing import Observing
+from .swim import Swim
+from .view import Member, View
+
+MOST_HELD = 1024
+"""Peers of which it is kept what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """What has become of a swarm whose members have all died.
+
+    Attributes:
+        view: the last one.
+        heir: who goes on; None: that is not decided, or not known here.
+        is_lost: nobody holds a state of theirs.
+        waits_for: whose word is missing here for too long, and of which hosts; empty: it is not too long yet.
+    """
+
+    view: View
+    heir: Member | None = None
+    is_lost: bool = False
+    waits_for: str = ""
+
+
+class Heirs:
+    """What one peer without a seat knows of the end of its members. Where it listens to no other host, nothing."""
+
+    def __init__(
+        self,
+        swim: Swim,
+        steps: StepMachine,
+        observing: Observing,
+        views: KnownViews,
+        dead: Mapping[Member, AcceptorRecord | None],
+        *,
+        config: CoreConfig,
+    ) -> None:
+        """`dead`: for certain, with what was read afterwards; it grows."""
+        self._me = swim.me.member
+        self._swim = swim
+        self._steps = steps
+        self._observing = observing
+        self._views = views
+        self._dead = dead
+        self._config = config
+        self._last: View | None = None
+        self._since = math.inf
+        self._held: dict[Member, Held] = {}
+        self._met: dict[Member, None] = {}
+        self._written: Choice | None = None
+        self._word: Held | None = None
+        self._num_passed_on = 0
+
+    # What is known.
+
+    def _records(self) -> dict[Member, AcceptorRecord]:
+        return {member: record for member, record in self._dead.items() if record is not None}
+
+    def _last_view(self) -> View | None:
+        """Of the members of this peer's lineage, who are all proven dead. None: somebody may go on."""
+        own, records = self._observing.lineage, self._records()
+        if not records or self._views.lives(self._swim, own):
+            return None
+        views = [record.view for record in records.values() if record.view is not None]
+        for lineage in (own,) if own else dict.fromkeys(view.lineage for view in views):
+            numbers = {view.number: view for view in views if view.lineage == lineage}
+            last = numbers[max(numbers)] if numbers else None
+            is_latest = last is not None and last.number >= self._views.number_of(lineage)
+            if last is not None and is_latest and all(member in records for member in last.members):
+                return last
+        return None
+
+    def _waiting(self, last: View) -> list[Claim]:
+        """All others that may be without a seat, heard or not, who decides first."""
+        claims = [claim for claim in self._swim.acquaintances() if last.since(claim.member) is None]
+        return sorted(claims, key=lambda claim: _place(last, claim))
+
+    def _said(self, last: View) -> dict[Member, int]:
+        """Which step's state others hold, as they have said."""
+        return {member: held.step for member, held in self._held.items() if held.lineage == last.lineage}
+
+    def _heir(self, last: View) -> Member | None:
+        """Whom somebody has chosen, unless it is known that it has not begun to go on, and never will."""
+        own = [] if self._written is None else [self._written]
+        choices = [*own, *(record.choice for record in self._records().values() if record.choice is not None)]
+        choices += [Choice(held.lineage, held.heir) for held in self._held.values() if held.heir is not None]
+        chosen = (choice.heir for choice in choices if choice.lineage == last.lineage)
+        return next((heir for heir in chosen if not self._is_void(heir)), None)
+
+    def _is_void(self, heir: Member) -> bool:
+        claim, record = self._swim.claim_of(heir), self._dead.get(heir)
+        is_over = claim is not None and claim.state is State.DEAD and record is not None and record.choice is None
+        return is_over or (claim is not None and claim.state is State.LEFT)
+
+    def _missing(self, last: View) -> list[Claim]:
+        """Without whose word this peer must not choose: who decides before it, and whoever it can hear.
+
+        Nor once one that has waited is dead, and its record not read, or has begun anew: it has found who goes on.
+        """
+        said, own = self._said(last), _place(last, self._swim.me)
+        waiting = self._waiting(last)
+        before = [claim for claim in waiting if _place(last, claim) < own and said.get(claim.member) != 0]
+        silent = [claim for claim in waiting if self._swim.is_alive(claim.member) and claim.member not in said]
+        latest = [(member, claim) for member in self._met if (claim := self._swim.latest(member)) is not None]
+        elsewhere = [claim for member, claim in latest if claim.member != member]
+        unread = [c for member, c in latest if c.state is State.DEAD and self._dead.get(member) is None]
+        return list(dict.fromkeys((*before, *silent, *elsewhere, *unread)))
+
+    @property
+    def _holds(self) -> int:
+        return max(self._observing.held, 0)
+
+    def _choose(self, now: float, last: View) -> Member | None:
+        """Who holds the newest state of all that are heard, if it is for this peer to say so."""
+        settled_s = 2 * self._config.beat_s  # whoever is not known yet says who it is meanwhile
+        if not self._holds or now - self._since < settled_s or self._missing(last):
+            return None
+        here = {member: step for member, step in self._said(last).items() if self._swim.is_alive(member)}
+        here[self._me] = self._holds
+        return min(here, key=lambda member: (-here[member], member.incarnation, member.peer_id))
+
+    def estate(self, now: float) -> Estate | None:
+        """None: the members are not all proven dead."""
+        last = self._last
+        if last is None:
+            return None
+        heir, said = self._heir(last), self._said(last)
+        is_lost = not self._holds and all(said.get(claim.member) == 0 for claim in self._waiting(last))
+        is_late = now - self._since >= self._config.heir_s and heir != self._me
+        if not is_late or (heir is not None and self._swim.is_alive(heir)):
+            return Estate(last, heir, is_lost)
+        if heir is not None:
+            return Estate(last, heir, is_lost, f"peer {heir}, which was to go on")
+        missing = self._missing(last) or [claim for claim in self._waiting(last) if said.get(claim.member) != 0]
+        names = ", ".join(f"peer {claim.member} of host {claim.contact.host}" for claim in missing)
+        return Estate(last, None, is_lost, names or "peers that nobody here has met")
+
+    # What is said.
+
+    def hear(self, source: Member, held: Held) -> None:
+        """`source` has no seat, and knows that its members are dead."""
+        if source in self._held or len(self._held) < MOST_HELD:
+            self._held[source] = held
+
+    def go_on(self, now: float, *, repeat: bool = False) -> list[Effect]:
+        """Pass on what is proven, decide what can be decided, and say what is new; all of it again to `repeat` it."""
+        if self._steps.view is not None or not self._swim.me.contact.remote_control:
+            return []
+        last = self._last = self._last_view()
+        effects: list[Effect] = [*self._pass_on(repeat=repeat)]
+        if last is None:
+            self._since, self._met = math.inf, {}
+            return effects
+        self._met.update(dict.fromkeys(claim.member for claim in self._waiting(last)))
+        if self._since == math.inf:
+            self._since = now
+            effects.append(Explain(f"all members of view {last.number} have died"))
+        heir = self._heir(last)
+        if heir is None and (heir := self._choose(now, last)) is not None:
+            effects += self._write(Choice(last.lineage, heir))
+        if heir == self._me:
+            effects += self._write(Choice(last.lineage, heir))
+        before, self._word = self._word, Held(last.lineage, self._holds, heir)
+        if repeat or before != self._word:
+            effects += [Send(member, self._word) for member in self._swim.neighbours() if last.since(member) is None]
+        return effects
+
+    def _write(self, choice: Choice) -> list[Effect]:
+        """Before it is said, or followed."""
+        if choice == self._written:
+            return []
+        self._written = choice
+        return [
+            WriteRecord(AcceptorRecord(None, NO_BALLOT, None, choice)),
+            Explain(f"{choice.heir} goes on, which holds the newest state"),
+        ]
+
+    def withdraw(self) -> list[Effect]:
+        """This peer leaves. If it was to go on, it has not begun to."""
+        if self._written is None or self._written.heir != self._me:
+            return []
+        self._written = None
+        return [WriteRecord(AcceptorRecord(None, NO_BALLOT, None))]
+
+    def _pass_on(self, *, repeat: bool) -> list[Effect]:
+        """What is proven of members, to those who have not said that they know it, and of who waited, to all.
+
+        Not where members live, who go on by it.
+        """
+        records = self._records()
+        is_new, self._num_passed_on = len(records) != self._num_passed_on, len(records)
+        if not (repeat or is_new) or self._views.lives(self._swim, self._observing.lineage):
+            return []
+        views = [record.view for record in records.values() if record.view is not None]
+        latest = {view.lineage: view for view in sorted(views, key=lambda view: view.number)}
+        members = {member for view in latest.values() for member in view.members}
+        others = [member for member in self._swim.neighbours() if member not in members]
+        return [
+            Send(other, Report(ReportKind.PROVEN, member, record=record))
+            for other in others
+            for member, record in records.items()
+            if (member in members and other not in self._held) or (record.view is None and self._last is not None)
+        ]
+
+
+def _place(last: View, claim: Claim) -> tuple[int, str, int, str]:
+    """Who decides first: by the rank of its host in the last view, and who has waited longest there."""
+    hosts = list(dict.fromkeys(seat.contact.host for seat in last.seats))
+    host = claim.contact.host
+    rank = hosts.index(host) if host in hosts else len(hosts)
+    return rank, host, claim.member.incarnation, claim.member.peer_id
