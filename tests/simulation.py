@@ -11,7 +11,7 @@ cost.
 
 import sys
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -275,16 +275,28 @@ class Simulation:
             raise Violation(
                 "S26", f"{first.peer_id} goes on with step {first.held}, and {newer[0]} holds a newer state"
             )
-        lineage, state = self.lineage_after(said[first]), said[first].training.state
-        self.invariants.lineages.setdefault(lineage, Lineage()).truths[-1] = state.truths
-        founder = self._go_on_as_another(said[first])
-        founder.training.state = state
-        founder.found(lineage)
+        founder = self._begin_lineage(said[first], ())
         for entry, peer in said.items():
             if entry != first:
                 again = self._go_on_as_another(peer)
                 again.meet([founder.claim])
                 again.ask_for_seat()
+
+    def inherit(self, peer: Peer, last: View) -> None:
+        """All members, on several hosts, have died, and this one goes on (R29)."""
+        others = [p for p in self.alive() if p.view is not None and p.view.lineage == last.lineage]
+        living = [p.member for p in others if self.invariants.was_active(last.lineage, p.member)]
+        self.invariants.inherits(peer.member, last, living)
+        self._begin_lineage(peer, peer.core.acquaintances())
+
+    def _begin_lineage(self, peer: Peer, acquaintances: Iterable[Claim]) -> Peer:
+        lineage, state = self.lineage_after(peer), peer.training.state
+        self.invariants.lineages.setdefault(lineage, Lineage()).truths[-1] = state.truths
+        founder = self._go_on_as_another(peer)
+        founder.training.state = state
+        founder.meet(acquaintances)
+        founder.found(lineage)
+        return founder
 
     def lineage_after(self, peer: Peer) -> bytes:
         """Of those who go on with what `peer` holds of another one."""

@@ -6,6 +6,7 @@ acceptor record, read after it. A host that is `destroyed` takes records and wor
 evidence: whoever talks to a dead process of a living kernel is refused.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -53,8 +54,13 @@ class Hosts:
         self._world = world
         self._rng = rng
         self._owed: list[tuple[Peer, Peer]] = []
+        self._places = list(world.plan.places)
+        self.is_lost: Callable[[Peer, Peer], bool] = lambda peer, dead: False
+        """Whether the launcher's word of a death, which is said once, does not reach this peer."""
 
     def pick(self) -> int:
+        if self._places:
+            return self._places.pop(0)
         return self._rng.choice([host for host in range(self._world.plan.num_hosts) if host not in self.destroyed])
 
     def write(self, member: Member, record: AcceptorRecord) -> None:
@@ -92,6 +98,8 @@ class Hosts:
         if dead.host != peer.host:
             if dead.host in self.silent:
                 self._owed.append((peer, dead))
+                return
+            if self.is_lost(peer, dead):
                 return
             if self._world.network.is_cut(dead.member.peer_id, peer.member.peer_id):
                 self._world.clock.after(RETRY_S, peer, "proof", self._prove, peer, dead)

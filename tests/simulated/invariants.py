@@ -63,6 +63,7 @@ class Invariants:
         self.damaged: set[Member] = set()
         self.who_goes = WhoGoes(self)
         self.agreed = Agreed()
+        self.heirs: dict[bytes, Member] = {}
         self._began_with: dict[tuple[Stamp, bytes | None], bytes] = {}
         self._first_active: dict[tuple[bytes, Member], int] = {}
         self._active_in: dict[Stamp, set[Member]] = {}
@@ -212,6 +213,14 @@ class Invariants:
         self.seen["broadcasts of nobody"] += is_void
         if wrong:
             raise Violation("S25", f"{brief(who)}: {wrong}")
+
+    def inherits(self, who: Member, last: View, living: Iterable[Member]) -> None:
+        """S29: one goes on where all members of a lineage have died. `living`: those who could go on in it."""
+        self.seen["heirs"] += 1
+        if (other := self.heirs.setdefault(last.lineage, who)) != who:
+            raise Violation("S29", f"{brief(who)} goes on without {brief(last)}, and so does {brief(other)}")
+        if living := tuple(living):
+            raise Violation("S29", f"{brief(who)} goes on without {brief(last)}, of whose lineage {brief(living)} live")
 
     # Steps are committed.
 

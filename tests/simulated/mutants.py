@@ -13,6 +13,7 @@ import sys
 from .mutant import Mutant
 from .mutants_agreement import AGREEMENT
 from .mutants_discovery import DISCOVERY
+from .mutants_heirs import HEIRS
 from .mutants_numerics import NUMERICS
 from .mutants_open_step import OPEN_STEP
 from .mutants_roots import ROOTS
@@ -35,6 +36,7 @@ MUTANTS: dict[str, Mutant] = {
     **ROWS,
     **ROOTS,
     **SHARES,
+    **HEIRS,
 }
 
 if __name__ == "__main__":

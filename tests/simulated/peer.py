@@ -34,6 +34,7 @@ Effect = fx.Effect | sx.StepEffect
 
 RUN = Run(RunDescription(True, (Trait("model", b"layout"),)), {"model": b"two tensors"})
 LOOK_AGAIN_S = 2.0
+BURY_S = 0.1
 
 
 class Peer:
@@ -70,7 +71,8 @@ class Peer:
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
         own_host = member.peer_id if world.plan.shares else str(place.host)
-        contact = Contact(member.peer_id, member.peer_id, member.incarnation, 0, own_host)
+        remote = member.peer_id if world.plan.restarts else ""
+        contact = Contact(member.peer_id, member.peer_id, member.incarnation, 0, own_host, remote, remote)
         self.claim = Claim(member, State.ALIVE, contact)
         self.core = Core(self.claim, rng=self._rng, config=world.plan.config, now=self.now())
 
@@ -114,6 +116,19 @@ class Peer:
         self.catch_up.follows = self._rng.random() < self._world.plan.follows
         self.perform(self.core.ask_for_seat(self.now(), self._run, follows=self.catch_up.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
+        if self._world.plan.restarts:
+            self._world.clock.after(BURY_S, self, "bury", self._bury)
+
+    def _bury(self) -> None:
+        """As p2p/loop/seat_request.py where all members, on several hosts, have died."""
+        estate = self.core.estate(self.now())
+        if estate is not None and estate.heir == self.member:
+            self._world.inherit(self, estate.view)
+        elif estate is not None and (estate.is_lost or estate.waits_for):
+            self._world.invariants.seen["gave up waiting"] += 1
+            self._world.end(self, f"nothing is heard of {estate.waits_for or 'a state'}")
+        elif self.view is None:
+            self._world.clock.after(BURY_S, self, "bury", self._bury)
 
     def _look_again(self) -> None:
         """Who has no view reads the registry, and asks its seeds, again."""
@@ -327,6 +342,8 @@ class Peer:
                 world.end(self, reason)
             case fx.Diverged(step):
                 self._diverge(step)
+            case fx.Paused(is_final=True) if world.plan.restarts:
+                world.end(self, "nobody is left with whom it could go on")
             case fx.Paused(reason=reason):
                 seen["paused"] += 1
                 self.waits = reason

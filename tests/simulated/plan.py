@@ -96,6 +96,8 @@ class Plan:
         measured_s: what a peer has measured of its links changes about so often; 0: nobody measures.
         broadcasts: each step of the model has one, from p1, p2 and p3 in turn.
         shares: each peer has a host of its own, so that several give a state to a joiner.
+        restarts: where all members, on several hosts, have died, who observed goes on (R29).
+        places: hosts of the first peers, in the order of their launches; those of the others are drawn.
         kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
         calm_s: all faults end.
     """
@@ -127,6 +129,8 @@ class Plan:
     measured_s: float = 0.0
     broadcasts: bool = False
     shares: bool = False
+    restarts: bool = False
+    places: tuple[int, ...] = ()
     calm_s: float = 25.0
     end_s: float = 45.0
 

@@ -4,6 +4,7 @@ Each ends well with all rules in. Without the rule that it is about (mutants.py)
 """
 
 from .scenarios_all_dead import ALL_DEAD
+from .scenarios_heirs import HEIRS
 from .scenarios_links import LINKS
 from .scenarios_numerics import NUMERICS
 from .scenarios_roots import ROOTS
@@ -13,4 +14,15 @@ from .scenarios_steps import COUNTEREXAMPLES
 from .scenarios_views import STORIES
 from .scenarios_who_goes import WHO_GOES
 
-SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **LINKS, **WHO_GOES, **NUMERICS, **ROWS, **ROOTS, **ALL_DEAD, **SHARES}
+SCENARIOS = {
+    **COUNTEREXAMPLES,
+    **STORIES,
+    **LINKS,
+    **WHO_GOES,
+    **NUMERICS,
+    **ROWS,
+    **ROOTS,
+    **ALL_DEAD,
+    **HEIRS,
+    **SHARES,
+}

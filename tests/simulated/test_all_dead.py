@@ -1,0 +1,24 @@
+"""All members die over two or three hosts, as it is drawn: one lineage goes on, or none."""
+
+from collections import Counter
+
+import pytest
+
+from tests.cases import some_of
+
+from .all_dead import attempt
+from .pool import pool
+
+SEEDS = range(30)
+MORE = range(30, 400)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seeds", some_of([SEEDS, MORE], 0), ids=["some", "more"])
+def test_one_goes_on_or_nobody(seeds: range) -> None:
+    with pool() as executor:
+        outcomes = list(executor.map(attempt, seeds, chunksize=2))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert not failures, "\n\n".join(failures)
+    seen = sum((Counter(outcome) for outcome in outcomes if not isinstance(outcome, str)), Counter[str]())
+    assert len(seeds) / 2 < seen["went on"] < len(seeds), seen
