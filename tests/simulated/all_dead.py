@@ -24,7 +24,7 @@ class AllDead:
         self._rng = rng = Random(f"{seed}/all dead")
         num_hosts = rng.choice((2, 3))
         self._stage = Stage(
-            seed,
+            seed=seed,
             num_peers=rng.randint(1, 3),
             num_hosts=num_hosts,
             follows=1.0,

@@ -81,7 +81,9 @@ class Stage(Simulation):
         Failure: an invariant breaks, or what is waited for does not happen (L1).
     """
 
-    def __init__(self, seed: int = 0, **plan: object) -> None:
+    def __init__(self, **plan: object) -> None:
+        seed = plan.pop("seed", 0)
+        assert isinstance(seed, int)
         script = (Scripted(at=1e6, fault="pause", peer_id="nobody"),)  # so that removals are no surprise
         super().__init__(seed, Plan(calm_s=1e6, end_s=1e6, script=script, **{"follows": 0.0, **plan}))  # type: ignore[arg-type]
         self.table = Table(self.clock, self.rng, self.plan.weather, self.invariants.seen)
