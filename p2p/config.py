@@ -113,9 +113,9 @@ class PeerConfig:
         local_peers: how many of them there are.
         mixed: what becomes of peers that compute other bits, since their processor, torch or optimizer is another:
             `resync` (they train together, and one slice of the replica is synchronised again in each step) or `refuse`.
-        on_all_dead: what peers without a seat do where all members have died, on one host: `stop`, or `restart` (who
-            holds the newest state founds another lineage with it, and the others join that). The same on every peer
-            that trains a model.
+        on_all_dead: what peers without a seat do where all members have died: `stop`, or `restart` (who holds the
+            newest state founds another lineage with it, and the others join that). With peers on several hosts that
+            takes `shoal run`, which tells other hosts of a death. The same on every peer that trains a model.
         slow_peers: what a member does whose own part of a step takes `slow_factor` times what the others' take, by what
             all have committed of 20 training steps: `name` (the log and `status` name it) or `leave` (that, and it
             leaves, with `TooSlow`). The same on every peer that trains a model.
@@ -205,7 +205,7 @@ class PeerConfig:
             policy=Policy[self.policy.upper()],
             arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
-            restarts=self.on_all_dead == "restart" and tcp is None,
+            restarts=self.on_all_dead == "restart",
             tcp=tcp,
         )
 

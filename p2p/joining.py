@@ -97,9 +97,9 @@ def join(
         mixed: what becomes of peers whose processor, torch or optimizer's code is another, so that their updates are
             rounded otherwise: `resync` (they train together, and each step makes one slice of the replica the same
             again) or `refuse` (who is not like the founder is refused); the same for all (SHOAL_MIXED; `resync`).
-        on_all_dead: what peers that observe do where all members of this host's swarm have died: `stop`, that is raise
-            `RegistryError`, or `restart`: who holds the newest state goes on with it, in another lineage, which the
-            others join; steps after it are lost (SHOAL_ON_ALL_DEAD; `stop`). Not where other hosts can take part.
+        on_all_dead: what peers that observe do where all members have died: `stop`, that is raise `RegistryError`, or
+            `restart`: who holds the newest state goes on with it, in another lineage, which the others join; steps
+            after it are lost (SHOAL_ON_ALL_DEAD; `stop`). Of deaths on other hosts only `shoal run` tells.
         slow_peers: what becomes of a member whose own part of a step, from a commit to its last gradient, takes
             `slow_factor` times what the others' take, by the medians of 20 training steps: `name` (the log and `status`
             name it) or `leave` (that, and it raises `TooSlow`, and leaves); the same for all that train a model

@@ -7,7 +7,7 @@ state, and no joiner may pretend otherwise.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
@@ -112,6 +112,15 @@ def unpack_program(packed: str) -> tuple[ProgramTraits, tuple[str, ...]]:
 def all_wait(entries: tuple[Entry, ...]) -> bool:
     """Whether nobody among `entries` has founded, or is a member of, anything."""
     return all(entry.role is Role.JOINER for entry in entries)
+
+
+def state_lost(swarm: str, dead: Iterable[tuple[str, int]]) -> str:
+    """What is said where nobody goes on after the death of all members, of which each has a peer_id and a pid."""
+    lost = ", ".join(f"{peer_id} (pid {pid})" for peer_id, pid in dead)
+    return (
+        f"all members of swarm {swarm!r} are gone, and what they trained with them: {lost}; end the peers that wait, "
+        "then start anew from step 0"
+    )
 
 
 def heir(waiting: Sequence[Entry]) -> Entry | None:

@@ -30,7 +30,7 @@ from ..errors import RegistryError, RunEnded
 from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
-from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, heir, parse_entry
+from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, heir, parse_entry, state_lost
 from .exiting import lives
 from .folders import check_socket_path, locked, make_private, replace_private
 from .processes import UnknownOffsets, process_start, read_host, read_offsets
@@ -200,6 +200,10 @@ class Registry:
         members = [entry for entry in dead if entry.role is Role.MEMBER]
         return bool(members) and all(entry.host == self.host for entry in members)
 
+    def inherit(self) -> None:
+        """All members are dead, those of other hosts too, and this peer goes on: it is the founder."""
+        self._write(replace(self._entered(), role=Role.FOUNDER))
+
     def stay(self) -> None:
         """The next `leave` is none: this peer enters again, as the founder that it has become."""
         self._stays = self._entered().role is Role.FOUNDER
@@ -358,12 +362,8 @@ class Registry:
             path.unlink(missing_ok=True)
 
     def _check_state_not_lost(self, dead: tuple[Entry, ...]) -> None:
-        lost = [f"{entry.peer_id} (pid {entry.pid})" for entry in dead if entry.role is Role.MEMBER]
-        if lost:
-            raise RegistryError(
-                f"all members of swarm {self.swarm!r} are gone, and what they trained with them: "
-                f"{', '.join(lost)}; end the peers that wait, then start anew from step 0"
-            )
+        if lost := [(entry.peer_id, entry.pid) for entry in dead if entry.role is Role.MEMBER]:
+            raise RegistryError(state_lost(self.swarm, lost))
 
     def _write(self, entry: Entry) -> None:
         """Replace this peer's entry at once: readers, who may hold no lock, see the old or the new."""

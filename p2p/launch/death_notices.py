@@ -3,20 +3,21 @@
 On its own host the kernel tells everybody. Elsewhere nobody can know, but the launcher can say it: it is the parent, so
 the kernel tells it too, and it outlives its peers. It looks whether their threads exit (host/exiting.py), which shows
 long before a large process has ended. It finds out who the dead process was by its entry in the registry, reads what it
-had promised and accepted, and tells every seat of the views in that record that is not of this folder.
+had promised and accepted, and tells every seat of the views in that record that is not of this folder; and all others
+that the dead peer knew, by its page, since those without a seat have to know when nobody is left.
 
-Leaves out: peers that died before they were told of any view, since they knew of nobody; and processes that the script
-started and that joined in its place, of whose end the launcher hears nothing.
+Leaves out: processes that the script started and that joined in its place, of whose end the launcher hears nothing.
 """
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from gossip import NO_VIEW, Contact, Envelope, Member
+from gossip import NO_VIEW, Envelope, Member
 from gossip.messages import AcceptorRecord, Died
 
-from ..errors import RegistryError
+from ..errors import RegistryError, RemoteProtocolError
 from ..host.acceptor_page import RecordReader
 from ..host.exiting import Threads
 from ..host.registry import Registry
@@ -24,6 +25,7 @@ from ..net.frames import RECORD_CODEC
 from ..net.one_way import OneWaySends
 from ..net.tcp import TcpConfig
 from ..net.wire import Codec
+from ..telemetry.page import page_path, read_page
 
 _CODEC = Codec([Envelope])
 
@@ -78,9 +80,9 @@ class DeathNotices:
             record = None if member is None else self._last_record(member)
             if member is not None and record is not None:
                 frame = _CODEC.encode(Envelope(member, NO_VIEW, Died(record)))
-                for other, contact in self._readers(member, record).items():
+                for peer_id, address in self._readers(member, record).items():
                     try:
-                        self._one_way.send(contact.remote_control, other.peer_id, frame)
+                        self._one_way.send(address, peer_id, frame)
                     except ValueError as error:
                         failures.append(str(error))
         except (RegistryError, ValueError) as error:
@@ -132,16 +134,30 @@ class DeathNotices:
             raise ValueError(f"the acceptor record of peer {member} cannot be read: {reader.why}")
         return record
 
-    def _readers(self, member: Member, record: AcceptorRecord) -> dict[Member, Contact]:
-        """Who has a seat beside `member`, also in the view that it voted for; not those who see its process end."""
+    def _readers(self, member: Member, record: AcceptorRecord) -> dict[str, str]:
+        """Addresses, by peer_id, of who has a seat beside `member`, also in the view that it voted for, and of others.
+
+        Not of those who see its process end.
+        """
         views = [record.view, None if record.vote is None else record.vote.view]
         seats = {seat.member: seat.contact for view in views if view is not None for seat in view.seats}
-        return {
-            other: contact
+        told = {
+            other.peer_id: contact.remote_control
             for other, contact in seats.items()
             if contact.remote_control
             and other != member
             and not (contact.host == self._registry.host and self._registry.knows(other.peer_id))
+        }
+        return {**self._acquaintances(member), **told}
+
+    def _acquaintances(self, member: Member) -> dict[str, str]:
+        """As `member` has known them a second before, from its page."""
+        snapshot = None
+        with suppress(OSError, RegistryError, RemoteProtocolError):  # there is no page, or none that can be read
+            snapshot = read_page(page_path(self._registry.folder, member.peer_id)).snapshot
+        others = () if snapshot is None else snapshot.others
+        return {
+            each.peer_id: each.address for each in others if each.address and not self._registry.knows(each.peer_id)
         }
 
 

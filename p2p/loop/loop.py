@@ -78,7 +78,7 @@ class Loop:
             config: settings.
             former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
             wait_s: it asks for no seat before.
-            founds_anew: all that `former` knew are dead, and this one founds another lineage.
+            founds_anew: all members that `former` knew are dead, and this one founds another lineage.
         """
         before: Resources | None = None if former is None else former.resources
         self.resources: Resources = acquire(registry, config, time.time_ns(), time.monotonic_ns, before)
@@ -86,7 +86,7 @@ class Loop:
         me = claim_of(own)
         self.core = Core(me, rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
         self._acquaintances = [claim_of(entry) for entry in self.resources.others]
-        if former is not None and not founds_anew:
+        if former is not None and (config.tcp is not None or not founds_anew):
             self._acquaintances += former.core.acquaintances()
         self.inbox = Inbox()
         self.note = self.resources.seen.loop.note

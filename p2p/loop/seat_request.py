@@ -4,10 +4,11 @@ import os
 
 from gossip import Core, Run
 from gossip.effects import Effect
+from gossip.heirs import Estate
 
 from ..config import LoopConfig
 from ..errors import RegistryError, RemovedFromView
-from ..host.entry import Role, all_wait
+from ..host.entry import Role, all_wait, state_lost
 from ..host.registry import Registry
 from .seeds import Seeds
 
@@ -19,6 +20,10 @@ RUN_IS_OVER = (
 ALL_DEAD = (
     "all members have died, and this peer holds the state after step {0}, with which it could go on only where its "
     "script waits for a step of its model; start all peers again to go on from a checkpoint"
+)
+NOT_HEARD = (
+    "all members have died, and nothing is heard of {0}; so that no two runs go on, this peer, which holds the state "
+    "after step {1}, does not: start all peers again to go on from a checkpoint"
 )
 GOES_ON = "all members have died, and another peer, which holds a newer state or was there first, goes on"
 
@@ -75,19 +80,26 @@ class SeatRequest:
 
         Raises:
             AllMembersDead: this peer holds the newest of the states that are left.
-            RegistryError: its state is lost.
+            RegistryError: its state is lost, or who is to say who goes on is not heard.
             RemovedFromView: all members have died, and another peer goes on.
             RunEnded: this peer only joins, and the run has ended.
         """
         if self._asked is not None and not self._has_begun and now >= self._not_before:
             return self._take_part(now, core, seeds)
-        if self._asked is None or self.role is not Role.JOINER or core.view is not None or now < self._next_look:
+        if self._asked is None or self.role is not Role.JOINER or core.view is not None:
+            return []
+        several_hosts = self._config.tcp is not None
+        if several_hosts and (estate := core.estate(now)) is not None:
+            return self._bury(core, estate)
+        if now < self._next_look:
             return []
         self._next_look = now + self._config.look_s
+        if several_hosts and core.knows_members and self._have_members_died_here():
+            return []  # those of other hosts may live
         if not self._config.may_found and self._config.tcp is None:
             self._registry.check_can_join()
         held = max(core.held, 0)
-        census = self._registry.take_over(held if self._config.restarts else -1)
+        census = self._registry.take_over(held if self._config.restarts and not several_hosts else -1)
         self.role = census.own.role
         if census.own.held >= 0 and core.knows_steps:
             if self.role is Role.FOUNDER:
@@ -95,3 +107,20 @@ class SeatRequest:
             if not all_wait(census.others):
                 raise RemovedFromView(GOES_ON)
         return self._take_part(now, core, seeds) if self.role is Role.FOUNDER else []
+
+    def _have_members_died_here(self) -> bool:
+        _, dead = self._registry.read(apart_from="")
+        return any(entry.role is Role.MEMBER for entry in dead)
+
+    def _bury(self, core: Core, estate: Estate) -> list[Effect]:
+        """The members, on several hosts, are all dead: go on, wait for who does, or end (R29)."""
+        if estate.is_lost or not (self._config.restarts and self._config.may_found):
+            lost = [(seat.member.peer_id, seat.contact.pid) for seat in estate.view.seats]
+            raise RegistryError(state_lost(self._registry.swarm, lost))
+        if estate.heir == core.me:
+            self._registry.inherit()
+            self.role = Role.FOUNDER
+            raise AllMembersDead(ALL_DEAD.format(core.held))
+        if estate.waits_for:
+            raise RegistryError(NOT_HEARD.format(estate.waits_for, max(core.held, 0)))
+        return []

@@ -134,6 +134,7 @@ class Reporter:
                     step=claim.status.step,
                     steps_per_s=claim.status.steps_per_s,
                     loss=claim.status.loss,
+                    address=claim.contact.remote_control,
                 )
                 for claim in claims
             ),

@@ -29,7 +29,7 @@ from ..host.folders import open_private
 from .records import HALF_BYTES, Half, Record, read_half
 from .snapshot import IDENTITY_FIELDS, MOST_BYTES, Identity, Snapshot, to_json
 
-VERSION: Final = 3
+VERSION: Final = 4
 SUFFIX: Final = ".page"
 
 _MAGIC: Final = b"SHPG"

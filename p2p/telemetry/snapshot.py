@@ -109,6 +109,7 @@ class Other:
         view: in which it has a seat; 0: it observes, or waits.
         step: the last one that it has committed; -1: none.
         loss: that it has logged last; 0.0: none.
+        address: for control frames from other hosts, which its death is told of; empty: there is none.
     """
 
     peer_id: str
@@ -116,6 +117,7 @@ class Other:
     step: int
     steps_per_s: float
     loss: float = 0.0
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +228,15 @@ class Snapshot:
                 values[name] = kind(**values[name])
             crowd = json.loads(second) if with_crowd else {"members": (), "others": (), "links": ()}
             values["others"] = tuple(
-                Other(peer_id=str(peer_id), view=int(view), step=int(step), steps_per_s=float(rate), loss=float(loss))
-                for peer_id, view, step, rate, loss in crowd["others"]
+                Other(
+                    peer_id=str(peer_id),
+                    view=int(view),
+                    step=int(step),
+                    steps_per_s=float(rate),
+                    loss=float(loss),
+                    address=str(address),
+                )
+                for peer_id, view, step, rate, loss, address in crowd["others"]
             )
             values["links"] = tuple(
                 Link(peer_id=str(peer_id), rtt_us=int(rtt), bytes_per_s=int(rate), sent_bytes=int(sent))

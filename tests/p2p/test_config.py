@@ -43,9 +43,9 @@ def test_what_becomes_of_slow_peers_can_be_said_in_the_environment() -> None:
     }
 
 
-def test_nobody_goes_on_after_the_death_of_all_members_where_some_may_live_on_another_host() -> None:
+def test_who_goes_on_after_the_death_of_all_members_is_asked_for_on_several_hosts_as_on_one() -> None:
     environ = {"SHOAL_SWARM": "pond", "SHOAL_HOME": "/tmp", "SHOAL_ON_ALL_DEAD": "restart"}
     assert PeerConfig.from_environment(environ).for_loop().restarts
     assert not PeerConfig.from_environment({**environ, "SHOAL_ON_ALL_DEAD": "stop"}).for_loop().restarts
     elsewhere = PeerConfig.from_environment(environ, bind="127.0.0.1:0", insecure=True)
-    assert elsewhere.for_loop().tcp is not None and not elsewhere.for_loop().restarts
+    assert elsewhere.for_loop().tcp is not None and elsewhere.for_loop().restarts

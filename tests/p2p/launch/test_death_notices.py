@@ -25,6 +25,8 @@ from p2p.net.one_way import PATIENCE_S
 from p2p.net.tcp import Network, TcpConfig
 from p2p.net.transport import Transport
 from p2p.net.wire import Codec
+from p2p.telemetry.snapshot import Other
+from tests.p2p.telemetry.pages import identity, page, snapshot
 
 DEAD, ELSEWHERE, BESIDE, VOTED_FOR, HIDDEN = (Member(letter * 16, 1) for letter in "abcde")
 CONFIG = TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", 0), secret=bytes(32))
@@ -97,6 +99,22 @@ def test_all_seats_that_cannot_see_the_process_are_told_in_its_name(host: Host) 
     for transport in (told, voted):
         assert received(transport) == [Envelope(DEAD, NO_VIEW, Died(record))]
     assert host.death_notices.close() == ""
+
+
+def test_whom_the_dead_knew_by_its_page_is_told_too(host: Host) -> None:
+    told, contact = host.listener(ELSEWHERE)
+    record = AcceptorRecord(None, Ballot(0, -1), None)
+    host.page.write(record)
+    others = (
+        Other(peer_id=ELSEWHERE.peer_id, view=0, step=7, steps_per_s=1.0, address=contact.remote_control),
+        Other(peer_id=BESIDE.peer_id, view=0, step=7, steps_per_s=1.0, address="tcp://127.0.0.1:1"),
+        Other(peer_id=HIDDEN.peer_id, view=0, step=7, steps_per_s=1.0),
+    )
+    who = identity(DEAD.peer_id)
+    page(host.registry.folder, who).show(snapshot(who, others=others))
+    assert host.death_notices.announce(*ME) == ""
+    assert received(told) == [Envelope(DEAD, NO_VIEW, Died(record))]
+    assert host.death_notices.close() == "", "nobody else was"
 
 
 def test_who_is_not_reached_in_time_is_named_and_given_up(host: Host) -> None:

@@ -8,7 +8,22 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gossip import Core, Envelope, Member, Phase, Policy, Run, RunDescription, Stamp
+from gossip import (
+    NO_VIEW,
+    Claim,
+    Contact,
+    Core,
+    Envelope,
+    Member,
+    Phase,
+    Policy,
+    Run,
+    RunDescription,
+    Seat,
+    Stamp,
+    State,
+    View,
+)
 from gossip import effects as fx
 from gossip import messages as m
 from p2p.config import LoopConfig
@@ -17,7 +32,9 @@ from p2p.host.entry import Entry, Role
 from p2p.loop.neighbours import claim_of
 from p2p.loop.seat_request import RUN_IS_OVER, AllMembersDead, SeatRequest
 from p2p.loop.seeds import Seeds
+from p2p.net.addresses import Endpoint
 from p2p.net.frames import Frames
+from p2p.net.tcp import TcpConfig
 from p2p.net.transport import Transport
 from tests.p2p.host.entries import enter_and_die, registry
 
@@ -41,13 +58,15 @@ class Applicant:
         seeds: tuple[str, ...] = (),
         wait_s: float = 0.0,
         restarts: bool = False,
+        several_hosts: bool = False,
     ) -> None:
         self.now = 100.0
         self.registry = registry(home)
-        remote = (ADDRESS, ADDRESS) if seeds else ("", "")
+        remote = (ADDRESS, ADDRESS) if seeds or several_hosts else ("", "")
+        tcp = TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", 7000)) if several_hosts else None
         census = self.registry.enter(peer_id, 1, remote=remote, founds=founds and not seeds)
         stack.callback(self.registry.leave)
-        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, may_found=founds, restarts=restarts)
+        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, may_found=founds, restarts=restarts, tcp=tcp)
         self.core_config = config.core
         self.core = Core(claim_of(census.own), rng=random.Random(1), config=config.core, now=self.now)
         for entry in census.others:
@@ -71,6 +90,18 @@ class Applicant:
         while self.now < end:
             self.now += 0.1
             self.core.tick(self.now)
+
+    def lives_on(self, until: float) -> None:
+        """Nobody else is heard."""
+        while self.now < until:
+            self.now += 0.25
+            self.core.tick(self.now)
+
+    def hears_of_deaths(self, view: View) -> None:
+        """A launcher says that all members of `view` are dead."""
+        for member in view.members:
+            died = m.Died(m.AcceptorRecord(view, m.Ballot(0, -1), None))
+            self.core.receive(self.now, Envelope(member, NO_VIEW, died))
 
     def has_founded(self) -> bool:
         return self.core.view is not None and self.core.view.members == (self.core.me,)
@@ -277,6 +308,63 @@ def test_where_all_members_died_who_holds_the_newest_state_goes_on_and_the_other
         one.look()
     assert new.look() == [] and new.request.role is Role.JOINER, "it has no state, and asks who goes on"
     assert {each.core.view for each in (one, other, new)} == {None}, "nobody goes on in the lineage of the dead"
+
+
+# Members on several hosts.
+
+LAST = View(b"l" * 16, 3, 1, (Seat(Member(ONE, 1), 1, Contact("", "", 77, 1, "elsewhere")),), b"", Policy.LIVE)
+
+
+def observer(enter: Enter, **given: object) -> Applicant:
+    """It holds the state after step 7, and the only member, on another host, is dead."""
+    other = enter(OTHER, several_hosts=True, seeds=(ELSEWHERE,), **given)
+    other.ask()
+    other.core.state_came(7, bytes(16), LAST.lineage)
+    other.core.loaded(other.now, 7, bytes(16))
+    return other
+
+
+def test_where_all_members_on_several_hosts_are_dead_who_decides_goes_on(enter: Enter) -> None:
+    other = observer(enter, restarts=True)
+    assert other.look() == [], "nothing is known of them"
+    other.hears_of_deaths(LAST)
+    assert other.look() == []
+    other.lives_on(other.now + 1.0)
+    with pytest.raises(AllMembersDead, match="holds the state after step 7"):
+        other.look()
+    assert other.registry._entered().role is other.request.role is Role.FOUNDER and other.look() == []
+
+
+@pytest.mark.parametrize(
+    "given", [{"restarts": False}, {"restarts": True, "founds": False}], ids=["stop", "joins only"]
+)
+def test_who_is_not_to_go_on_ends_at_once(enter: Enter, given: dict[str, bool]) -> None:
+    other = observer(enter, **given)
+    other.hears_of_deaths(LAST)
+    with pytest.raises(RegistryError, match=rf"all members of swarm 'pond' are gone.*{ONE} \(pid 77\)"):
+        other.look()
+
+
+def test_where_who_decides_is_not_heard_the_others_wait_and_then_name_it(enter: Enter) -> None:
+    other = observer(enter, restarts=True)
+    contact = Contact("", "", 78, 1, "elsewhere", ADDRESS, ADDRESS)
+    other.core.meet(other.now, Claim(Member("c" * 16, 1), State.ALIVE, contact))
+    other.hears_of_deaths(LAST)
+    other.lives_on(other.now + other.core_config.heir_s - 1.0)
+    assert other.look() == []
+    other.lives_on(other.now + 2.0)
+    with pytest.raises(RegistryError, match=f"nothing is heard of peer {'c' * 16} of host elsewhere.*after step 7"):
+        other.look()
+
+
+def test_with_several_hosts_a_registry_does_not_say_that_all_members_are_dead(enter: Enter, home: Path) -> None:
+    founder, other = enter(ONE), enter(OTHER, several_hosts=True, restarts=True)
+    other.ask()
+    founder.registry.leave()
+    other.core.meet(other.now, Claim(Member("c" * 16, 1), State.ALIVE, Contact("", "", 78, 1, "elsewhere", ADDRESS)))
+    other.core.receive(other.now, Envelope(Member("c" * 16, 1), LAST.stamp, m.Head(-1, b"", 3, 3)))
+    dead(home, Role.MEMBER)
+    assert other.look() == []
 
 
 def test_who_has_only_heard_how_far_the_members_are_founds_nothing(enter: Enter, home: Path) -> None:

@@ -64,7 +64,7 @@ def test_where_only_peers_of_another_version_are_that_is_said(tmp_path: Path) ->
     path = tmp_path / "pond" / f"{A}.page"
     content = path.read_bytes()
     path.write_bytes(content[:4] + (9).to_bytes(4, "little") + content[8:])
-    with pytest.raises(LaunchError, match="version 9; we read version 3; look with the version of shoal that its peer"):
+    with pytest.raises(LaunchError, match="version 9; we read version 4; look with the version of shoal that its peer"):
         look(tmp_path, "", lambda: 0)
 
 

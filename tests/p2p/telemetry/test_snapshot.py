@@ -11,7 +11,7 @@ from tests.p2p.telemetry.pages import A, B, identity, snapshot
 FULL = snapshot(
     identity(),
     members=((A, 1), (B, 2)),
-    others=(Other(peer_id=B, view=3, step=7, steps_per_s=1.5, loss=0.5),),
+    others=(Other(peer_id=B, view=3, step=7, steps_per_s=1.5, loss=0.5, address="tcp://10.0.0.2:7700"),),
     events=((5, f"{B} is dead"), (6, "ä")),
     dropped={"no link": 3},
     waiting=Waiting(text=f"waits for {B}", peers=(B,)),
