@@ -154,7 +154,7 @@ def _take_proof_of_a_later_view_only(original: Callable[..., list[Effect]]) -> C
         later = None if record is None else record.view
         if self.view is None or later is None or later.number <= self.view.number:
             return original(self, now, member, record)
-        self.next._dead.pop(member, None)
+        self.next.dead.pop(member, None)
         return [*self.consider_view(now, later), *self.next.observe(now, repeat=False)]
 
     return take_proof
