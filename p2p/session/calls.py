@@ -237,13 +237,12 @@ class Calls:
             step.commit()
             return call.value()
         call.wait(0)
-        history = self._session.history
-        if not commit and self._session.may_run_early(call.operation):
+        operation, history = call.operation, self._session.history
+        if not commit and self._session.may_run_early(operation):
             call.keep_apart()
-            outcome = self._session.run_early(call.operation)
-            call.hand_out(history.done + 1, outcome)
+            call.hand_out(history.done + 1, self._session.run_early(operation))
         else:
-            self._session.run_alone(call.operation)
+            self._session.run_alone(operation)
             call.hand_out(history.done)
             history.announce()
         return call.value()
@@ -263,11 +262,11 @@ class Calls:
         """`is_alone`: no other operation of the same size is open, so that memory for its result can be kept."""
         out = asked.out
         device = the_device_of(self._session, tensor, "the tensor")
-        device.check()
         if device is HOST:
             if out is not None and self._session.device_of(out) is not HOST:
                 raise ValueError(f"out is on {out.device}, and the tensor on the CPU: pass both on one device")
-            return OperationCall(tensor, asked, self._buffers.like if is_alone else self._new)
+            return OperationCall(tensor, asked, self._buffers.of if is_alone else self._session.empty)
+        device.check()
         if out is not None and self._session.device_of(out) is not device:
             where = getattr(out, "device", "the CPU")
             raise ValueError(f"out is on {where}, and the tensor on {tensor.device}: pass both on one device")
@@ -280,10 +279,6 @@ class Calls:
         makers = (self._inputs.of, self._buffers.of) if is_alone else (self._session.empty, self._session.empty)
         input, result = (pinned(self._session, device, make) for make in makers)
         return StagedCall(tensor, asked, staged, (input, result))
-
-    def _new(self, array: Array) -> Array:
-        """Memory for a result, while others of the same size are open."""
-        return self._session.empty(array.size, array.dtype)
 
     def barrier(self) -> None:
         """See `Peer.barrier`."""

@@ -51,12 +51,12 @@ class History:
         """A step is committed; it is recorded unless `me` was only fed."""
         share = self._share
         receipt = share.count(commit.receipt)
-        counts = next((each.result.tolist() for each in commit.operations if each.collective.is_counts), None)
-        if counts is not None:
-            share.num_trained += 1
-            self._judge(receipt, counts[TOOK::NUM_COLUMNS], me)
-            if share.is_own:
-                self.own_data.train(share.contributors, share.num_trained)
+        for operation in commit.operations:
+            if operation.collective.is_counts:  # there is one at most
+                share.num_trained += 1
+                self._judge(receipt, operation.result.tolist()[TOOK::NUM_COLUMNS], me)
+                if share.is_own:
+                    self.own_data.train(share.contributors, share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         if commit.view.since(me) is not None:
             if receipt.step > 0:  # step 0 is the start, and has no operation
@@ -102,7 +102,7 @@ class History:
         """Tell the listeners of a view that they have not heard of. Results have been handed out before."""
         view, before = self.view, self._announced
         self._announced = view
-        if view is not None and before is not None and view != before:
+        if view is not before and view is not None and before is not None and view != before:
             for listener in self.listeners:
                 listener(view)
 

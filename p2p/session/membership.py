@@ -382,7 +382,7 @@ class Membership:
 
     def standing_of_state(self) -> Callable[[], None]:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
-        is_certain = not self.trains_model or self.history.done in (self._complete, self._settled)
+        is_certain = not self.replica.trains_model or self.history.done in (self._complete, self._settled)
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
 
     def _pack(self) -> PackedState:

@@ -13,7 +13,7 @@ from collectives.goals import COLLECTIVES
 from ..errors import RootLost
 from ..staging import Staged, flat_of
 from ..step.collective import AllGather, AllReduce, Moved
-from ..step.operation import Operation, Outcome, parts_of
+from ..step.operation import WHOLE_BYTES, Operation, Outcome, parts_of
 from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
 
 Empty = Callable[[int, np.dtype[Any]], Array]
@@ -44,7 +44,9 @@ class Asked:
             raise ValueError(f"algorithm must be one of {', '.join(there_are)}, is {self.algorithm!r}")
 
 
-def part_of(asked: Asked, shape: tuple[int, ...], outcome: Outcome) -> tuple[Array, tuple[int, ...], slice | None]:
+def part_of(
+    asked: Asked, shape: tuple[int, ...], outcome: Outcome | Operation
+) -> tuple[Array, tuple[int, ...], slice | None]:
     """What of a result is this peer's, in one dimension; its shape; and which part of the tensor it is, of a share."""
     result = outcome.result
     if asked.collective.kind != "reduce-scatter":
@@ -57,9 +59,9 @@ def part_of(asked: Asked, shape: tuple[int, ...], outcome: Outcome) -> tuple[Arr
 
 def operations_of(asked: Asked, input: Array, result: Array, shape: tuple[int, ...]) -> list[Operation]:
     """What a call submits: one operation, or, of a long tensor that is replaced as a whole, several in a row."""
-    parts = [slice(0, input.size)] if asked.collective.is_new else parts_of(input.nbytes, input.itemsize)
-    if len(parts) == 1:
+    if input.nbytes <= WHOLE_BYTES or asked.collective.is_new:
         return [Operation(asked.collective, input, result, shape, asked.algorithm)]
+    parts = parts_of(input.nbytes, input.itemsize)
     return [
         Operation(
             asked.collective, input[each], result[each], shape, asked.algorithm, part=f", part {number} of {len(parts)}"
@@ -77,8 +79,8 @@ class OperationCall:
 
     operations: list[Operation]
 
-    def __init__(self, tensor: Any, asked: Asked, like: Callable[[Array], Array]) -> None:
-        """See `Peer`. `like` makes memory for the result."""
+    def __init__(self, tensor: Any, asked: Asked, empty: Empty) -> None:
+        """See `Peer`. `empty` makes memory for the result."""
         is_written = asked.out is None and not asked.collective.is_new
         self._array, self._tensor, self._asked = (as_array if is_written else as_input)(tensor), tensor, asked
         asked.check(self._array.dtype)
@@ -87,7 +89,7 @@ class OperationCall:
         if isinstance(asked.collective, AllGather):
             result = flat  # made in each view
         else:
-            result = like(flat) if asked.out is None else as_result(asked.out, self._array)
+            result = empty(flat.size, flat.dtype) if asked.out is None else as_result(asked.out, self._array)
         self._result = result
         self.operations = operations_of(asked, flat, result, self._array.shape)
         self._value: Any = None
@@ -129,10 +131,10 @@ class OperationCall:
             raise self._lost
         return self._value
 
-    def hand_out(self, step: int, outcome: Outcome | None = None) -> None:
+    def hand_out(self, step: int, outcome: Outcome | Operation | None = None) -> None:
         """The result is there for the script, that of the operation in `step`, or an early one."""
         first = self.operations[0]
-        outcome = outcome or first.outcome
+        outcome = first if outcome is None else outcome
         if outcome.is_void:  # and so are those of further parts: a step commits in one view
             self._lost = RootLost(step, first.describe())
         elif self._asked.collective.is_new:

@@ -3,7 +3,7 @@
 Used by one thread at a time (callers.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from collectives import Array
-from gossip import View
+from gossip import Member, View
 
 from ..config import PeerConfig
 from ..device import Device
@@ -102,9 +102,8 @@ class Session:
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A one-dimensional array of undefined elements, in the arena if there is room."""
-        return self.membership.loop.resources.host_memory.empty(
-            count, dtype
-        )  # of the loop that there is: a peer may come back
+        host_memory = self.membership.loop.resources.host_memory  # of the loop that there is: a peer may come back
+        return host_memory.empty(count, dtype)
 
     def log(self, numbers: dict[str, Any], num_trained: int) -> None:
         """As `Peer.log`. Of a call in the same moment as a step of another thread, one of two records may be lost."""
@@ -151,17 +150,18 @@ class Session:
             self.share.check_is_not_timed()
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
-            self._attempt.begin(what)
-            self.callers.open_step()
-            self.note(BEGUN, self.history.done + 1)
-            if (
-                self.share.is_amid_batch
-            ):  # the state before this step is given to nobody: who lacks it was fed too little
-                withheld = partial(self.membership.loop.state_withheld, self.history.done, FED_WITHIN_S)
-                self.membership.post(withheld)
-            if self._skipped:
-                self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
-                self._skipped = ""
+            self._open_step(what)
+
+    def _open_step(self, what: str) -> None:
+        """As `open_step`, of who is in a call already, and can go on."""
+        self._attempt.begin(what)
+        self.callers.open_step()
+        self.note(BEGUN, self.history.done + 1)
+        if self.share.is_amid_batch:  # the state before this step is given to nobody: who lacks it was fed too little
+            self.membership.post(partial(self.membership.loop.state_withheld, self.history.done, FED_WITHIN_S))
+        if self._skipped:
+            self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
+            self._skipped = ""
 
     def submit(self, operation: Operation, *, is_urgent: bool = True) -> None:
         """Add an operation to the step that is open; the loop's thread runs it.
@@ -186,7 +186,7 @@ class Session:
             self.membership.check_usable()
             self._note_submitted()
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
-            self._await((Commit,), self.membership.next_notice, state_digest)
+            self._await((Commit,), state_digest)
 
     def advance(self, num_inner_steps: int) -> None:
         """So many local steps of the round that is under way are made: told to whoever waits for its end."""
@@ -208,11 +208,11 @@ class Session:
             self.membership.check_usable()
             self._note_submitted()
             self.membership.post(self._closing(state_digest()))
-            arrival = self._await((Commit, StateOffer), self.membership.next_notice, state_digest)
+            arrival = self._await((Commit, StateOffer), state_digest)
             if isinstance(arrival, StateOffer):
                 before = self._attempt.number - 1  # what was submitted last
                 self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, before))
-                self._await((Withdrawn,), self.membership.next_notice)
+                self._await((Withdrawn,))
                 self._offer = arrival
         return self._offer is None
 
@@ -248,7 +248,7 @@ class Session:
             self.membership.check_usable()
             self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, self._attempt.number))
             try:
-                self._await((Withdrawn,), self.membership.next_notice)
+                self._await((Withdrawn,))
             except RemovedFromView as error:
                 self.membership.return_after(error)
                 self.membership.unusable, skipped = None, ""  # the others have gone on without it
@@ -261,9 +261,11 @@ class Session:
     def run_alone(self, operation: Operation) -> None:
         """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
         self.membership.take_seat()
-        self.open_step("an operation waits for the others")
+        self.share.check_is_not_timed()
+        self._open_step("an operation waits for the others")
         self.note(SUBMITTED, self.history.done + 1)
-        self._await((Commit,), self._driven(operation, self._closing(b"")))
+        closing = partial(self.membership.loop.close_step, self._attempt.number, b"")
+        self._await((Commit,), None, (self.membership.standing_of_state(), self._submission(operation), closing))
 
     def replace_replica(self, replica: Replica, operation: Operation) -> None:
         """A step of its own, by which all members agree on another model; who asks for a seat has to have that."""
@@ -283,26 +285,17 @@ class Session:
     def run_early(self, operation: Operation) -> Outcome:
         """Return what came of it when that is complete here. It belongs to the step that is committed next."""
         self.membership.take_seat()
-        self.open_step(EARLY)
+        self.share.check_is_not_timed()
+        self._open_step(EARLY)
         self._attempt.add(operation)
         try:
-            early = self._await((Uncommitted,), self._driven(operation))
+            commands = self.membership.standing_of_state(), self._submission(operation)
+            early = self._await((Uncommitted,), None, commands)
         except BaseException:
             self._attempt.end()
             raise
         assert early.operation is operation
         return early.outcome
-
-    def _driven(self, operation: Operation, *further: Callable[[], None]) -> Callable[..., Notice]:
-        """Takes what the loop says while the calling thread drives it, from the submission of `operation` on."""
-        commands = [self.membership.standing_of_state(), self._submission(operation), *further]
-
-        def take(timeout: float) -> Notice:
-            arrival = self.membership.loop.reactor.call(*commands, timeout_s=timeout)
-            commands.clear()
-            return arrival
-
-        return take
 
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
@@ -326,25 +319,31 @@ class Session:
     def _await(
         self,
         awaited: tuple[type[Awaited], ...],
-        take: Callable[..., Notice],
         state_digest: StateDigest | None = None,
+        commands: Sequence[Callable[[], None]] | None = None,
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1.
 
-        `step_timeout_s` begins anew as long as members that are missing make local steps of a round.
+        `step_timeout_s` begins anew as long as members that are missing make local steps of a round. With `commands`,
+        which are run first, the calling thread drives the loop meanwhile.
         """
         step = self.history.done + 1
         submitted = [] if Uncommitted in awaited else self._attempt.end()
         limit_s = self._step_timeout_s
-        deadline, others = self.membership.loop.now() + limit_s, self.membership.loop.core.inner_steps_of_others()
+        deadline, others = self.membership.loop.now() + limit_s, self._inner_steps_of_others()
         arrival: Notice | None = None
         offer: StateOffer | None = None
         try:
             while not isinstance(arrival, awaited):
                 try:
-                    arrival = take(timeout=max(0.0, deadline - self.membership.loop.now()))
+                    left_s = max(0.0, deadline - self.membership.loop.now())
+                    if commands is None:
+                        arrival = self.membership.next_notice(left_s)
+                    else:
+                        given, commands = commands, ()
+                        arrival = self.membership.loop.reactor.call(*given, timeout_s=left_s)
                 except Empty:
-                    before, others = others, self.membership.loop.core.inner_steps_of_others()
+                    before, others = others, self._inner_steps_of_others()
                     if not any(number > before.get(who, 0) for who, number in others.items()):
                         raise
                     deadline = self.membership.loop.now() + limit_s
@@ -388,6 +387,10 @@ class Session:
         if offer is not None:
             self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival
+
+    def _inner_steps_of_others(self) -> dict[Member, int]:
+        """As of the core; nobody makes any where steps are no rounds."""
+        return {} if self.share.rounds is None else self.membership.loop.core.inner_steps_of_others()
 
     def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:
         """To the loop of this incarnation, which knows of no step."""
