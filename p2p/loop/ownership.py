@@ -5,8 +5,7 @@ moment, since calls come in rows; it comes back when none has come, or when some
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum, auto
 
 STAND_BY_S = 0.005
@@ -33,9 +32,11 @@ SHIELDED = {Drive.NOTHING: Drive.SHIELDED, Drive.WAIT: Drive.TURN}
 
 
 class DriveLock:
-    """Who holds it may touch what belongs to the loop."""
+    """Who holds it may touch what belongs to the loop: the training thread in a `with` block, the loop's by `hold`."""
 
-    def __init__(self) -> None:
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        """Nobody holds it. `interrupt` makes the loop's own thread look up."""
+        self._interrupt = interrupt
         self._held = threading.Lock()
         self._posted = threading.Event()
         self._drive = Drive.NOTHING
@@ -64,7 +65,8 @@ class DriveLock:
 
     def seen(self) -> None:
         """Whoever drives has looked at what was posted."""
-        self._posted.clear()
+        if self._posted.is_set():  # to clear it takes a lock
+            self._posted.clear()
 
     def hold(self) -> threading.Lock:
         """For the loop's own thread, until it is wanted."""
@@ -79,24 +81,27 @@ class DriveLock:
                 self._posted.clear()  # whoever drives next finds it
                 return
 
-    @contextmanager
-    def borrowed(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """For the training thread; `interrupt` makes the loop's own thread look up."""
+    def __enter__(self) -> None:
+        """For the training thread: the loop's own is made to give it up."""
         self._driver, self._drive = threading.get_ident(), Drive.WANTED
         try:
             if not self._held.acquire(blocking=False):
-                interrupt()
+                self._interrupt()
                 self._held.acquire()
             self._drive = Drive.TURN
-            try:
-                yield
-            finally:
-                self._num_calls += 1
-                self._held.release()
-        finally:
-            self._drive = Drive.NOTHING
-            if self._deferred is not None:
-                self._raise_deferred()
+        except BaseException:
+            self._end()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._num_calls += 1
+        self._held.release()
+        self._end()
+
+    def _end(self) -> None:
+        self._drive = Drive.NOTHING
+        if self._deferred is not None:
+            self._raise_deferred()
 
     def begin_wait(self) -> None:
         """Whoever drives only waits now: a signal's handler may raise."""

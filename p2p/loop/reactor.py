@@ -100,12 +100,12 @@ class Reactor:
     def __init__(self, work: Work, inbox: SimpleQueue[Notice], wake: Callable[[], None]) -> None:
         """Nothing runs before `start`. `inbox`: what a call waits for; `wake` makes the poll of the sockets return."""
         self.ended = threading.Event()
-        self.drive_lock = DriveLock()
+        self.drive_lock = DriveLock(wake)
         self._work = work
         self._inbox = inbox
         self._wake = wake
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._stopping = threading.Event()
+        self._is_stopping = False
         self._next_look_out = 0.0
         self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
 
@@ -117,7 +117,7 @@ class Reactor:
 
     def stop(self, *, is_aside: bool = False) -> None:
         """End the thread, and close everything."""
-        self.post(self._stopping.set, is_aside=is_aside)
+        self.post(self._end, is_aside=is_aside)
         self._thread.join(timeout=10.0)
 
     def post(self, command: Callable[[], None], *, is_aside: bool = False, is_urgent: bool = True) -> None:
@@ -151,20 +151,20 @@ class Reactor:
         Raises:
             Empty: nothing within `timeout_s`.
         """
-        with self.drive_lock.borrowed(interrupt=self._wake):
+        with self.drive_lock:
             try:
                 deadline = time.monotonic() + timeout_s
                 state = RunState.IDLE
-                if not self._stopping.is_set():
+                if not self._is_stopping:
                     while not self._commands.empty():  # what was posted before comes first
                         self._commands.get_nowait()()
                     for command in commands:
                         command()
                     state = self._go_on()
-                while self._inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
+                while self._inbox.empty() and time.monotonic() < deadline and not self._is_stopping:
                     self._listen(state, deadline)
                     state = self._go_on()
-                if time.monotonic() >= self._next_look_out and not self._stopping.is_set():
+                if time.monotonic() >= self._next_look_out and not self._is_stopping:
                     self._look(RunState.BUSY)  # others must be heard even if it is done
             except BaseException as error:
                 is_signal = not isinstance(error, Exception)
@@ -183,7 +183,7 @@ class Reactor:
                     self._work.begin()
                 except Exception as error:
                     self._crash(error)
-            while not self._stopping.is_set():
+            while not self._is_stopping:
                 with self.drive_lock.hold():
                     self._drive()
                 self.drive_lock.stand_by()
@@ -198,13 +198,17 @@ class Reactor:
 
     def _drive(self) -> None:
         try:
-            while not (self._stopping.is_set() or self.drive_lock.is_wanted):
+            while not (self._is_stopping or self.drive_lock.is_wanted):
                 self._look(self._go_on())
         except Exception as error:
             self._crash(error)
 
+    def _end(self) -> None:
+        """Drive nothing any more; a command."""
+        self._is_stopping = True
+
     def _crash(self, error: BaseException) -> None:
-        self._stopping.set()
+        self._is_stopping = True
         self._work.crash(error)
 
     # A turn.
