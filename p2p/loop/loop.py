@@ -271,9 +271,11 @@ class Loop:
         if state is RunState.WAITING:
             return state  # nobody else has finished the step
         runner = self.shared() if self.core.has_finished else None
-        if runner is not None and (seen := runner.all_finished()) is not None:
+        if runner is None:
+            return state
+        if (seen := runner.all_finished()) is not None:
             self._carrier.carry_out(self._carrier.see(*seen))
-        return state
+        return RunState.WAITING if runner.announced is not None else state
 
     def take_deaths(self, polled: Polled) -> None:
         """The kernel says whose processes have ended."""

@@ -57,6 +57,7 @@ class SharedRunner:
     Attributes:
         outgoing: as of any runner; nothing is ever sent.
         progress: of all ranks in the view: whom this one waits for.
+        announced: the step that is finished here, until all show that it is.
     """
 
     sends = False
@@ -93,7 +94,7 @@ class SharedRunner:
         self._queue: deque[SharedRun] = deque()
         self._is_open = False
         self._piece_bytes = pieces.first_bytes
-        self._announced: Finished | None = None
+        self.announced: Finished | None = None
         self.is_broken = False
 
     # The operations of a step (`step.runner.Runner`).
@@ -155,7 +156,7 @@ class SharedRunner:
         if self.is_broken:
             return RunState.IDLE
         if not self._queue:
-            is_waiting = self._announced is not None and not self.progress.is_over()
+            is_waiting = self.announced is not None and not self.progress.is_over()
             return RunState.WAITING if is_waiting else RunState.IDLE
         try:
             return self._advance(self._queue[0])
@@ -204,15 +205,15 @@ class SharedRunner:
 
     def announce(self, step: int, digests: bytes) -> None:
         """Show all that `step` is finished here, with these digests, as `Finished` has them."""
-        self._announced = Finished(step, self._in_view.tag, digests)
-        self._exchange.announce(self._announced)
+        self.announced = Finished(step, self._in_view.tag, digests)
+        self._exchange.announce(self.announced)
 
     def all_finished(self) -> tuple[bytes, list[tuple[int, bytes]]] | None:
         """The digests that were announced, and what the other ranks show of the same step.
 
         Once, when all show it; without those that are in another view. None: not yet.
         """
-        if (announced := self._announced) is None or not self.progress.is_over():
+        if (announced := self.announced) is None or not self.progress.is_over():
             return None
-        self._announced = None
+        self.announced = None
         return announced.digests, self._exchange.finished(announced.step)
