@@ -84,7 +84,7 @@ class Program:
     def num_chunks(self) -> int:
         return len(self.chunks)
 
-    @property
+    @cached_property
     def lends_results(self) -> bool:
         """Whether ranks read each other's results, which then have to lie in shared memory: they are published, too."""
         return self.num_publishes > 1

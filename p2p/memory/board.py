@@ -149,19 +149,12 @@ class Board:
 
     def finished(self, step: int, tag: int) -> bytes | None:
         """The digests with which the owner finished `step` in the view of this tag, in which it still is."""
-        slot = self._finished_in(step % 2)
-        if slot is None or (slot.step, slot.tag) != (step, tag) or self.tag[0] != tag:
+        words, word = self._words, _FINISHED_WORDS[step % 2]
+        if words[word + 7] != step + 1 or words[word] != tag:
             return None
-        return slot.digests
-
-    def _finished_in(self, parity: int) -> Finished | None:
-        """The step in one of the two slots, unless it is being written."""
-        word = _FINISHED_WORDS[parity]
-        number = self._words[word + 7]
-        tag, digests = self._words[word], bytes(self._page[(word + 1) * 8 : (word + 7) * 8])
-        if number == 0 or self._words[word + 7] != number:
-            return None
-        return Finished(number - 1, tag, digests)
+        digests = bytes(self._page[(word + 1) * 8 : (word + 7) * 8])
+        is_whole = words[word + 7] == step + 1  # else it is being written over
+        return digests if is_whole and self.tag[0] == tag else None
 
 
 def _group_line(group: int) -> int:

@@ -14,6 +14,7 @@ Left out: who allocates regions and when they are free again; members on other h
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,8 @@ from .progress import Progress
 
 _CHUNKS_AT_ONCE: Final = 8
 """Then others should be heard. Some milliseconds for chunks of half a megabyte."""
+
+_RANK: Final = attrgetter("rank")
 
 DigestFunction = Callable[[memoryview], bytes]
 
@@ -137,28 +140,31 @@ class Exchange:
 
     def _write(self, write: Reduce | Copy) -> bool:
         """Begin with one chunk. False: not yet, since the device still writes what may be read or written here."""
-        operands = self._operands
-        where = operands.bounds[write.chunk]
-        match write:
-            case Reduce(chunk, sources, completes):
-                arrays = [(source.rank, operands.read(source, chunk)) for source in sources]
-                into = (operands.result if operands.lent is None else operands.lent)[where]
-            case Copy(chunk, peer):
-                arrays, into, completes = [(peer, operands.lent_result(peer)[where])], operands.result[where], False
-        if self._on_device is not None:
-            mark = self._on_device.begin(arrays, into, completes=completes)
-            if mark is not None:
-                self._under_way.append((mark, write))
-                return True
+        if self._on_device is not None and (mark := self._begin_on(self._on_device, write)) is not None:
+            self._under_way.append((mark, write))
+            return True
         if self._under_way and not self._settle():
             return False
+        operands = self._operands
+        where = operands.bounds[write.chunk]
         if isinstance(write, Reduce):
-            self._reducer([array for _, array in arrays], into, completes=completes)
+            arrays = [operands.read(source, write.chunk) for source in write.sources]
+            self._reducer(arrays, operands.target[where], completes=write.completes)
             self._has_reduced(write)
         else:
-            into[...] = arrays[0][1]
+            operands.result[where] = operands.lent_result(write.peer)[where]
             self._has_copied(write)
         return True
+
+    def _begin_on(self, device: DeviceSum, write: Reduce | Copy) -> Mark | None:
+        """Give one chunk to the device; None: the host has to."""
+        operands = self._operands
+        where = operands.bounds[write.chunk]
+        if isinstance(write, Copy):
+            copied = (write.peer, operands.lent_result(write.peer)[where])
+            return device.begin([copied], operands.result[where], completes=False)
+        arrays = [(source.rank, operands.read(source, write.chunk)) for source in write.sources]
+        return device.begin(arrays, operands.target[where], completes=write.completes)
 
     def _settle(self) -> bool:
         """Whether nothing is under way on the device; what follows from that is done."""
@@ -186,10 +192,10 @@ class Exchange:
     def _has_reduced(self, reduce: Reduce) -> None:
         operands, chunk = self._operands, reduce.chunk
         where = operands.bounds[chunk]
-        operands.check_tags([source.rank for source in reduce.sources])
+        operands.check_tags(map(_RANK, reduce.sources))
         if not reduce.completes:
             return
-        result = (operands.result if operands.lent is None else operands.lent)[where]
+        result = operands.target[where]
         self.digests[chunk] = digest = self._digest_of[chunk](result.view(np.uint8).data)
         if operands.lent is not None:
             if operands.lent is not operands.result:

@@ -5,7 +5,7 @@ after its lender's progress, and before its tag: while the tag is that of the vi
 Behind the board lie the digests of the chunks of the result that is lent, as far as their owner has reduced them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -81,6 +81,7 @@ class Operands:
     Attributes:
         result: of this rank.
         lent: the own result as others see it, partial sums too; None if the program lends none.
+        target: where sums are written: what is lent, if that is.
         bounds: of the chunks in a result.
         input_bounds: of the chunks in an input.
     """
@@ -98,6 +99,7 @@ class Operands:
         assert result is not None, "the result has to go somewhere"
         assert self.lent is not None or not program.lends_results, "others copy from the result: lend it"
         self.result: Array = result
+        self.target: Array = result if self.lent is None else self.lent
         if mine.places is None:
             self.bounds = self.input_bounds = chunk_bounds(result.size, program.chunks)
         else:
@@ -152,7 +154,7 @@ class Operands:
         table = self._memories[self._in_view.rank].array(TABLE, np.uint8)
         table[_digest_place(chunk)] = np.frombuffer(digest, np.uint8)
 
-    def check_tags(self, ranks: Sequence[int]) -> None:
+    def check_tags(self, ranks: Iterable[int]) -> None:
         """After a read of the memory of `ranks`: whether it was still lent.
 
         Raises:

@@ -5,6 +5,7 @@ says on its board what it waits for (`doze`), looks once more, and sleeps until 
 rings for who sleeps, if it is the last one waited for.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -32,6 +33,8 @@ class Progress:
         own = boards[in_view.rank]
         self._counts = [board.progress(in_view.group) for board in boards]
         self._own, self._ring = self._counts[in_view.rank], ring
+        self._fences = threading.Lock()
+        """Nobody else's: to take it is a `fence`, and to release it is another one."""
         self._sleeping, self._sleeps_for = own.sleeping(in_view.group), own.awaited(in_view.group)
         self._sleepers = [
             (rank, board.sleeping(in_view.group), board.awaited(in_view.group))
@@ -45,10 +48,9 @@ class Progress:
 
     def publish(self) -> None:
         """Show that this rank has come one further, and ring for who waits for that."""
-        fence()  # a large copy may have been made with stores that the processor does not keep in order
-        self.published += 1
-        self._own[0] = self.published
-        fence()
+        with self._fences:  # a large copy may have been made with stores that the processor does not keep in order
+            self.published += 1
+            self._own[0] = self.published
         for rank, sleeping, awaited in self._sleepers:
             if 0 < (target := sleeping[0]) <= self.published and self._is_last(awaited[0], target):
                 self._ring(rank)

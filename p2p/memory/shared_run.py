@@ -48,6 +48,7 @@ class SharedRun:
     Attributes:
         done: the result is complete.
         fingerprint: what all ranks must have in common; 16 bytes.
+        is_raw: what this rank adds is its input as it is.
         digest_of: digests each chunk of the next piece, if not each for itself: of a gather, whose chunks are the
             inputs of the ranks, together with the pieces before.
     """
@@ -77,7 +78,7 @@ class SharedRun:
         self.fingerprint = fingerprint
         self.done = False
         self.checked = checked
-        self._program_of, self._weight = program_of, weight
+        self._program_of, self._weight, self.is_raw = program_of, weight, weight is None
         self.reduction, self.dtype = reduction, input.dtype
         self._raw, self.input, self.result = input, carried(input), carried(result)
         self._start = self._stop = 0
@@ -106,11 +107,6 @@ class SharedRun:
             slot.fill(0)  # not 0 x input, which may be NaN
         else:
             scale(self._raw[of_input], self._weight, slot.view(self._raw.dtype))
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether what this rank adds is its input as it is."""
-        return self._weight is None
 
     def end_piece(self, digests: Sequence[bytes]) -> None:
         """The piece is complete, with these digests of its chunks."""
