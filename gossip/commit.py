@@ -57,6 +57,7 @@ class StepMachine:
         self._me = me
         self.phase = Phase.JOINING
         self.view: View | None = None
+        self._others: tuple[Member, ...] = ()
         self.seated = False
         self.done = NOTHING_DONE
         self.digest = b""
@@ -101,6 +102,7 @@ class StepMachine:
         self.finish = None if self.parting.is_void else self.finish
         self.parting.install(self.view, view, self.done + 1, self._progress)
         before, self.view, self.phase = self.view, view, Phase.INSTALLING
+        self._others = tuple(member for member in view.members if member != self._me)
         if before is not None and (finish := self.finish) and (reason := self.why_contradicted(finish.state_digest)):
             self._giving_up.give_up(finish.step, before.number, Cause.DIVERGED, reason)
         self._ready, self._progress, self._target, self._called = {}, {}, None, {}
@@ -306,9 +308,7 @@ class StepMachine:
 
     def possibly_seated(self) -> list[Member]:
         """Other members that have the state, or have not said whether they do."""
-        assert self.view is not None
-        others = [member for member in self.view.members if member != self._me]
-        return [member for member in others if member not in self._ready or self._ready[member].seated]
+        return [member for member in self._others if member not in self._ready or self._ready[member].seated]
 
     def is_seated(self, member: Member) -> bool:
         """Whether `member` of the installed view has completed a barrier, as it has said or as this one has seen."""
@@ -318,8 +318,7 @@ class StepMachine:
         """Step and number of operations that all members have submitted, and that are not complete here."""
         if self.phase is not Phase.ACTIVE or self.finish is not None or self.complete >= self.submitted:
             return None
-        assert self.view is not None
-        others = [self.num_submitted(member) for member in self.view.members if member != self._me]
+        others = [self.num_submitted(member) for member in self._others]
         is_stuck = all(number is None or number >= self.submitted for number in others)
         return (self.done + 1, self.submitted) if is_stuck else None
 
@@ -345,10 +344,8 @@ class StepMachine:
         if self.phase is not Phase.ACTIVE or self.finish is None or self.parting.is_void:
             return []
         others: dict[Member, Progress] = {}
-        for member in self.view.members:
+        for member in self._others:
             progress = self._progress.get(member)
-            if member == self._me:
-                continue
             if progress is None or not has_finished(progress, self.finish):
                 return []
             others[member] = progress
@@ -387,8 +384,7 @@ class StepMachine:
         return [Committed(finish.agreed, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Abort) -> list[Effect]:
-        assert self.view is not None
-        return [Send(member, body) for member in self.view.members if member != self._me]
+        return [Send(member, body) for member in self._others]
 
 
 def _is_sound(body: Ready | Progress, view: View) -> bool:

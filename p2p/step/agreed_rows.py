@@ -125,7 +125,7 @@ class AgreedRows:
     def choice(self, operation: Operation, view: View) -> str | None:
         """The algorithm for this one in `view`; None: its call says which, it has only one, or its size decides."""
         collective = operation.collective
-        if operation.algorithm is not None or (table := self.table(view)) is None:
+        if operation.algorithm is not None or self.used is None or (table := self.table(view)) is None:
             return None
         if collective.is_broadcast:
             ranks = {member.peer_id: rank for rank, member in enumerate(view.members)}

@@ -5,14 +5,17 @@ A new one is a new class here: the open step and its runners ask a collective, a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import ClassVar, Final
 
 from collectives import Array, Medium, Reduction, Schedule, all_reduce_schedule, choose_algorithm
 from collectives.goal_programs import goal_program
 from collectives.goals import GOALS, default_algorithm, schedule_of
 from collectives.program import Program
 from collectives.programs import all_gather_program, all_reduce_program
+
+_reduction: Final = lru_cache(maxsize=64)(Reduction)
+"""The same object for each operation like it: runners look by it for what carries it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class AllReduce:
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         """What becomes of the inputs. With a `weight` they are multiplied before, so they are only added."""
-        return Reduction("sum" if weight is not None else self.op, world_size)
+        return _reduction("sum" if weight is not None else self.op, world_size)
 
     def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
         """What `rank` sends, receives and reduces, where the ranks are on these hosts."""
@@ -130,7 +133,7 @@ class AllGather:
         return algorithm or default_algorithm("all-gather", num_bytes, world_size)
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
-        return Reduction("sum", world_size)
+        return _reduction("sum", world_size)
 
     def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
         return schedule_of("all-gather", algorithm, rank, len(hosts))
@@ -199,7 +202,7 @@ class Moved:
         return algorithm or default_algorithm(self.kind, num_bytes, world_size, medium)
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
-        return Reduction(self.op, world_size)
+        return _reduction(self.op, world_size)
 
     def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
         return schedule_of(self.kind, algorithm, rank, len(hosts), root)

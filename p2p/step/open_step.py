@@ -194,8 +194,8 @@ class OpenStep:
         while True:
             if run.runner.outgoing:
                 effects += run.take_outgoing()
-            if run.num_complete < run.num_started and run.complete(submission):
-                effects += run.tell_complete(submission)
+            if run.num_complete < run.num_started and run.runner.is_complete(run.num_complete):
+                effects += run.complete(submission)
                 continue
             index = run.num_started
             if index == len(submission.operations) or not run.start(submission):

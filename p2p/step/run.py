@@ -74,19 +74,12 @@ class Run:
         self.runner.start(index, task)
         return True
 
-    def complete(self, submission: Submission) -> bool:
-        """Count the first operation that runs as complete, if it is."""
-        if not self.runner.is_complete(self.num_complete):
-            return False
+    def complete(self, submission: Submission) -> list[Tell]:
+        """The first operation that runs is complete: that is for who wants to hear of it before the commit."""
         operation = submission.operations[self.num_complete]
         if operation.collective.is_counts:
             self.counts = operation.result.reshape(len(self.view.members), -1)[:, :NUM_COUNTED]
         self.num_complete += 1
-        return True
-
-    def tell_complete(self, submission: Submission) -> list[Tell]:
-        """The operation that was completed last, to who wants to hear of it before the commit."""
-        operation = submission.operations[self.num_complete - 1]
         return [Tell(Complete(operation, submission.attempt, self.view))] if operation.completed else []
 
     def take_outgoing(self) -> list[SendSegment]:

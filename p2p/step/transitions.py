@@ -9,6 +9,8 @@ from typing import Final
 class Stage(Enum):
     """How far the open step is."""
 
+    __hash__ = object.__hash__  # Enum has one in Python, and each step looks for what follows four times
+
     EMPTY = auto()
     """Nothing is submitted of it."""
     OPEN = auto()
@@ -23,6 +25,8 @@ class Stage(Enum):
 
 class Event(Enum):
     """What happens to it."""
+
+    __hash__ = object.__hash__
 
     SUBMIT = auto()
     CLOSE = auto()

@@ -39,7 +39,8 @@ def carried_out(view: View, submissions: list[Submission]) -> list[Finish]:
         for rank, run in enumerate(runs):
             for _, _, fingerprint, (peer, transfer, segment, payload) in run.take_outgoing():
                 runs[peer].runner.receive(0, Segment(0, rank, transfer, segment, fingerprint, bytes(payload)))
-    assert all(run.complete(submission) for run, submission in zip(runs, submissions, strict=True))
+    assert all(run.runner.is_complete(0) for run in runs)
+    assert not any(run.complete(submission) for run, submission in zip(runs, submissions, strict=True))
     return [run.finish(submission) for run, submission in zip(runs, submissions, strict=True)]
 
 
