@@ -22,7 +22,7 @@ from ..errors import DeviceLost, RegistryError, RemoteProtocolError, RemovedFrom
 from ..host.entry import Role
 from ..host.ready_memory import ReadyMemory
 from ..host.registry import Registry
-from ..memory.shared_runner import RunState
+from ..memory.shared_runner import IDLE, WAITING, RunState
 from ..net.frames import ANSWER_CODEC, ChunkQuery, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
 from ..net.parcels import Packer, Replica, Wish
 from ..net.transport import Polled
@@ -260,22 +260,19 @@ class Loop:
             state, effects = self.open_step.advance()
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
-            return RunState.IDLE
+            return IDLE
         except DeviceLost as error:  # nothing of the sum is published
             self.inbox.tell(error)
             self.open_step.stop()
             self.leave()
-            return RunState.IDLE
+            return IDLE
         if effects:
             self._carrier.carry_out(effects)
-        if state is RunState.WAITING:
-            return state  # nobody else has finished the step
-        runner = self.shared() if self.core.has_finished else None
-        if runner is None:
-            return state
+        if state is WAITING or not self.core.has_finished or (runner := self.shared()) is None:
+            return state  # nobody else has finished the step, or whoever has says so in a frame
         if (seen := runner.all_finished()) is not None:
             self._carrier.carry_out(self._carrier.see(*seen))
-        return RunState.WAITING if runner.announced is not None else state
+        return WAITING if runner.announced is not None else state
 
     def take_deaths(self, polled: Polled) -> None:
         """The kernel says whose processes have ended."""

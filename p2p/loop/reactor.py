@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from ..memory.shared_runner import RunState, SharedRunner
+from ..memory.shared_runner import BUSY, IDLE, UNDER_WAY, WAITING, RunState, SharedRunner
 from ..net.transport import Polled
 from ..step.notices import Notice
 from .ownership import DriveLock
@@ -154,7 +154,7 @@ class Reactor:
         with self.drive_lock:
             try:
                 deadline = time.monotonic() + timeout_s
-                state = RunState.IDLE
+                state = IDLE
                 if not self._is_stopping:
                     while not self._commands.empty():  # what was posted before comes first
                         self._commands.get_nowait()()
@@ -165,7 +165,7 @@ class Reactor:
                     self._listen(state, deadline)
                     state = self._go_on()
                 if time.monotonic() >= self._next_look_out and not self._is_stopping:
-                    self._look(RunState.BUSY)  # others must be heard even if it is done
+                    self._look(BUSY)  # others must be heard even if it is done
             except BaseException as error:
                 is_signal = not isinstance(error, Exception)
                 if self.drive_lock.is_busy or not is_signal:  # a handler that does not defer leaves things half done
@@ -216,14 +216,14 @@ class Reactor:
     def _go_on(self) -> RunState:
         """Go on with what runs, for a moment."""
         until = time.monotonic() + LOOK_OUT_S
-        state = RunState.BUSY
-        while state in (RunState.BUSY, RunState.UNDER_WAY) and time.monotonic() < until:
-            if state is RunState.UNDER_WAY:
+        state = BUSY
+        while state in (BUSY, UNDER_WAY) and time.monotonic() < until:
+            if state is UNDER_WAY:
                 os.sched_yield()
             state = self._work.advance()
-            runner = self._work.shared() if state is RunState.WAITING else None
+            runner = self._work.shared() if state is WAITING else None
             if runner is not None and self._spin(runner.progress):
-                state = RunState.BUSY
+                state = BUSY
         return state
 
     def _spin(self, waiting: Waiting) -> bool:
@@ -244,7 +244,7 @@ class Reactor:
         if listening is None:
             self._look(state, limit)
         elif time.monotonic() >= self._next_look_out + (MUCH_DATA_S if listening.is_for_much else 0.0):
-            self._look(RunState.BUSY)
+            self._look(BUSY)
         elif self._spin(listening) or (listening.is_for_much and self._sleep_for_data()):
             self._work.take_data()
         else:
@@ -265,14 +265,14 @@ class Reactor:
         Returns:
             How long it waited, in seconds.
         """
-        if limit < math.inf and state in (RunState.IDLE, RunState.WAITING):
+        if limit < math.inf and state in (IDLE, WAITING):
             self._work.use_wait()
         now = time.monotonic()
         deadline = min(self._work.next_deadline(), limit)
-        runner = self._work.shared() if state is RunState.WAITING else None
-        if state is RunState.BUSY:
+        runner = self._work.shared() if state is WAITING else None
+        if state is BUSY:
             deadline = now
-        elif state is RunState.UNDER_WAY:
+        elif state is UNDER_WAY:
             deadline = min(deadline, now + DEVICE_LOOK_S)
         elif runner is not None:  # the others know then that they have to ring
             deadline = min(deadline, now + NET_S) if runner.progress.doze() else now

@@ -38,6 +38,10 @@ class RunState(Enum):
     """A device of this peer has to: look again soon."""
 
 
+IDLE, BUSY, WAITING, UNDER_WAY = RunState
+"""Asked for some thirty times for each operation: an enum looks its members up slowly."""
+
+
 class SharedTask(Protocol):
     """What is needed of an operation to carry it out; as `step.operation.Task`."""
 
@@ -154,10 +158,10 @@ class SharedRunner:
             DeviceLost: the own device has failed; nothing more runs.
         """
         if self.is_broken:
-            return RunState.IDLE
+            return IDLE
         if not self._queue:
             is_waiting = self.announced is not None and not self.progress.is_over()
-            return RunState.WAITING if is_waiting else RunState.IDLE
+            return WAITING if is_waiting else IDLE
         try:
             return self._advance(self._queue[0])
         except BaseException:
@@ -169,14 +173,14 @@ class SharedRunner:
             self._begin(run)
         if not self._exchange.advance():
             if not self.progress.is_over():
-                return RunState.WAITING
-            return RunState.UNDER_WAY if self._exchange.is_under_way else RunState.BUSY
+                return WAITING
+            return UNDER_WAY if self._exchange.is_under_way else BUSY
         self._is_open = False
         run.end_piece(self._exchange.digests)
         if run.done:
             self._queue.popleft()
         self._piece_bytes = self._pieces.first_bytes if run.done else self._exchange.ahead_bytes()
-        return RunState.BUSY
+        return BUSY
 
     def _begin(self, run: SharedRun) -> None:
         program, of_input, result, places = run.piece(self._piece_bytes)

@@ -21,7 +21,7 @@ from gossip.progress import Finish as Finished
 
 from ..errors import OperationMismatch, RemoteProtocolError, ShoalError
 from ..memory.operands import Differs, Interrupted
-from ..memory.shared_runner import RunState
+from ..memory.shared_runner import BUSY, IDLE, RunState
 from ..net.frames import Segment
 from ..net.parcels import StepRecord
 from .agreed_rows import AgreedRows
@@ -35,6 +35,10 @@ from .run import Run
 from .runner import Runner
 from .submission import Submission
 from .transitions import TRANSITIONS, Event, Stage
+
+CLOSED, VOID = Stage.CLOSED, Stage.VOID
+SUBMIT, CLOSE, COMPLETE, COMMIT = Event.SUBMIT, Event.CLOSE, Event.COMPLETE, Event.COMMIT
+"""Of each step: an enum looks its members up slowly."""
 
 
 class OpenStep:
@@ -75,9 +79,9 @@ class OpenStep:
         """Add `operation` to `step`, which is opened by its first one."""
         if attempt <= self._over:
             return []
-        if self.stage is Stage.VOID:  # before anything of it is sent: the others are at their next call
+        if self.stage is VOID:  # before anything of it is sent: the others are at their next call
             return self._tell(attempt) if self.submission is None else []
-        self._move(Event.SUBMIT)
+        self._move(SUBMIT)
         if self.submission is None:
             self.submission = Submission(step, attempt, self.agreed)
         self.submission.add(operation, self._segment_bytes)
@@ -85,9 +89,9 @@ class OpenStep:
 
     def close(self, attempt: int, state_digest: bytes, took_us: int = 0) -> list[StepEffect]:
         """Nothing more is submitted for the open step, computed with parameters of this digest, in `took_us` here."""
-        if attempt <= self._over or self.stage is Stage.VOID:
+        if attempt <= self._over or self.stage is VOID:
             return []
-        self._move(Event.CLOSE)
+        self._move(CLOSE)
         assert self.submission is not None
         self.submission.close(state_digest, self._segment_bytes)
         if self.submission.is_training:
@@ -98,7 +102,7 @@ class OpenStep:
         """Take back what was submitted. The others start the step over, if they were sent anything of it."""
         if attempt <= self._over:
             return []
-        if self.stage is Stage.VOID:  # the script hears of that instead: now, or when the next view is installed
+        if self.stage is VOID:  # the script hears of that instead: now, or when the next view is installed
             return self._tell(attempt) if self.submission is None else []
         self._move(Event.WITHDRAW)
         submission, self.submission, self._over = self.submission, None, attempt
@@ -112,7 +116,7 @@ class OpenStep:
 
     def void(self, step: int, reason: str) -> list[StepEffect]:
         """The script has withdrawn from `step` and goes on without it, so nobody else may go on with it."""
-        if self.stage is Stage.VOID:  # as the others found, too; this script knows already
+        if self.stage is VOID:  # as the others found, too; this script knows already
             self._move(Event.TELL)
             return []
         if self._view is None:
@@ -177,18 +181,18 @@ class OpenStep:
         """
         run = self.run
         if run is None:
-            return RunState.IDLE, []
+            return IDLE, []
         try:
             state = run.runner.advance()
         except (Interrupted, Differs) as error:  # the next view is on its way, or somebody calls something else
-            return RunState.IDLE, self._object(run.num_complete) if isinstance(error, Differs) else []
-        return state, self._go_on() if state is RunState.BUSY or run.runner.outgoing else []
+            return IDLE, self._object(run.num_complete) if isinstance(error, Differs) else []
+        return state, self._go_on() if state is BUSY or run.runner.outgoing else []
 
     def _go_on(self) -> list[StepEffect]:
         """Send what is to be sent, start what may start, and say what is complete; unless the step is given up."""
         effects = self._compare() if self._mismatches.heard else []
         run, submission = self.run, self.submission
-        if self.stage is Stage.VOID or run is None or submission is None:
+        if self.stage is VOID or run is None or submission is None:
             return effects
         run.has_got_on = True
         while True:
@@ -207,9 +211,9 @@ class OpenStep:
                     self.num_refused += 1
         if submission.is_wanted_early:
             effects += run.offer(submission)
-        if self.stage is Stage.CLOSED and run.num_complete == len(submission.operations):
+        if self.stage is CLOSED and run.num_complete == len(submission.operations):
             assert submission.step == self.done + 1, f"step {submission.step} after {self.done}"
-            self._move(Event.COMPLETE)
+            self._move(COMPLETE)
             effects.append(run.finish(submission))
         return effects
 
@@ -253,7 +257,7 @@ class OpenStep:
         return self._commit(submission, view, receipt)
 
     def _commit(self, submission: Submission, view: View, receipt: Receipt) -> Commit:
-        self._move(Event.COMMIT)
+        self._move(COMMIT)
         if submission.is_training:
             self.agreed.committed(receipt.step, view, submission.operations)
         self.submission, self.done, self._over = None, receipt.step, submission.attempt
@@ -284,7 +288,7 @@ class OpenStep:
         """
         step = record.finish.step
         submission = self.submission or Submission(step, self._over, self.agreed)
-        if record.fingerprints and (submission.step, self.stage) != (step, Stage.CLOSED):
+        if record.fingerprints and (submission.step, self.stage) != (step, CLOSED):
             return None
         submission.take_over(record, results)
         receipt = write_receipt(record.finish, record.view, submission.counts, record.algorithms)
@@ -294,7 +298,7 @@ class OpenStep:
 
     def aborted(self, given_up: GivenUp) -> list[StepEffect]:
         """The barrier of the installed view says that the step came to nothing."""
-        if self.stage is Stage.VOID:
+        if self.stage is VOID:
             return []
         self._give_up(error_of(given_up))
         return self.left()
@@ -310,7 +314,7 @@ class OpenStep:
         Who stays waits for those who go to say so.
         """
         submission, view = self.submission, self._view
-        if self._is_barred or self.stage is Stage.VOID or submission is None or view is None:
+        if self._is_barred or self.stage is VOID or submission is None or view is None:
             return []
         told: list[StepEffect] = [*self._mismatches.say(submission, view)]
         if (found := self._mismatches.judge(view, submission.step)) is None:
@@ -338,7 +342,7 @@ class OpenStep:
 
     def left(self) -> list[StepEffect]:
         """Nobody can commit the step any more: if it is given up, and the script still waits for it, that is told."""
-        return self._tell(self.submission.attempt) if self.stage is Stage.VOID and self.submission is not None else []
+        return self._tell(self.submission.attempt) if self.stage is VOID and self.submission is not None else []
 
     def stop(self) -> None:
         """Nothing more runs, in no view."""

@@ -12,7 +12,7 @@ import xxhash
 
 from collectives import Awaited, MessageRun, Outgoing
 
-from ..memory.shared_runner import RunState
+from ..memory.shared_runner import IDLE, RunState
 from ..net.frames import Segment
 from .operation import Task
 
@@ -100,7 +100,7 @@ class MessageRunner:
         """Digest what is complete: what others wait for was sent before."""
         for run in self._running:
             run.digest_chunks()
-        return RunState.IDLE
+        return IDLE
 
     def is_complete(self, index: int) -> bool:
         return self._running[index].done
