@@ -148,7 +148,7 @@ class Exchange:
         operands = self._operands
         where = operands.bounds[write.chunk]
         if isinstance(write, Reduce):
-            arrays = [operands.read(source, write.chunk) for source in write.sources]
+            arrays = operands.read(write.sources, write.chunk)
             self._reducer(arrays, operands.target[where], completes=write.completes)
             self._has_reduced(write)
         else:
@@ -163,8 +163,9 @@ class Exchange:
         if isinstance(write, Copy):
             copied = (write.peer, operands.lent_result(write.peer)[where])
             return device.begin([copied], operands.result[where], completes=False)
-        arrays = [(source.rank, operands.read(source, write.chunk)) for source in write.sources]
-        return device.begin(arrays, operands.target[where], completes=write.completes)
+        arrays = operands.read(write.sources, write.chunk)
+        summands = [*zip(map(_RANK, write.sources), arrays, strict=True)]
+        return device.begin(summands, operands.target[where], completes=write.completes)
 
     def _settle(self) -> bool:
         """Whether nothing is under way on the device; what follows from that is done."""

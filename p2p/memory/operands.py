@@ -108,11 +108,15 @@ class Operands:
         assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
         own.board.lend(in_view.group, turn, Lent(mine.fingerprint, *mine.input, *(region or (0, 0)), mine.ahead_bytes))
 
-    def read(self, source: Source, chunk: int) -> Array:
-        """What is to be added up, of a rank that has published it."""
-        if source.is_result:
-            return self.lent_result(source.rank)[self.bounds[chunk]]
-        return self.input(source.rank)[self.input_bounds[chunk]]
+    def read(self, sources: Iterable[Source], chunk: int) -> list[Array]:
+        """What is to be added up, of ranks that have published it."""
+        arrays: list[Array] = []
+        for rank, is_result in sources:
+            if is_result:
+                arrays.append(self.lent_result(rank)[self.bounds[chunk]])
+            else:
+                arrays.append(self.input(rank)[self.input_bounds[chunk]])
+        return arrays
 
     def input(self, rank: int) -> Array:
         """The whole input of `rank`, which has published that it lends it."""

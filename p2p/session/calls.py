@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,6 +37,9 @@ IN_BLOCK = (
     "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
     "leave `async_op` and `commit` out"
 )
+
+_all_reduce: Final = lru_cache(maxsize=16)(AllReduce)
+"""The same object for each call with the same `op`: what it is in words is looked up by it."""
 
 
 class ScriptStep:
@@ -169,7 +173,7 @@ class Calls:
     ) -> Handle | None:
         """See `Peer.all_reduce`."""
         with self._session.callers.call("peer.all_reduce"):
-            handle: Handle | None = self._run(tensor, Asked(AllReduce(op), algorithm, out), async_op, commit)
+            handle: Handle | None = self._run(tensor, Asked(_all_reduce(op), algorithm, out), async_op, commit)
             return handle if async_op else None
 
     def broadcast(

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ Empty = Callable[[int, np.dtype[Any]], Array]
 """Makes memory for so many elements of a type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What a script calls, apart from its tensor.
 
     Attributes:

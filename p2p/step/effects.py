@@ -22,8 +22,7 @@ class SendSegment(NamedTuple):
     outgoing: Outgoing
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """All operations of the step are complete here: tell the core, then the others."""
 
     step: int

@@ -6,9 +6,10 @@ committed, when it learned of a death) is in its flight recorder, and goes into 
 
 import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from io import FileIO
 from itertools import pairwise
 from operator import attrgetter
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from gossip import View
+from gossip import Member, View
 from gossip.progress import Finish
 
 from ..errors import ShoalError
@@ -223,20 +224,29 @@ def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, a
         counts: `Counts` per rank; None where nobody counted. The samples on the receipt are places in the global batch.
         algorithms: of the operations, without the counts.
     """
-    rows = [NO_SAMPLES] * len(view.members) if counts is None else counts.tolist()
-    contributions = []
-    for member, (first, number, weight) in zip(view.members, rows, strict=True):
-        samples = ((first, number),) if first != UNKNOWN_SAMPLE else ()
-        contributions.append(Contribution(member.peer_id, member.incarnation, samples, number, weight))
     return Receipt(
         lineage=view.lineage.hex(),
         view_number=view.number,
         step=finish.step,
-        contributions=tuple(contributions),
+        contributions=_of_nobody(view.members) if counts is None else _contributions(view.members, counts.tolist()),
         algorithms=algorithms,
         digest=finish.digest.hex(),
         state_digest=finish.state_digest.hex(),
     )
+
+
+def _contributions(members: Sequence[Member], rows: Sequence[Counts]) -> tuple[Contribution, ...]:
+    made = []
+    for member, (first, number, weight) in zip(members, rows, strict=True):
+        samples = ((first, number),) if first != UNKNOWN_SAMPLE else ()
+        made.append(Contribution(member.peer_id, member.incarnation, samples, number, weight))
+    return tuple(made)
+
+
+@lru_cache(maxsize=16)
+def _of_nobody(members: tuple[Member, ...]) -> tuple[Contribution, ...]:
+    """Where nobody counts samples: the same in each such step of a view."""
+    return _contributions(members, [NO_SAMPLES] * len(members))
 
 
 def counts_of(receipt: Receipt) -> tuple[Counts, ...]:
