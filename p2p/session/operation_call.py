@@ -12,7 +12,7 @@ from collectives.goals import COLLECTIVES
 from ..errors import RootLost
 from ..staging import Staged, flat_of
 from ..step.collective import AllGather, AllReduce, Moved
-from ..step.operation import WHOLE_BYTES, Operation, Outcome, parts_of
+from ..step.operation import Operation, Outcome, parts_of
 from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
 
 Empty = Callable[[int, np.dtype[Any]], Array]
@@ -57,9 +57,9 @@ def part_of(
 
 def operations_of(asked: Asked, input: Array, result: Array, shape: tuple[int, ...]) -> list[Operation]:
     """What a call submits: one operation, or, of a long tensor that is replaced as a whole, several in a row."""
-    if input.nbytes <= WHOLE_BYTES or asked.collective.is_new:
+    parts = [slice(0, input.size)] if asked.collective.is_new else parts_of(input.nbytes, input.itemsize)
+    if len(parts) == 1:
         return [Operation(asked.collective, input, result, shape, asked.algorithm)]
-    parts = parts_of(input.nbytes, input.itemsize)
     return [
         Operation(
             asked.collective, input[each], result[each], shape, asked.algorithm, part=f", part {number} of {len(parts)}"
