@@ -112,6 +112,7 @@ def test_who_holds_the_newest_state_goes_on_and_the_others_join_from_all_hosts(n
     assert [each.step for each in receipts[heir]] == list(range(len(receipts[heir])))
 
 
+@pytest.mark.long
 def test_by_default_all_end_at_once(new_lab: NewLab, tmp_path: Path) -> None:
     pond = Pond(new_lab(3, "delay=1ms"), tmp_path, "stop")
     pond.kill_all_members()
