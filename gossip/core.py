@@ -187,6 +187,10 @@ class Core(Standing):
         """The script cannot load the state after `step` now: it waits for an operation of its own, step done + 1."""
         return [] if self.ended else self._observing.declined(now, step, digest)
 
+    def put_off(self, now: float, step: int, digest: bytes) -> list[Effect] | None:
+        """The script cannot load the state after `step` in the middle of a batch. None: and cannot go on without it."""
+        return [] if self.ended else self._observing.put_off(now, step, digest)
+
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""
         if self.ended:

@@ -151,6 +151,16 @@ class Observing:
         dropped = [] if later is None or later == state else [Drop(step, digest)]
         return [*dropped, *([Apply(*self._applying)] if self._applying is not None else self._go_on())]
 
+    def put_off(self, now: float, step: int, digest: bytes) -> list[Effect] | None:
+        """As `declined`, by a script in the middle of a batch, where it can load none. None: the next step is not here.
+
+        Else it comes to the end of its batch with that, or to the next of its steps.
+        """
+        state, past = self._loading, (self._steps.done + 1, self._steps.digest)
+        is_wanted = state is not None and (state.step, state.digest) == (step, digest) and not self._steps.seated
+        is_here = self._applying is not None or past in self._fed
+        return self.declined(now, step, digest) if is_here or not is_wanted else None
+
     def _misses(self, now: float) -> list[Effect]:
         """What the script waits for has not come since it declined a state, which is behind it in the feeder's stream.
 

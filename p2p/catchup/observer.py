@@ -223,6 +223,14 @@ class Observer:
         self._offered = None
         return [*self._core.declined(now, *offered)]
 
+    def put_off(self, now: float, step: int, digest: bytes, refusal: ShoalError) -> list[Effect]:
+        """The training thread is in the middle of a batch: the state is offered again, or that ends this peer."""
+        effects = self._core.put_off(now, step, digest)
+        if effects is None:
+            return [Tell(refusal)]
+        self._offered = None if self._offered == (step, digest) else self._offered
+        return [*effects]
+
     def drop(self, step: int, digest: bytes) -> None:
         """This state is of no use."""
         self._states.pop((step, digest), None)

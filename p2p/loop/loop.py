@@ -18,7 +18,7 @@ from gossip import messages as m
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import DeviceLost, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
+from ..errors import DeviceLost, JoinRefused, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
 from ..host.entry import Role
 from ..host.ready_memory import ReadyMemory
 from ..host.registry import Registry
@@ -230,6 +230,10 @@ class Loop:
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 
+    def put_off(self, offer: StateOffer, refusal: JoinRefused) -> None:
+        """The state that was offered comes in the middle of a batch: it is offered again, or that ends this peer."""
+        self._carrier.carry_out(self._observer.put_off(self.now(), offer.step, offer.chain, refusal))
+
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""
         self.note(Kind.LEAVES, self.core.done)
@@ -305,19 +309,15 @@ class Loop:
         if now >= self.measuring.next_at:
             self.measuring.look(self.core.view)
         if now >= self._exit_looks.at and self._exit_looks.is_wanted(now, self.open_step.done):
-            self._look_at_processes()
+            members = () if self.core.view is None else self.core.view.members  # does one of this host run no code?
+            for member in self._neighbours.exiting(members):
+                self._carrier.declare_dead(member, "all its threads are exiting", self._neighbours.record_of(member))
         if now >= self._tick_at:  # what has become due meanwhile is dealt with at the next look
             if (progress := self.open_step.progress()) is not None:
                 self.core.submitted(*progress)
             self._carrier.carry_out(self.core.tick(now))
         if effects := self._observer.go_on(now):
             self._carrier.carry_out(effects)
-
-    def _look_at_processes(self) -> None:
-        """Does a member of this host run no code any more?"""
-        members = () if self.core.view is None else self.core.view.members
-        for member in self._neighbours.exiting(members):
-            self._carrier.declare_dead(member, "all its threads are exiting", self._neighbours.record_of(member))
 
     def listening(self) -> Listening | None:
         """For data frames, if a step is open that goes on with these."""

@@ -327,10 +327,13 @@ class Membership:
             open_step: what was submitted for it; it becomes what that is with this state.
 
         Raises:
-            JoinRefused: this peer's script is in the middle of a batch, and the members begin one.
+            JoinRefused: in the middle of a batch. In that of a step the loop says so, unless the next step is here.
         """
-        if self.share.is_amid_batch:
+        if self.share.is_amid_batch and state_digest is None:
             raise JoinRefused(AMID_BATCH)
+        if self.share.is_amid_batch:
+            self.post(partial(self.loop.put_off, offer, JoinRefused(AMID_BATCH)))
+            return
         self.replica.load(offer.state)
         operations = [] if open_step is None else open_step
         for operation in operations:

@@ -146,7 +146,7 @@ def test_r9_who_has_ended_takes_nothing_more() -> None:
     peer.leave(0.5)
     assert peer.fed(4, b"three", b"four") == []
     assert peer.state_came(9, b"nine", LINEAGE) == [Drop(9, b"nine")]
-    assert peer.declined(0.6, 9, b"nine") == []
+    assert peer.declined(0.6, 9, b"nine") == peer.put_off(0.6, 9, b"nine") == []
     assert peer.loaded(0.6, 9, b"nine") == [] and peer.done == 3
 
 

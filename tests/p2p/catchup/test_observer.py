@@ -421,6 +421,28 @@ def test_r9_an_operation_that_was_left_out_is_missed(observer: Newcomer) -> None
     assert observer.missed == [6] and observer.told == []
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_r9_a_state_that_comes_in_the_middle_of_a_batch_is_offered_again_behind_the_next_step_if_that_is_here(
+    observer: Newcomer, is_here: bool
+) -> None:
+    observer.at(5)
+    observer.falls_behind(9)
+    observer.deliver(state(8), *([sums(6, observer)] if is_here else []))
+    offer = observer.told.pop()
+    assert isinstance(offer, StateOffer)
+    observer.submit(6, total())
+    assert observer.told == [], "the state comes first"
+    refusal = JoinRefused("in the middle of a batch")
+    observer.carry_out(observer.observer.put_off(observer.now, offer.step, offer.chain, refusal))
+    if not is_here:
+        assert observer.told == [refusal]
+        return
+    commit, again = observer.told
+    assert isinstance(commit, Commit) and isinstance(again, StateOffer)
+    assert (commit.receipt.step, again.step) == (6, 8)
+    assert observer.load().step == 8 and observer.num_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [(RemovedFromView("elsewhere"), RemovedFromView), (JoinRefused("lr is 1 here"), OperationMismatch), (None, None)],
