@@ -38,12 +38,6 @@ LEAST_BYTES: Final = 64 << 10
 
 SHORTEST_S: Final = 0.2
 LONGEST_S: Final = 1.0
-STRETCH_S: Final = 0.3
-"""Of a line further away: acknowledgements that come late, and then together, are a tenth of it and less."""
-
-MOST_LATE: Final = 1.5
-"""What is acknowledged from one look to the next is taken for no more times the line than this."""
-
 BLOCK_S: Final = 10.0
 NUM_HIGHEST: Final = 3
 """A rate counts that was reached so often in this block of time, and the one before."""
@@ -93,11 +87,10 @@ class High:
 
 
 class Rate:
-    """Of a counter of bytes: what it reaches over a stretch of so many seconds in which it never stands still."""
+    """Of a counter of bytes: what it reaches over a stretch in which it never stands still."""
 
-    def __init__(self, shortest_s: float) -> None:
+    def __init__(self) -> None:
         self.high = High()
-        self._shortest_s = shortest_s
         self._from: tuple[float, int] | None = None
         self._last = 0
 
@@ -105,7 +98,7 @@ class Rate:
         """The counter stands at `total`."""
         if self._from is None or total <= self._last or now - self._from[0] > LONGEST_S:
             self._from = now, total
-        elif total - self._from[1] >= LEAST_BYTES and now - self._from[0] >= self._shortest_s:
+        elif total - self._from[1] >= LEAST_BYTES and now - self._from[0] >= SHORTEST_S:
             since, before = self._from
             self.high.add(now, int((total - before) / (now - since)))
             self._from = now, total
@@ -113,54 +106,34 @@ class Rate:
 
 
 class Line:
-    """What all connections carry together when it is too much: so fast is the narrowest that they have in common.
-
-    From one look to the next up to twice as much can be acknowledged as the line carries, since acknowledgements wait
-    behind what comes the other way. Over a stretch that evens out, so it counts, if there always was more to send.
-    """
+    """What all connections carry together when it is too much: so fast is the narrowest that they have in common."""
 
     def __init__(self) -> None:
-        self._looks, self._stretches = High(), High()
-        self._num_looks = self._num_stretches = 0
+        self._high = High()
+        self._num_rates = 0
         self._at = 0.0
-        self._was_held = False
         self._flows: Mapping[str, Flow] = {}
-        self._begin_stretch()
-
-    def _begin_stretch(self) -> None:
-        self._stretch_s, self._stretch_bytes = 0.0, 0
 
     @property
     def bytes_per_s(self) -> int:
         """0: packets have seldom had to wait."""
-        looked = self._looks.value if self._num_looks >= NUM_HIGHEST else 0
-        return max(self._stretches.value, int(looked / MOST_LATE)) if self._num_stretches >= NUM_HIGHEST else looked
+        return self._high.value if self._num_rates >= NUM_HIGHEST else 0
 
     def explains(self, rate: int) -> bool:
         """Whether nothing but the line was in the way of so many bytes per second, as far as measuring can tell."""
-        return self._num_looks >= NUM_CERTAIN and 100 * rate <= ALIKE_PERCENT * self._looks.value
+        return self._num_rates >= NUM_CERTAIN and 100 * rate <= ALIKE_PERCENT * self._high.value
 
-    def add(self, now: float, flows: Mapping[str, Flow], *, is_held: bool) -> None:
-        """Counters of all connections, and whether there is more to send. What is faster than known always counts."""
+    def add(self, now: float, flows: Mapping[str, Flow]) -> None:
+        """The counters of all connections. A rate without a queue counts if it is higher than what was known."""
         before, took_s, self._flows, self._at = self._flows, now - self._at, flows, now
-        was_held, self._was_held = self._was_held, is_held
         both = [(flow, before[name]) for name, flow in flows.items() if name in before]
         carried = sum(flow.delivered - former.delivered for flow, former in both if flow.delivered > former.delivered)
-        is_queueing = any(flow.is_queueing and former.is_queueing for flow, former in both)
-        if carried >= LEAST_BYTES and (is_queueing or 0 < self.bytes_per_s < carried / took_s):
-            self._looks.add(now, int(carried / took_s))
-            self._num_looks += 1
-        if not (was_held and is_held):
-            self._begin_stretch()
+        if carried < LEAST_BYTES:
             return
-        self._stretch_s += took_s
-        self._stretch_bytes += carried
-        if self._stretch_s >= STRETCH_S:
-            rate = int(self._stretch_bytes / self._stretch_s)
-            if is_queueing or 0 < self.bytes_per_s < rate:
-                self._stretches.add(now, rate)
-                self._num_stretches += 1
-            self._begin_stretch()
+        rate = int(carried / took_s)
+        if any(flow.is_queueing and former.is_queueing for flow, former in both) or 0 < self.bytes_per_s < rate:
+            self._high.add(now, rate)
+            self._num_rates += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +184,7 @@ class Measuring:
         self.medium = config.medium
         transport.pacer.credits.is_on = self.medium is Medium.WAN
         self._segment_bytes = config.operation_segment_bytes
-        self._up = Rate(STRETCH_S if self.medium is Medium.WAN else SHORTEST_S)
-        self._down, self._line = Rate(SHORTEST_S), Line()
+        self._up, self._down, self._line = Rate(), Rate(), Line()
         self._pairs: dict[str, High] = {}
         self._told: dict[str, int] = {}
         self._probes, self._parts = Probes(frames), Parts()
@@ -290,7 +262,7 @@ class Measuring:
             if now >= self._renew_at:
                 self._renew_at = now + RENEW_S
                 self._transport.renew_flows()
-            self._line.add(now, flows, is_held=self._transport.pacer.is_holding)
+            self._line.add(now, flows)
             self._transport.pacer.bytes_per_s = self._line.bytes_per_s
             self._bound(view, flows)
         for peer_id, flow in flows.items():

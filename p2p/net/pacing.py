@@ -59,11 +59,6 @@ class Pacer:
         return self.bytes_per_s > 0 or self.credits.is_on or bool(self._held)
 
     @property
-    def is_holding(self) -> bool:
-        """Whether anything waits."""
-        return bool(self._held)
-
-    @property
     def next_at(self) -> float:
         """When to call `go_on`; infinity: nothing is held."""
         return max(self._free_at, self._look_at) if self._held else math.inf

@@ -1,15 +1,12 @@
 """What follows from the kernel's counters, by hand: rates, probes, and when the others are to know."""
 
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Final
 
 import pytest
 
-from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, LOOK_S, MOST_LATE, NUM_CERTAIN, SHORTEST_S, High, Line, Rate, after
+from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, NUM_CERTAIN, High, Line, Rate, after
 from p2p.loop.probes import FIRST_PORTION, PROBE_BYTES, PROBE_S, SHARE, Probes
 from p2p.net.flows import Flow
-from p2p.net.pacing import HEADROOM
 from tests.gossip.members import A, B, C, D, view_of
 
 
@@ -29,7 +26,7 @@ def test_what_was_reached_three_times_in_two_blocks_of_time_counts() -> None:
 
 
 def test_a_rate_is_of_a_stretch_in_which_something_has_always_come() -> None:
-    rate = Rate(SHORTEST_S)
+    rate = Rate()
     for step in range(3):
         rate.add(10.0 + 0.2 * step, step * LEAST_BYTES)
     assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
@@ -40,7 +37,7 @@ def test_a_rate_is_of_a_stretch_in_which_something_has_always_come() -> None:
 
 
 def test_little_says_nothing_of_a_rate_and_a_counter_that_went_back_begins_anew() -> None:
-    rate = Rate(SHORTEST_S)
+    rate = Rate()
     for step in range(20):
         rate.add(0.2 * step, step * 1000)
     assert rate.high.value == 0
@@ -55,7 +52,7 @@ def test_the_rate_of_a_line_is_what_it_carries_while_packets_wait() -> None:
     def look(now: float, num_bytes: int, *, is_queueing: bool) -> int:
         nonlocal carried
         carried += num_bytes
-        line.add(now, {"b": flow(carried, is_queueing=is_queueing), "c": flow(carried)}, is_held=False)
+        line.add(now, {"b": flow(carried, is_queueing=is_queueing), "c": flow(carried, is_queueing=False)})
         return line.bytes_per_s
 
     for step in range(8):
@@ -76,66 +73,18 @@ def test_a_rate_is_the_lines_once_packets_have_waited_often_enough_at_about_that
     rate = 40 * LEAST_BYTES
     for step in range(2 * NUM_CERTAIN):
         carried += 4 * LEAST_BYTES
-        line.add(step * 0.1, {"b": flow(carried, is_queueing=step >= 5)}, is_held=False)
+        line.add(step * 0.1, {"b": flow(carried, is_queueing=step >= 5)})
         known.append(line.explains(rate))
     assert known.index(True) == 5 + NUM_CERTAIN and all(known[5 + NUM_CERTAIN :]), "a queue at both ends of a stretch"
     assert line.explains(rate // 4) and line.explains(13 * rate // 10) and not line.explains(3 * rate // 2)
-
-
-LINE: Final = 25e6
-"""Bytes per second."""
-
-
-def known_of(looks: Iterable[tuple[float, bool, bool]], line: Line) -> list[int]:
-    """What is known of the line after each: bytes per second carried since the last, does anything wait, is it held."""
-    known, carried, now = [], 0.0, 0.0
-    for rate, is_queueing, is_held in looks:
-        carried += rate * LOOK_S
-        now += LOOK_S
-        line.add(now, {"b": flow(int(carried), is_queueing=is_queueing)}, is_held=is_held)
-        known.append(line.bytes_per_s)
-    return known
-
-
-def test_acknowledgements_that_come_together_make_no_line_faster_than_it_is() -> None:
-    late = [(rate, True, True) for rate in (1.6 * LINE, 0.4 * LINE) * 60]
-    assert known_of(late, Line())[-1] == pytest.approx(LINE, rel=0.1)
-    brief = [(rate, True, step % 4 != 0) for step, (rate, _, _) in enumerate(late)]
-    known = known_of(brief, Line())[-1]
-    assert known == pytest.approx(1.6 * LINE, rel=0.01), "nothing else is known of short transfers"
-
-
-def test_a_stretch_that_something_else_held_up_makes_no_line_slower_than_looks_say() -> None:
-    held_up = [(LINE, True, False)] * NUM_CERTAIN + [(LINE / 8, True, True)] * 60
-    assert known_of(held_up, Line())[-1] >= LINE / MOST_LATE - 1
-
-
-def test_a_stretch_in_which_there_was_no_more_to_send_says_nothing_of_the_line() -> None:
-    by_turns = [(LINE, True, True)] * 5 + [(0.0, True, False)] * 5
-    assert known_of(by_turns * 12, Line())[-1] == pytest.approx(LINE, rel=0.01)
-
-
-def test_a_line_that_was_thought_to_be_slow_is_found_out_although_no_more_is_sent_than_it_was_thought_to_carry() -> (
-    None
-):
-    line = Line()
-
-    def looks() -> Iterator[tuple[float, bool, bool]]:
-        yield from [(LINE / 20, True, True)] * 20
-        assert line.bytes_per_s == pytest.approx(LINE / 20, rel=0.01)
-        for _ in range(400):
-            rate = min(HEADROOM * line.bytes_per_s, LINE)
-            yield rate, rate == LINE, True
-
-    assert known_of(looks(), line)[-1] == pytest.approx(LINE, rel=0.01)
 
 
 def test_a_connection_that_is_opened_anew_says_nothing_of_a_line() -> None:
     line = Line()
     for step in range(8):
         name = "b" if step % 2 else "c"
-        line.add(step * 0.1, {name: flow((1 + step) * 100 * LEAST_BYTES, is_queueing=True)}, is_held=True)
-        line.add(step * 0.1 + 0.05, {}, is_held=True)
+        line.add(step * 0.1, {name: flow((1 + step) * 100 * LEAST_BYTES, is_queueing=True)})
+        line.add(step * 0.1 + 0.05, {})
     assert line.bytes_per_s == 0
 
 
