@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ExperimentError, RemoteProtocolError
 from ..launch.traces import ENDS
 from ..step.receipts import Continued, Receipt, read_continued, read_receipts
-from ..telemetry.records import Record
+from ..telemetry.records import Kind, Record
 from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import TRACES, read_trace, trace_path
@@ -43,6 +44,14 @@ class Track:
     is_whole: bool
     who: Identity | None = None
     continued: Mapping[str, Continued] = field(default_factory=dict)
+
+    def missed(self) -> list[tuple[int, int]]:
+        """From when to when records were overwritten before they were read: the numbers of a half have a gap; ns."""
+        halves: tuple[list[Record], list[Record]] = [], []
+        for record in self.records:
+            halves[Kind.FINISHED <= record.kind < Kind.LOGGED].append(record)
+        pairs = (pair for half in halves for pair in pairwise(half))
+        return [(before.time_ns, after.time_ns) for before, after in pairs if after.number > before.number + 1]
 
     def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
         """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""

@@ -24,7 +24,7 @@ from .usage import growth
 COUNTS: Final = (
     *("steps", "steps_lost", "samples", "samples_twice", "samples_missing", "receipts_unequal"),
     *("events_missed", "peers_failed", "goodput", "step_ms_p50", "accounting_ms_max", "split_error_max"),
-    *("memory_growth_mb_max", "files_growth_max", "steps_unrecorded"),
+    *("memory_growth_mb_max", "files_growth_max", "steps_unrecorded", "records_missed"),
     *("at_step_off_share", "clock_width_ms_max", "clock_off_ms_max"),
 )
 DOS: Final = ("kill", "leave", "pause", "join", "restart_all", "cut", "kill_host")
@@ -87,6 +87,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         "events_missed": sum(is_missed(cost) for each in evaluated for cost in each.costs),
         "peers_failed": sum(len(each.failed) for each in evaluated),
         "steps_unrecorded": sum(len(unrecorded(each.run)) for each in evaluated),
+        "records_missed": sum(each.run.account.num_missed for each in evaluated if each.run.account is not None),
     }
     parts = [each.chain.goodput for each in evaluated]
     if known := [part for part in parts if part is not None]:

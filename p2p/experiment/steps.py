@@ -97,8 +97,8 @@ def splits(run: Run) -> dict[str, Split]:
                 round(fmean(times[index] for times in own.values()) / 1e6, 3) for index in range(1, 5)
             )
             share = round(last[peer_id] / len(own), 3)
-            between = sum(_between_commits(run.tracks[peer_id])) / 1e6
-            error = round(abs(sum(sum(times[2:]) for times in own.values()) / 1e6 - between) / between, 5)
+            between = sum(commit.time_ns - before.time_ns for before, commit in _pairs(run.tracks[peer_id]))
+            error = round(abs(sum(sum(times[2:]) for times in own.values()) - between) / between, 5)
             found[peer_id] = Split(step=step, compute=compute, exchange=exchange, wait=wait, last=share, error=error)
     return found
 
@@ -106,9 +106,9 @@ def splits(run: Run) -> dict[str, Split]:
 def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]]:
     """Of each step: when it was submitted, how long it took, and its three parts, which add up to that; ns."""
     lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
+    begins = {commit.time_ns: before.time_ns for before, commit in _pairs(track)}
     found = {}
     submitted = finished = 0
-    before: Record | None = None
     for record in track.records:
         if record.kind == Kind.SUBMITTED:
             submitted = record.time_ns
@@ -116,33 +116,28 @@ def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]
             finished = record.time_ns
         elif record.kind == Kind.COMMITTED:
             end = record.time_ns
-            if (
-                before is not None
-                and _follows(before, record)
-                and before.time_ns < submitted <= end
-                and record.step in lineages
-            ):
+            begun = begins.get(end, end)
+            if begun < submitted <= end:
                 done = min(max(finished, submitted), end)
-                begun = before.time_ns
                 times = submitted, end - begun, submitted - begun, done - submitted, end - done
                 found[lineages[record.step], record.step] = times
-            before = record
     return found
 
 
-def _follows(before: Record, record: Record) -> bool:
-    """Whether no step lies between two commits of a peer: it was not out, nor given a state."""
-    return record.step == before.step + 1
+def _pairs(track: Track) -> list[tuple[Record, Record]]:
+    """The commit of each step that has a receipt, behind the one before: no step, and no missed record, lies between.
 
-
-def _between_commits(track: Track) -> list[int]:
-    """What each step took that has a receipt, by commits alone; ns."""
+    So this peer was not out in between, nor given a state.
+    """
     known = {receipt.step for receipt in track.receipts}
+    missed = track.missed()
     commits = [record for record in track.records if record.kind == Kind.COMMITTED]
     return [
-        record.time_ns - before.time_ns
-        for before, record in pairwise(commits)
-        if _follows(before, record) and record.step in known
+        (before, commit)
+        for before, commit in pairwise(commits)
+        if commit.step == before.step + 1
+        and commit.step in known
+        and not any(begins < commit.time_ns and before.time_ns < ends for begins, ends in missed)
     ]
 
 

@@ -107,6 +107,17 @@ def test_a_step_of_which_nobody_knows_the_parts_is_seen_and_a_time_without_steps
     assert "split_error_max is 0.33333, expected <= 0.02" in failures([lacking], {})[-1]
 
 
+def test_steps_of_which_records_were_overwritten_before_they_were_read_are_not_held_against_their_parts() -> None:
+    """A busy machine reads a page of short steps too late: nothing was recorded wrongly."""
+    commits = [record(100.0 * step, Kind.COMMITTED, step)._replace(number=step) for step in range(1, 7)]
+    submits = [record(100.0 * step - 50, Kind.SUBMITTED, step)._replace(number=step) for step in (1, 2, 5, 6)]
+    receipts = [receipt(step, [A, B]) for step in range(1, 7)]
+    found = evaluate(run({A: receipts}, {A: sorted([*commits, *submits], key=lambda each: each.time_ns)}))
+    assert found.splits[A].error == 0.0 and found.splits[A].compute == 50.0
+    known = [each._replace(number=0) for each in found.run.tracks[A].records]
+    assert evaluate(run({A: receipts}, {A: known})).splits[A].error == pytest.approx(2 / 5, abs=1e-4)
+
+
 def test_the_parts_of_a_step_add_up_to_it_and_who_submits_last_is_named() -> None:
     def steps(*submitted: float) -> list[Record]:
         found = []
