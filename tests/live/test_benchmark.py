@@ -21,8 +21,11 @@ from tests.live.launches import SHOAL, ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
 
-MOST_CALLS = 230
-"""Of this repository's functions, for an all-reduce of 4 KB between two peers of one host: what adds some says so."""
+MOST_CALLS = 245
+"""Of this repository's functions, for an all-reduce of 4 KB between two peers of one host: what adds some says so.
+
+The fewest of 40 were 228 to 233 in five runs: a peer that sleeps, or has a timer that is due, calls a few more.
+"""
 
 OWN = f"{ROOT}/examples/own_schedule.py:recursive_doubling"
 
