@@ -227,19 +227,25 @@ def _lines_of(
         is_up, is_down = any(said[rank].up_is_line for rank in ranks), any(said[rank].down_is_line for rank in ranks)
         otherwise = max(up, down) if is_up or is_down else fastest
         lines[host] = up if is_up else otherwise, down if is_down else otherwise
-    known = alike([rate for line in lines.values() for rate in line])
+    known = alike([rate for line in lines.values() for rate in line], [row.down for row in said])
     return tuple(known[lines[host][0]] for host in hosts), tuple(known[lines[host][1]] for host in hosts)
 
 
-def alike(rates: Sequence[int]) -> Mapping[int, int]:
-    """What each of these rates is taken for: the highest of those that it may be one with.
+def alike(rates: Sequence[int], received: Sequence[int] = ()) -> Mapping[int, int]:
+    """What each of these rates is taken for: one rate for all that may be one.
 
-    A line is never faster than it is, and is measured slower where a peer waits for a core, or has sent little yet.
+    The highest of them, since a line is never faster than it is, and is measured slower where a peer waits for a core,
+    or has sent little yet; or the highest of them that was `received`. What is sent is known by its acknowledgements,
+    which wait behind what comes the other way, and then come together: a sixth too fast. What comes is counted as it
+    comes.
     """
     found: dict[int, int] = {}
+    top = 0
     for rate in sorted(rates, reverse=True):
-        top = next(reversed(found.values()), rate)
-        found[rate] = top if ALIKE_PERCENT * rate >= 100 * top else rate
+        if not found or ALIKE_PERCENT * rate < 100 * top:
+            top = rate
+        counted = (each for each in received if each <= top <= ALIKE_PERCENT * each // 100)
+        found[rate] = max(counted, default=top)
     return found
 
 

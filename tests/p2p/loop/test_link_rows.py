@@ -145,6 +145,15 @@ def test_lines_that_measuring_cannot_tell_apart_are_one() -> None:
     assert links is not None and links.up == links.down == (3000,) * 3
 
 
+def test_what_has_come_says_how_fast_a_line_is_and_what_was_acknowledged_only_where_nothing_has() -> None:
+    assert alike([28, 25, 13], [24, 23, 9]) == {28: 24, 25: 24, 13: 13}
+    assert alike([28], [29, 19]) == {28: 28}, "faster than the line, or another one"
+    acknowledged = [row(rank, up=up, down=down, rate=1) for rank, (up, down) in enumerate(((2800, 2400), (2500, 2410)))]
+    slow = row(2, up=700, down=620, rate=1)
+    links = links_of(gathered(*acknowledged, slow))
+    assert links is not None and links.up == links.down == (2410, 2410, 620)
+
+
 def floor(said: Row) -> Row:
     """The same, where nobody knows of a line."""
     return replace(said, up_is_line=False, down_is_line=False)
