@@ -199,6 +199,14 @@ def reached_down(rows: Rows) -> Mapping[str, int]:
     return dict(zip(names, _downs(names, rows_of(rows)), strict=True))
 
 
+def own_line(rows: Rows, peer_id: str) -> int:
+    """Bytes per second of the line of that peer's host, as all take it for; 0: nobody of its host knows it."""
+    names, said = [member.peer_id for member in rows.members], rows_of(rows)
+    rank = names.index(peer_id)
+    is_line = any(row.up_is_line for row, host in zip(said, rows.hosts, strict=True) if host == rows.hosts[rank])
+    return _lines_of(names, said, rows.hosts)[0][rank] if is_line else 0
+
+
 def _downs(names: Sequence[str], said: Sequence[Row]) -> list[int]:
     return [
         max([row.down, *(other.to[name].bytes_per_s for other in said if name in other.to)])

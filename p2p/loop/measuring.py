@@ -16,7 +16,7 @@ from collectives.price_table import tabulate
 from gossip import Member, View
 
 from ..config import LoopConfig
-from ..net.credits import LEAST_TOTAL_BYTES, UNKNOWN_BYTES, credit_of
+from ..net.credits import TOTAL_S, UNKNOWN, credit_of
 from ..net.flows import Flow
 from ..net.frames import Frames
 from ..net.transport import Transport
@@ -24,7 +24,7 @@ from ..step.agreed_rows import AgreedRows, Rows, Table, hosts_of
 from ..step.open_step import OpenStep
 from ..telemetry.snapshot import Link
 from .durations import Durations
-from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_row, reached_down
+from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_line, own_row, reached_down
 from .parts import Parts
 from .probes import Probes
 
@@ -51,8 +51,11 @@ NEAR_US: Final = 10_000
 Further away a rate is known to be the line's once packets have had to wait.
 """
 
-TOTAL_S: Final = 0.05
-"""So long the own line may be busy with what waits for it."""
+FASTER: Final = 1.2
+"""So many times what the own line is taken for may be sent, by what was agreed; `HEADROOM` times that, in the end.
+
+What that reaches on a line that has become faster is news (`MOVED`), also where rows were a sixth too high before.
+"""
 
 RENEW_S: Final = 8.0
 """Less than the 10 s after which BBR would stop a connection to measure its round trip."""
@@ -189,6 +192,7 @@ class Measuring:
         self._told: dict[str, int] = {}
         self._probes, self._parts = Probes(frames), Parts()
         self._lines: Mapping[str, int] = {}
+        self._own_line = 0
         self._lines_of: Rows | None = None
         self._sample_at = self._seen_at = self._renew_at = 0.0
         self._message_ns = 0.0
@@ -263,7 +267,6 @@ class Measuring:
                 self._renew_at = now + RENEW_S
                 self._transport.renew_flows()
             self._line.add(now, flows)
-            self._transport.pacer.bytes_per_s = self._line.bytes_per_s
             self._bound(view, flows)
         for peer_id, flow in flows.items():
             if flow.bytes_per_s != self._told.get(peer_id):
@@ -277,19 +280,22 @@ class Measuring:
         """What may be under way to the other members follows from what they have said of their lines."""
         credits, rows = self._transport.pacer.credits, self._agreed.used
         if rows is None or rows.members != view.members:
-            self._lines, self._lines_of = {}, None
+            self._lines, self._own_line, self._lines_of = {}, 0, None
         elif rows is not self._lines_of:
-            self._lines, self._lines_of = reached_down(rows), rows
+            self._lines, self._own_line, self._lines_of = reached_down(rows), own_line(rows, self._me.peer_id), rows
         bounds = {}
         for peer_id, flow in flows.items():
             reached = self._pairs[peer_id].value if peer_id in self._pairs else 0
             bounds[peer_id] = credit_of(max(self._lines.get(peer_id, 0), reached), flow.rtt_us / 1e6)
             if not self._lines.get(peer_id):
-                bounds[peer_id] = max(bounds[peer_id], UNKNOWN_BYTES)
+                bounds[peer_id] = max(bounds[peer_id], UNKNOWN)
         credits.set(bounds)
         longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6
-        rate = self._line.bytes_per_s
-        credits.total_bytes = rate and max(LEAST_TOTAL_BYTES, int(rate * (longest_s + TOTAL_S)))
+        # Acknowledgements that come together say too much of the line, so what was agreed of it bounds that.
+        line, agreed = self._line.bytes_per_s, int(FASTER * self._own_line)
+        rate = min(line, agreed) if agreed else line
+        self._transport.pacer.bytes_per_s = rate
+        credits.total = credit_of(rate, longest_s, TOTAL_S) if rate else None
 
     def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
         """What the row is now, and whether the others should know it."""

@@ -9,19 +9,38 @@ waits until it is sent again.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-UNKNOWN_BYTES: Final = 2 << 20
+
+class Credit(NamedTuple):
+    """What may be under way, in bytes: another frame if it then is not more than `most`, or is less than `least` now.
+
+    `least` fills the way while the frame is handed over, so that frames which are longer than a queue do not leave a
+    line idle for a round trip each.
+    """
+
+    most: int
+    least: int = 0
+
+    def allows(self, num_bytes: int, under_way: int) -> bool:
+        """Whether so many more may follow those; if that is nothing, they may, however many they are."""
+        return under_way <= max(0, self.least, self.most - num_bytes)
+
+
+UNKNOWN: Final = Credit(2 << 20)
 """To a receiver whose line is not known, which what was sent to it before may have been too little to show."""
-
-LEAST_TOTAL_BYTES: Final = 1 << 20
-"""To all together."""
 
 QUEUED_S: Final = 0.035
 """So long the line of a receiver is busy with what may wait for it."""
 
-LEAST_BYTES: Final = 768 << 10
-"""Three segments on a WAN: the next one goes before it is heard that the last but one has arrived."""
+TOTAL_S: Final = 0.05
+"""So long the own line may be busy with what waits for it."""
+
+BUSY_S: Final = 0.01
+"""So long before the line would be idle the next frame goes, however long it is."""
+
+LEAST_BYTES: Final = 64 << 10
+"""May be under way in any case."""
 
 
 @dataclass(slots=True)
@@ -38,12 +57,13 @@ class _Handed:
         return self.num_bytes - self.num_arrived
 
 
-def credit_of(bytes_per_s: int, rtt_s: float) -> int:
-    """Bytes that may be under way to a receiver whose line carries that: more than have room on the way there.
+def credit_of(bytes_per_s: int, rtt_s: float, queued_s: float = QUEUED_S) -> Credit:
+    """What may be under way on a line that carries that: more than has room on the way.
 
     So a line that was thought to be slower is found out.
     """
-    return max(LEAST_BYTES, int(bytes_per_s * (rtt_s + QUEUED_S)))
+    on_the_way = int(bytes_per_s * (rtt_s + BUSY_S))
+    return Credit(max(LEAST_BYTES, int(bytes_per_s * (rtt_s + queued_s))), max(LEAST_BYTES, on_the_way))
 
 
 class Credits:
@@ -51,38 +71,40 @@ class Credits:
 
     Attributes:
         is_on: whether there is a bound at all.
-        total_bytes: to all together; 0: that is not known.
+        total: to all together; None: that is not known.
     """
 
     def __init__(self, acked: Callable[[str], int | None]) -> None:
         """`acked`: bytes that a peer has of what was sent to it; None: the kernel does not say."""
         self.is_on = False
-        self.total_bytes = 0
+        self.total: Credit | None = None
         self._acked = acked
-        self._bytes: Mapping[str, int] = {}
+        self._known: Mapping[str, Credit] = {}
         self._handed: dict[str, _Handed] = {}
 
-    def set(self, bounds: Mapping[str, int]) -> None:
-        """Bytes for each receiver whose line is known."""
-        self._bytes = bounds
+    def set(self, known: Mapping[str, Credit]) -> None:
+        """Those of receivers whose line is known."""
+        self._known = known
 
-    def of(self, peer_id: str) -> int:
-        """Bytes that may be under way to that one."""
-        return self._bytes.get(peer_id, UNKNOWN_BYTES)
+    def of(self, peer_id: str) -> Credit:
+        """What may be under way to that one."""
+        return self._known.get(peer_id, UNKNOWN)
 
     def may_send(self, peer_id: str, num_bytes: int) -> bool:
-        """Whether so many more may follow what is under way; if that is nothing, they may, however many they are.
-
-        The kernel is asked only if what it has said before does not do.
-        """
-        room = self.of(peer_id) - num_bytes
-        handed = self._handed.get(peer_id)
-        if handed is not None and handed.most > room and self.under_way(peer_id) > max(0, room):
+        """Whether so many more may follow what is under way. The kernel is asked only if what it said does not do."""
+        credit, handed = self.of(peer_id), self._handed.get(peer_id)
+        if (
+            handed is not None
+            and not credit.allows(num_bytes, handed.most)
+            and not credit.allows(num_bytes, self.under_way(peer_id))
+        ):
             return False
-        room = self.total_bytes - num_bytes
-        if not self.total_bytes or sum(each.most for each in self._handed.values()) <= room:
-            return True
-        return sum(self.under_way(each) for each in list(self._handed)) <= max(0, room)
+        total = self.total
+        return (
+            total is None
+            or total.allows(num_bytes, sum(each.most for each in self._handed.values()))
+            or total.allows(num_bytes, sum(self.under_way(each) for each in list(self._handed)))
+        )
 
     def under_way(self, peer_id: str) -> int:
         """Bytes that were handed over and have not arrived, as far as the kernel knows."""

@@ -25,10 +25,13 @@ from p2p.loop.link_rows import (
     alike,
     known_slices,
     links_of,
+    own_line,
     own_row,
     reached_down,
     took_of,
 )
+from p2p.loop.measuring import FASTER
+from p2p.net.pacing import HEADROOM
 from p2p.step.agreed_rows import Rows
 from tests.gossip.members import view_of
 
@@ -152,6 +155,22 @@ def test_what_has_come_says_how_fast_a_line_is_and_what_was_acknowledged_only_wh
     slow = row(2, up=700, down=620, rate=1)
     links = links_of(gathered(*acknowledged, slow))
     assert links is not None and links.up == links.down == (2410, 2410, 620)
+
+
+def test_a_peer_paces_by_the_line_that_all_take_its_host_to_have() -> None:
+    said = [row(0, up=2800, down=2400, rate=1), row(1, up=2500, down=2410, rate=1), row(2, up=700, down=620, rate=1)]
+    assert [own_line(gathered(*said), name) for name in NAMES[:3]] == [2410, 2410, 620]
+    rows = gathered(said[0], floor(said[1]), floor(said[2]))
+    assert [own_line(rows, name) for name in NAMES[:3]] == [2410, 0, 0], "nothing is known, so nothing holds it back"
+    rows = replace(rows, hosts=(0, 0, 2))
+    assert [own_line(rows, name) for name in NAMES[:3]] == [2410, 2410, 0]
+
+
+def test_a_line_that_has_become_faster_is_news_though_a_peer_paces_by_what_was_agreed_of_it() -> None:
+    """Its own rate was a sixth too high, since acknowledgements came together, and now is what it sends."""
+    was = [row(rank, up=2800, down=2400, rate=1) for rank in range(3)]
+    paced = int(FASTER * HEADROOM * own_line(gathered(*was), NAMES[0]))
+    assert replace(was[0], up=paced).has_moved(was[0])
 
 
 def floor(said: Row) -> Row:
