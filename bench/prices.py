@@ -1,6 +1,6 @@
 """What a table of prices costs in processor time, and whether prices are right.
 
-    python -m bench.prices [--ranks 2,4,8,9,16,64,1024] [--measured bench/results/wan-2026-11-25.json] [--json FILE]
+    python -m bench.prices [--ranks 2,4,8,9,16,64,1024] [--measured bench/results/wan-2026-11-26.json] [--json FILE]
 
 Tables are of links of a WAN, with a rank on each host, or all on two: at most 100 ms of processor time, in slices of at
 most 1 ms, but for one in a hundred. Formulas are held against the play, where both can be had: within 0.8 to 1.3 with a

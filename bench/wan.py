@@ -95,7 +95,7 @@ PARTS: Final[Mapping[str, Part]] = {
         4,
         "rate=100mbit,delay=20ms,queue=200ms; 0: rate=50mbit; 3: rate=200mbit; 0-1: delay=10ms; 1-3: delay=60ms",
         *("4M", "16M", ("ring", "direct", FOR_RATES, "auto")),
-        num_iters=4,
+        num_iters=8,
     ),
     "small": Part(4, FOUR, "4K", "4K", ("one-shot", "one-shot@early", "auto"), num_iters=100),
     "long": Part(4, FOUR, "32M", "32M", ("ring", "direct", "auto"), num_iters=4),

@@ -94,6 +94,7 @@ class Pond:
         (self.folder / "go").touch()
 
 
+@pytest.mark.long
 def test_who_holds_the_newest_state_goes_on_and_the_others_join_from_all_hosts(new_lab: NewLab, tmp_path: Path) -> None:
     pond = Pond(new_lab(3, "delay=1ms"), tmp_path, "restart")
     pond.kill_all_members()

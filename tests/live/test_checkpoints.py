@@ -77,6 +77,7 @@ def test_sigterm_to_all_leaves_a_checkpoint_of_the_last_step(swarm: Swarm, folde
     ended(list(again.peers), 128 + signal.SIGTERM)
 
 
+@pytest.mark.long
 def test_who_comes_after_the_one_that_died_writes_what_was_due(swarm: Swarm, folder: Path) -> None:
     swarm.leaves_files = True
     words = "epochs=80", "every=500"

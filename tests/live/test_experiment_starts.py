@@ -115,6 +115,7 @@ def test_what_the_fork_server_cannot_import_ends_the_run_with_its_word(tmp_path:
         Conductor(environ, print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
 
 
+@pytest.mark.long
 def test_peers_have_what_was_imported_before_they_were_forked(tmp_path: Path) -> None:
     (tmp_path / "slow_library.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
     text = FILE.format(program='script = "peer_script.py"', start="fork", resident="")

@@ -295,6 +295,7 @@ def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_repl
     check_anchors(peers, receipts, "sign", 40, dense_steps=160)
 
 
+@pytest.mark.long
 def test_who_is_stopped_in_a_dense_step_and_comes_back_when_they_are_over_has_what_all_have(swarm: Swarm) -> None:
     words = "sign", "24", "dense=60"
     peers = [swarm.start(SCRIPT, *words, min_peers=3) for _ in range(3)]

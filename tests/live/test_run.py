@@ -133,6 +133,7 @@ def test_when_one_of_all_cannot_come_the_others_do_not_wait(shoal: Shoal, script
     assert reason in stderr
 
 
+@pytest.mark.long
 def test_who_waits_for_others_says_for_how_many_with_a_launcher_and_without(shoal: Shoal, script: Script) -> None:
     path = script(training())
     run = shoal("-n", "1", "--min-peers", "2", "--swarm", "launched", path)

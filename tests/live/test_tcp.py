@@ -184,6 +184,7 @@ class Stranger:
         assert {line.split()[3] for peer in peers for line in peer.stdout if line.startswith("step")} == {"2"}
 
 
+@pytest.mark.long
 def test_a_seed_that_is_not_for_us_is_named_and_goes_on(new_host: NewHost, key: Path, tmp_path: Path) -> None:
     """All at the same time, since each stranger tries for six seconds."""
     other = tmp_path / "other.key"

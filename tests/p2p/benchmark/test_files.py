@@ -379,6 +379,7 @@ def of_two_minds(seed: int, place: int, *, slower: float = 1.0) -> Report:
     return made
 
 
+@pytest.mark.long
 def test_a_tenth_is_found_over_all_sizes_where_half_of_the_rounds_take_twice_as_long() -> None:
     found = []
     for seed in range(0, 10, 2):
