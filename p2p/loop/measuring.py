@@ -16,7 +16,7 @@ from collectives.price_table import tabulate
 from gossip import Member, View
 
 from ..config import LoopConfig
-from ..net.credits import TOTAL_S, UNKNOWN, credit_of
+from ..net.credits import TOTAL_FLOOR_BYTES, TOTAL_S, UNKNOWN, credit_of
 from ..net.flows import Flow
 from ..net.frames import Frames
 from ..net.transport import Transport
@@ -295,7 +295,7 @@ class Measuring:
         line, agreed = self._line.bytes_per_s, int(FASTER * self._own_line)
         rate = min(line, agreed) if agreed else line
         self._transport.pacer.bytes_per_s = rate
-        credits.total = credit_of(rate, longest_s, TOTAL_S) if rate else None
+        credits.total = credit_of(rate, longest_s, TOTAL_S, TOTAL_FLOOR_BYTES) if rate else None
 
     def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
         """What the row is now, and whether the others should know it."""

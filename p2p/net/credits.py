@@ -39,6 +39,18 @@ TOTAL_S: Final = 0.05
 BUSY_S: Final = 0.01
 """So long before the line would be idle the next frame goes, however long it is."""
 
+FLOOR_BYTES: Final = 768 << 10
+"""May be under way to a receiver, if its line carries that in `FLOOR_S`: three segments on a WAN.
+
+What is heard of arrives behind what comes the other way, so the way holds more than a line carries in a round trip.
+"""
+
+TOTAL_FLOOR_BYTES: Final = 1 << 20
+"""To all together, likewise."""
+
+FLOOR_S: Final = 0.12
+"""And the round trip; longer queues overflow."""
+
 LEAST_BYTES: Final = 64 << 10
 """May be under way in any case."""
 
@@ -57,13 +69,14 @@ class _Handed:
         return self.num_bytes - self.num_arrived
 
 
-def credit_of(bytes_per_s: int, rtt_s: float, queued_s: float = QUEUED_S) -> Credit:
+def credit_of(bytes_per_s: int, rtt_s: float, queued_s: float = QUEUED_S, floor_bytes: int = FLOOR_BYTES) -> Credit:
     """What may be under way on a line that carries that: more than has room on the way.
 
     So a line that was thought to be slower is found out.
     """
-    on_the_way = int(bytes_per_s * (rtt_s + BUSY_S))
-    return Credit(max(LEAST_BYTES, int(bytes_per_s * (rtt_s + queued_s))), max(LEAST_BYTES, on_the_way))
+    floor = min(floor_bytes, bytes_per_s * (rtt_s + FLOOR_S))
+    most = max(LEAST_BYTES, int(max(floor, bytes_per_s * (rtt_s + queued_s))))
+    return Credit(most, max(LEAST_BYTES, int(bytes_per_s * (rtt_s + BUSY_S))))
 
 
 class Credits:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.net.credits import BUSY_S, LEAST_BYTES, QUEUED_S, UNKNOWN, Credit, credit_of
+from p2p.net.credits import BUSY_S, FLOOR_BYTES, FLOOR_S, LEAST_BYTES, QUEUED_S, UNKNOWN, Credit, credit_of
 from p2p.net.pacing import LOOK_S, Pacer
 
 pytestmark = pytest.mark.light
@@ -64,7 +64,11 @@ def test_a_long_way_has_room_for_more_and_an_unknown_one_for_some() -> None:
     far = credit_of(10_000_000, 0.2)
     assert far == (int(10_000_000 * (0.2 + QUEUED_S)), int(10_000_000 * (0.2 + BUSY_S)))
     assert far.most > far.least > 10_000_000 * 0.2, "what has room on the way"
-    assert credit_of(1_000_000, 0.001) == (LEAST_BYTES, LEAST_BYTES)
+    assert credit_of(10_000_000, 0.001).most == FLOOR_BYTES, (
+        "segments of which one is heard of after the next has to go"
+    )
+    assert credit_of(1_250_000, 0.04).most == 1_250_000 * (0.04 + FLOOR_S), "a slow line has no queue for so many"
+    assert credit_of(100_000, 0.001) == (LEAST_BYTES, LEAST_BYTES)
     assert line.credits.of("c") == UNKNOWN
 
 
