@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..errors import ExperimentError, RemoteProtocolError
 from ..launch.traces import ENDS
@@ -24,6 +23,14 @@ from .usage import Usage
 
 ACCOUNT: Final = "run.json"
 RECEIPTS: Final = ".receipts.jsonl"
+
+
+class Gap(NamedTuple):
+    """So many records of a half are missing, between two times; ns."""
+
+    since_ns: int
+    until_ns: int
+    num_records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +52,16 @@ class Track:
     who: Identity | None = None
     continued: Mapping[str, Continued] = field(default_factory=dict)
 
-    def missed(self) -> list[tuple[int, int]]:
-        """From when to when records were overwritten before they were read: the numbers of a half have a gap; ns."""
-        halves: tuple[list[Record], list[Record]] = [], []
+    def missed(self) -> list[Gap]:
+        """Records that were overwritten before they were read: the numbers of a half go on from 1. In order of time."""
+        last, found = [(0, 0), (0, 0)], list[Gap]()
         for record in self.records:
-            halves[Kind.FINISHED <= record.kind < Kind.LOGGED].append(record)
-        pairs = (pair for half in halves for pair in pairwise(half))
-        return [(before.time_ns, after.time_ns) for before, after in pairs if after.number > before.number + 1]
+            half = Kind.FINISHED <= record.kind < Kind.LOGGED
+            number, time_ns = last[half]
+            if (num_records := record.number - number - 1) > 0:
+                found.append(Gap(time_ns, record.time_ns, num_records))
+            last[half] = record.number, record.time_ns
+        return sorted(found)
 
     def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
         """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""
@@ -76,6 +86,11 @@ class Run:
     tracks: dict[str, Track]
     account: Account | None
     clocks: Clocks | None = None
+
+    @property
+    def num_missed(self) -> int:
+        """Records that were overwritten before they were read."""
+        return sum(gap.num_records for track in self.tracks.values() for gap in track.missed())
 
     def receipts(self) -> list[Receipt]:
         """One per step of each lineage, in the order of their commits."""

@@ -86,8 +86,3 @@ class Account:
     environment: dict[str, object]
     usage: tuple[Usage, ...] = ()
     version: int = 1
-
-    @property
-    def num_missed(self) -> int:
-        """Records that were overwritten before they were read."""
-        return sum(process.missed for process in self.processes)

@@ -275,8 +275,8 @@ def _splits(each: Evaluated) -> Iterable[str]:
         times = "".join(f"<td>{value:.2f}</td>" for value in (split.step, split.compute, split.exchange, split.wait))
         yield f'<tr><td class="l">{names.get(peer_id, peer_id[:8])}</td>{times}<td>{split.last:.0%}</td></tr>'
     yield "</table>"
-    if account is not None and account.num_missed:
-        yield f"<p>{account.num_missed:,} records were overwritten before they were read: without those steps.</p>"
+    if num_missed := each.run.num_missed:
+        yield f"<p>{num_missed:,} records were overwritten before they were read: without those steps.</p>"
     slowest, split = max(shown, key=lambda item: item[1].last)
     if len(shown) > 1 and split.last:
         name = names.get(slowest, slowest[:8])

@@ -87,7 +87,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         "events_missed": sum(is_missed(cost) for each in evaluated for cost in each.costs),
         "peers_failed": sum(len(each.failed) for each in evaluated),
         "steps_unrecorded": sum(len(unrecorded(each.run)) for each in evaluated),
-        "records_missed": sum(each.run.account.num_missed for each in evaluated if each.run.account is not None),
+        "records_missed": sum(each.run.num_missed for each in evaluated),
     }
     parts = [each.chain.goodput for each in evaluated]
     if known := [part for part in parts if part is not None]:

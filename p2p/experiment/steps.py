@@ -130,15 +130,14 @@ def _pairs(track: Track) -> list[tuple[Record, Record]]:
     So this peer was not out in between, nor given a state.
     """
     known = {receipt.step for receipt in track.receipts}
-    missed = track.missed()
+    gaps, index, until_ns, found = track.missed(), 0, 0, list[tuple[Record, Record]]()
     commits = [record for record in track.records if record.kind == Kind.COMMITTED]
-    return [
-        (before, commit)
-        for before, commit in pairwise(commits)
-        if commit.step == before.step + 1
-        and commit.step in known
-        and not any(begins < commit.time_ns and before.time_ns < ends for begins, ends in missed)
-    ]
+    for before, commit in pairwise(commits):
+        while index < len(gaps) and gaps[index].since_ns < commit.time_ns:
+            until_ns, index = max(until_ns, gaps[index].until_ns), index + 1
+        if commit.step == before.step + 1 and commit.step in known and until_ns <= before.time_ns:
+            found.append((before, commit))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from ..step.agreed_rows import AgreedRows, Rows, Table, hosts_of
 from ..step.open_step import OpenStep
 from ..telemetry.snapshot import Link
 from .durations import Durations
-from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_line, own_row, reached_down
+from .link_rows import ALIKE_PERCENT, MOST_PEERS, NO_LINES, Pair, Row, known_slices, lines_for, links_of, own_row
 from .parts import Parts
 from .probes import Probes
 
@@ -191,8 +191,7 @@ class Measuring:
         self._pairs: dict[str, High] = {}
         self._told: dict[str, int] = {}
         self._probes, self._parts = Probes(frames), Parts()
-        self._lines: Mapping[str, int] = {}
-        self._own_line = 0
+        self._lines = NO_LINES
         self._lines_of: Rows | None = None
         self._sample_at = self._seen_at = self._renew_at = 0.0
         self._message_ns = 0.0
@@ -280,19 +279,19 @@ class Measuring:
         """What may be under way to the other members follows from what they have said of their lines."""
         credits, rows = self._transport.pacer.credits, self._agreed.used
         if rows is None or rows.members != view.members:
-            self._lines, self._own_line, self._lines_of = {}, 0, None
+            self._lines, self._lines_of = NO_LINES, None
         elif rows is not self._lines_of:
-            self._lines, self._own_line, self._lines_of = reached_down(rows), own_line(rows, self._me.peer_id), rows
+            self._lines, self._lines_of = lines_for(self._me.peer_id, rows), rows
         bounds = {}
         for peer_id, flow in flows.items():
             reached = self._pairs[peer_id].value if peer_id in self._pairs else 0
-            bounds[peer_id] = credit_of(max(self._lines.get(peer_id, 0), reached), flow.rtt_us / 1e6)
-            if not self._lines.get(peer_id):
-                bounds[peer_id] = max(bounds[peer_id], UNKNOWN)
+            down = self._lines.down.get(peer_id, 0)
+            known = credit_of(max(down, reached), flow.rtt_us / 1e6)
+            bounds[peer_id] = known if down else known._replace(most=max(known.most, UNKNOWN.most))
         credits.set(bounds)
         longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6
         # Acknowledgements that come together say too much of the line, so what was agreed of it bounds that.
-        line, agreed = self._line.bytes_per_s, int(FASTER * self._own_line)
+        line, agreed = self._line.bytes_per_s, int(FASTER * self._lines.own)
         rate = min(line, agreed) if agreed else line
         self._transport.pacer.bytes_per_s = rate
         credits.total = credit_of(rate, longest_s, TOTAL_S, TOTAL_FLOOR_BYTES) if rate else None

@@ -24,10 +24,9 @@ from p2p.loop.link_rows import (
     Row,
     alike,
     known_slices,
+    lines_for,
     links_of,
-    own_line,
     own_row,
-    reached_down,
     took_of,
 )
 from p2p.loop.measuring import FASTER
@@ -159,17 +158,25 @@ def test_what_has_come_says_how_fast_a_line_is_and_what_was_acknowledged_only_wh
 
 def test_a_peer_paces_by_the_line_that_all_take_its_host_to_have() -> None:
     said = [row(0, up=2800, down=2400, rate=1), row(1, up=2500, down=2410, rate=1), row(2, up=700, down=620, rate=1)]
-    assert [own_line(gathered(*said), name) for name in NAMES[:3]] == [2410, 2410, 620]
+    assert [lines_for(name, gathered(*said)).own for name in NAMES[:3]] == [2410, 2410, 620]
     rows = gathered(said[0], floor(said[1]), floor(said[2]))
-    assert [own_line(rows, name) for name in NAMES[:3]] == [2410, 0, 0], "nothing is known, so nothing holds it back"
+    assert [lines_for(name, rows).own for name in NAMES[:3]] == [2410, 0, 0], (
+        "nothing is known, so nothing holds it back"
+    )
     rows = replace(rows, hosts=(0, 0, 2))
-    assert [own_line(rows, name) for name in NAMES[:3]] == [2410, 2410, 0]
+    assert [lines_for(name, rows).own for name in NAMES[:3]] == [2410, 2410, 0]
+
+
+def test_who_has_measured_nothing_yet_has_no_line_and_takes_none_from_the_others() -> None:
+    """Rows are gathered when one member wants that, and another one may have come a moment ago."""
+    rows = gathered(row(0, up=2800, down=2400, rate=1), Row(), row(2, up=2500, down=2410, rate=1))
+    assert [lines_for(name, rows).own for name in NAMES[:3]] == [2410, 0, 2410]
 
 
 def test_a_line_that_has_become_faster_is_news_though_a_peer_paces_by_what_was_agreed_of_it() -> None:
     """Its own rate was a sixth too high, since acknowledgements came together, and now is what it sends."""
     was = [row(rank, up=2800, down=2400, rate=1) for rank in range(3)]
-    paced = int(FASTER * HEADROOM * own_line(gathered(*was), NAMES[0]))
+    paced = int(FASTER * HEADROOM * lines_for(NAMES[0], gathered(*was)).own)
     assert replace(was[0], up=paced).has_moved(was[0])
 
 
@@ -237,6 +244,6 @@ def test_a_row_has_the_layout_of_the_protocol() -> None:
 
 def test_what_has_come_to_each_is_its_own_also_where_little_is_measured() -> None:
     """Other than of lines in prices, where one that is not known is taken for the fastest."""
-    found = reached_down(gathered(row(0, rate=9000), Row(), row(2)))
+    found = lines_for(NAMES[0], gathered(row(0, rate=9000), Row(), row(2))).down
     assert list(found) == [*NAMES[:3]] and found[NAMES[0]] == 3000 and found[NAMES[1]] == 9000
-    assert set(reached_down(gathered(Row(), Row())).values()) == {0}
+    assert set(lines_for(NAMES[0], gathered(Row(), Row())).down.values()) == {0}
