@@ -3,7 +3,8 @@
 A joiner that *follows* takes committed steps while it has no seat, and is admitted when it lags by one step, or by a
 fifth of a second, which grows to a second while it asks; waiting until it has everything would never end where steps
 are shorter than the way to it. What it lacks must be on its way, or all would wait for its state. One that does not
-follow is admitted as it is, and the barrier of its view waits for its state.
+follow is admitted as it is, and the barrier of its view waits for its state. So is one that *lags*: it takes longer for
+what it lacks than a state would take (pace.py), and is given that in the barrier, while members have one to give.
 
 A JOIN counts in the view that it names, up to which its sender had no seat for certain, and in the next one. Whoever
 had a seat by it and lost that is two views further: a late JOIN brings nobody back, whatever a member remembers (R8).
@@ -46,14 +47,20 @@ class AdmissionConfig:
     settled_s: float = 5.0
     """Who is removed after so long in its seat is not removed again and again."""
 
+    late_s: float = 4.0
+    """Who lags, and has not loaded the state so long after it was admitted, is removed. That counts as a removal, so it
+    is shorter than `settled_s`. Others are waited for as long, by what their scripts take for what they lack."""
+
     def __post_init__(self) -> None:
         lags = (self.least_lag_s, self.lag_s, self.patience_s)
-        values = (self.lease_s, *lags, self.hold_down_s, self.hold_down_max_s, self.half_life_s, self.settled_s)
+        ends = (self.half_life_s, self.settled_s, self.late_s)
+        values = (self.lease_s, *lags, self.hold_down_s, self.hold_down_max_s, *ends)
         is_ordered = self.least_lag_s <= self.lag_s and self.hold_down_s <= self.hold_down_max_s
-        if not all(0 < value < math.inf for value in values) or not is_ordered:
+        if not all(0 < value < math.inf for value in values) or not is_ordered or self.late_s >= self.settled_s:
             raise ValueError(
-                "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s, half_life_s and settled_s "
-                f"positive and finite, least_lag_s <= lag_s and hold_down_s <= hold_down_max_s, got {values}"
+                "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s, half_life_s, settled_s "
+                "and late_s positive and finite, least_lag_s <= lag_s, hold_down_s <= hold_down_max_s and "
+                f"late_s < settled_s, got {values}"
             )
 
 
@@ -70,6 +77,8 @@ class _Joiner:
     join: Join
     since: float
     """It asked for the first time then."""
+    lags_since: float
+    """It has lagged since then; inf: it does not."""
 
 
 @dataclass(slots=True)
@@ -81,7 +90,11 @@ class _Penalty:
 
 
 class Admission:
-    """The joiners that one member knows of."""
+    """The joiners that one member knows of.
+
+    Attributes:
+        lags_until: somebody lags until then, as far as is known.
+    """
 
     def __init__(self, config: AdmissionConfig) -> None:
         self._config = config
@@ -92,11 +105,15 @@ class Admission:
         self._views: deque[View] = deque(maxlen=MOST_VIEWS)
         self._commits: deque[tuple[float, int]] = deque()
         self._start = NOTHING_DONE
+        self._whole = NOTHING_DONE, -math.inf
+        self.lags_until = -math.inf
 
     def ask(self, now: float, joiner: Member, join: Join) -> None:
         """`joiner` asks, again or for the first time. The order of first asking is the order of admission."""
         known = self._joiners.get(joiner)
-        self._joiners[joiner] = _Joiner(now, join, now if known is None else known.since)
+        lags_since = min(now, math.inf if known is None else known.lags_since) if join.lags else math.inf
+        self._joiners[joiner] = _Joiner(now, join, now if known is None else known.since, lags_since)
+        self.lags_until = now + self._config.lease_s if join.lags else self.lags_until
 
     def forget(self, joiner: Member) -> None:
         self._joiners.pop(joiner, None)
@@ -148,6 +165,10 @@ class Admission:
         while self._commits[0][0] < now - self._config.lag_s:
             self._commits.popleft()
 
+    def is_whole(self, now: float, step: int) -> None:
+        """This member can give the state after `step`, until another one is committed."""
+        self._whole = step, now
+
     def followers(self, now: float) -> list[Member]:
         """Who wants every committed step."""
         self._expire(now)
@@ -156,17 +177,27 @@ class Admission:
     def candidates(self, now: float, done: int, unfed: Collection[Member] = ()) -> list[Member]:
         """Who may have a seat now; `done` is the last step that was committed here.
 
-        What an observer lacks must be on its way: committed in this view, and it is none of the `unfed`.
+        What an observer lacks must be on its way: committed in this view, and it is none of the `unfed`. Who lags needs
+        the state: it is a candidate as a step of the model begins, so that the view is there before that ends, and no
+        operation that follows an update is open. Where others than the first have to propose it, if one began lately.
         """
         self._expire(now)
         found: list[Member] = []
         for member, joiner in self._joiners.items():
             lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
-            needed = done if member in unfed else lacks_from
+            needed = done if member in unfed else max(lacks_from, done - self._most_lacking(now, joiner))
+            if joiner.join.lags:
+                needed = NOTHING_DONE if self._gives(now, joiner, done) else done
             may_enter = self._counts(joiner.join) and now >= self._held_until(now, member.peer_id)
             if may_enter and _is_current(joiner.join, max(needed, min(done, FIRST))):
                 found.append(member)
         return found
+
+    def _gives(self, now: float, joiner: _Joiner, done: int) -> bool:
+        """Whether the state is given to who has a seat."""
+        step, at = self._whole
+        is_long = now - joiner.lags_since >= self._config.lag_s
+        return (step == done and at >= joiner.lags_since) or (is_long and now - at <= self._config.lag_s)
 
     def _counts(self, join: Join) -> bool:
         """Whether `join` asks for a seat in the successor of the installed view."""
@@ -175,10 +206,19 @@ class Admission:
 
     def _oldest(self, now: float, joiner: _Joiner, done: int) -> int:
         """The oldest step that `joiner` may still lack."""
+        since = now - self._patient_s(now, joiner, self._config.lag_s)
+        return next((step for at, step in self._commits if at >= since), done)
+
+    def _most_lacking(self, now: float, joiner: _Joiner) -> int:
+        """So many steps it may lack, by what its own script takes for one: all wait until it has run them."""
+        most_s = self._patient_s(now, joiner, self._config.late_s)
+        return max(1, int(most_s * 1e6 / max(joiner.join.step_us, 1)))
+
+    def _patient_s(self, now: float, joiner: _Joiner, most_s: float) -> float:
+        """Grows from `least_lag_s` to `most_s` while it asks."""
         config = self._config
         patience = min(1.0, (now - joiner.since) / config.patience_s)
-        lag_s = config.least_lag_s + (config.lag_s - config.least_lag_s) * patience
-        return next((step for at, step in self._commits if at >= now - lag_s), done)
+        return config.least_lag_s + max(0.0, most_s - config.least_lag_s) * patience
 
     def joiners(self) -> list[Member]:
         """Who has asked, as far as it is known."""

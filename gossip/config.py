@@ -98,7 +98,7 @@ WAN: Final = CoreConfig(
         quiet_s=12.0,
     ),
     reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, batch_s=9.0, bridge_s=9.0),
-    admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0, settled_s=20.0),
+    admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0, settled_s=20.0, late_s=8.0),
     agreement=AgreementConfig(retry_s=0.8, retry_max_s=8.0, complete_s=2.0),
     beat_s=1.0,
     join_stagger_s=0.8,

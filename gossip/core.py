@@ -7,7 +7,7 @@ the effects that come back, in order. Times are monotonic seconds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from . import messages as m
@@ -161,6 +161,11 @@ class Core(Standing):
         (self._steps.reads.add if is_so else self._steps.reads.discard)(member)
         return self._start_over(now) if self._membership.restarts.share() else []
 
+    def is_whole(self, now: float, step: int) -> list[Effect]:
+        """The host can give the state after `step`, until another one is committed."""
+        self._next.admission.is_whole(now, step)
+        return self._follow_up(now, []) if self.is_lagged(now) else []
+
     # What comes for a peer without a seat.
 
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
@@ -191,12 +196,18 @@ class Core(Standing):
         """The script cannot load the state after `step` in the middle of a batch. None: and cannot go on without it."""
         return [] if self.ended else self._observing.put_off(now, step, digest)
 
+    def waits(self, now: float, fits: Callable[[], bool]) -> list[Effect] | None:
+        """As `Observing.waits`, of the script. None: what is `due` is to be run; else it is held there."""
+        is_held, is_new = (False, False) if self.ended or self.seated else self._observing.waits(now, fits)
+        asks = self._stamped(self._joining.ask()) if is_new else []
+        return asks if is_held else None
+
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""
         if self.ended:
             return []
         self._joining.loaded(step, digest)
-        effects = [*self._steps.loaded(step, digest), *self._observing.loaded(step, digest)]
+        effects = [*self._steps.loaded(step, digest), *self._observing.loaded(now, step, digest)]
         self._status.loaded(self.done)
         return self._follow_up(now, effects)
 

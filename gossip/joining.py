@@ -96,7 +96,8 @@ class Joining:
         return effects
 
     def _join(self, run: RunDescription, member: Member) -> Join:
-        return Join(run, self._observing.follows, *self._from, self.views.number_for(member), self.numerics)
+        seat = self.views.number_for(member), self.numerics
+        return Join(run, self._observing.follows, *self._from, *seat, *self._observing.pace_said())
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
         """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""

@@ -79,6 +79,8 @@ class Join:
         done: the last step that it has taken over; `digest` is of the chain up to it.
         view_number: the latest view, in the receiver's lineage, up to which it knows that it had no seat; 0: none.
         numerics: 8 bytes, its numerics class, for its seat.
+        step_us: what its script takes for a step, in microseconds; 0: not known.
+        lags: it cannot catch up by what it is fed, and its script waits where it can load a state at once.
 
     Raises:
         ValueError: `numerics` has another length.
@@ -90,6 +92,8 @@ class Join:
     digest: bytes = b""
     view_number: int = 0
     numerics: bytes = NO_NUMERICS
+    step_us: int = 0
+    lags: bool = False
 
     def __post_init__(self) -> None:
         if len(self.numerics) != len(NO_NUMERICS):

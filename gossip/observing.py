@@ -8,12 +8,14 @@ Knows steps and digests. Their bytes are kept by the host until it is told to ap
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .commit import StepMachine
 from .config import CoreConfig
-from .effects import Apply, Drop, Effect, Load, Missed, Send
+from .effects import Apply, Drop, Effect, Load, Missed, Removed, Send
 from .messages import Head
+from .pace import Pace
 from .progress import NOTHING_DONE, StateQuery
 from .swim import Swim
 from .view import Member, View
@@ -24,6 +26,9 @@ feeder after an update of its own."""
 
 MOST_ASKED = 20
 """Who has asked so often with a state is too slow for that, and is compared once it has its seat."""
+
+MOST_STEP_US = 1 << 40
+"""Of what is said of a script's step."""
 
 MOST_LAG = 8
 """Who has proven that it keeps step, lacks more steps than that, and does not catch up, asks for the state."""
@@ -63,6 +68,8 @@ class Observing:
         self._asked: dict[Member, None] = {}
         self._coming: tuple[Member, float] | None = None
         self._came_since, self._took_s = -math.inf, 0.0
+        self._asked_since, self._state_s = -math.inf, math.inf
+        self._pace, self._late_at = Pace(config.admission), math.inf
         self._waiting: _State | None = None
         self._loading: _State | None = None
         self._lineage = b""
@@ -81,7 +88,33 @@ class Observing:
         if not self.follows or done == NOTHING_DONE:
             return done, digest
         self._num_asked += 1
-        return (done, digest) if self._is_proven or self._num_asked > MOST_ASKED else (NOTHING_DONE, b"")
+        is_proven = self._is_proven and self._pace.is_known
+        return (done, digest) if is_proven or self._num_asked > MOST_ASKED else (NOTHING_DONE, b"")
+
+    def pace_said(self) -> tuple[int, bool]:
+        """Microseconds of its script's step, and whether it lags, for a JOIN."""
+        return min(int(self._pace.step_s * 1e6), MOST_STEP_US), self._pace.is_held
+
+    def waits(self, now: float, fits: Callable[[], bool]) -> tuple[bool, bool]:
+        """The script waits in a step of its model, and any state `fits` it there. Whether it is held, and since now.
+
+        Not before it was compared with its feeder, nor where it is in the middle of a batch. Who was near when it was
+        admitted has its seat by what it is fed, who was held by the state.
+        """
+        if self._needs[0] == self._steps.done + 1 or not self._is_proven:
+            return False, False
+        if self._steps.view is not None:
+            return self._lags, False
+        was_held = self._pace.is_held
+        newest = max(step for step, _ in self._fed) if self._fed else self._steps.done
+        known = newest if self._head is None else max(newest, self._head[0])
+        is_held = self._pace.waits(now, known - self._steps.done, self._state_s, fits)
+        return is_held, is_held and not was_held
+
+    @property
+    def _lags(self) -> bool:
+        """It was held when it was admitted."""
+        return self._late_at < math.inf
 
     @property
     def due(self) -> tuple[int, bytes] | None:
@@ -126,7 +159,7 @@ class Observing:
             return False
         if self._coming is None or self._coming[0] != source:
             self._came_since = now
-        self._coming, self._took_s = (source, now), now - self._came_since
+        self._coming, self._took_s, self._state_s = (source, now), now - self._came_since, now - self._asked_since
         return True
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
@@ -183,17 +216,23 @@ class Observing:
         self._loading = state
         return [Load(state.step, state.digest)]
 
-    def loaded(self, step: int, digest: bytes) -> list[Effect]:
+    def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` was loaded, or that step was run with what was fed."""
         self.knows_steps |= step > NOTHING_DONE
-        self._num_run += self._applying == (step, digest)
+        is_run = self._applying == (step, digest)
+        self._num_run += is_run
         self._is_proven |= self._num_run >= NUM_PROVING
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
             self._lineage = self._loading.lineage
             self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
             self._least_lag = math.inf, -math.inf
-        return [*self._load(), *self._go_on()]
+        effects = [*self._load(), *self._go_on()]
+        if is_run:
+            self._pace.ran(now, is_next_here=self.due is not None)
+        else:
+            self._pace.loaded(now)
+        return effects
 
     def _ask(self, now: float, donor: Member, step: int) -> list[Effect]:
         """STATE?, if there is none to load, and none on its way."""
@@ -201,6 +240,7 @@ class Observing:
             return []
         if self._coming is not None and now - self._coming[1] < PATIENCE_S and not self._swim.is_gone(self._coming[0]):
             return []
+        self._asked_since = self._asked_since if self._asked else now
         self._asked[donor] = None
         return [Send(donor, StateQuery(step))]
 
@@ -281,6 +321,8 @@ class Observing:
         view = self._steps.view
         if self._steps.seated:
             return []
+        if self._barrier[0] is None and view is not None and self._pace.is_held:
+            self._late_at = now + self._config.admission.late_s
         if view is not self._barrier[0]:
             self._barrier, self._is_barrier_known = (view, now), False
         if self._applying is not None and not self._steps.takes(*self._applying):
@@ -290,13 +332,19 @@ class Observing:
             return effects
         self._is_barrier_known = True
         step, _, donor = wanted
-        return effects if self.follows and self._feeder in view.members else [*effects, *self._ask(now, donor, step)]
+        is_fed = self.follows and self._feeder in view.members and not self._lags
+        return effects if is_fed else [*effects, *self._ask(now, donor, step)]
 
     def beat(self, now: float) -> list[Effect]:
-        """Ask again. Who follows and has a state waits for what is fed, for two beats, and runs what is here."""
+        """Ask again. Who follows and has a state waits for what is fed, for two beats, and runs what is here.
+
+        Who lags waits for the state, and all for it; not for long.
+        """
+        if now >= self._late_at and not self._steps.seated:
+            return [Removed(f"it has not loaded the state within {self._config.admission.late_s:g} s of its admission")]
         wanted, waited_s = self._steps.wanted_state(), now - self._barrier[1]
         is_coming = self._applying is not None or waited_s < 2 * self._config.beat_s
-        may_be_fed = self.follows and self._steps.done != NOTHING_DONE and is_coming
+        may_be_fed = self.follows and self._steps.done != NOTHING_DONE and is_coming and not self._lags
         if missed := self._misses(now):
             return missed
         if wanted is None or may_be_fed:

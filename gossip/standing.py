@@ -118,6 +118,10 @@ class Standing:
         """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
         return self._swim.me, *self._swim.acquaintances()
 
+    def is_lagged(self, now: float) -> bool:
+        """Whether somebody has to be told as soon as the state can be given: a joiner lags. Any thread may ask."""
+        return now < self._next.admission.lags_until and self.view is not None and not self.ended
+
     def host_of(self, member: Member) -> str:
         """As its contact has it; empty: not known."""
         claim = self._swim.claim_of(member)

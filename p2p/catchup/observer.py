@@ -24,6 +24,7 @@ from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, R
 from ..step.effects import Leave, Note, StepEffect, Tell
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
+from ..step.submission import Submission
 from ..step.transitions import Stage
 from .rooms import LEAST_BYTES, Make, Room
 from .shared_states import SharedStates
@@ -40,6 +41,9 @@ FEWEST_KEPT = 8
 
 MOST_SOURCES = 256
 """Peers that are listened to."""
+
+MOST_COMPARED = 32
+"""Of the steps that are kept, to find out whether the script's loop has several phases."""
 
 EACH_PERCENT = 5
 """Of a state are a record."""
@@ -92,6 +96,7 @@ class Observer:
         self._offered: tuple[int, bytes] | None = None
         self._steps: dict[tuple[int, bytes], Parcel] = {}
         self._arrival = Arrival(-1)
+        self._fitted: tuple[Submission | None, bool] = None, False
 
     def use(self, replica: Replica) -> None:
         """States are of this one."""
@@ -218,6 +223,23 @@ class Observer:
         is_closed = self._open_step.stage is Stage.CLOSED and submission is not None
         return is_closed and submission is not None and not submission.state_digest
 
+    def _waits_in_a_step(self) -> bool:
+        """Whether the training thread waits in a step of the model."""
+        submission = self._open_step.submission
+        return self._open_step.stage is Stage.CLOSED and submission is not None and bool(submission.state_digest)
+
+    def _fits(self) -> bool:
+        """Whether all steps of the model that are kept are like what is submitted: any state fits the training thread.
+
+        A loop of several phases has to be at the place where that of the donor is, which fed steps show.
+        """
+        if self._fitted[0] is not self._open_step.submission:
+            records = [parcel.record for parcel in self._steps.values()]
+            kept = [record for record in records if isinstance(record, StepRecord) and record.shown][-MOST_COMPARED:]
+            fits = bool(kept) and all(map(self._open_step.is_like, kept))
+            self._fitted = self._open_step.submission if kept else None, fits
+        return self._fitted[1]
+
     def _decline(self, now: float, offered: tuple[int, bytes]) -> list[Effect]:
         """The training thread does not load it where it is; the core says when it is to be offered again."""
         self._offered = None
@@ -254,6 +276,8 @@ class Observer:
             return self._take_all(whole)
         if self._offered is not None and self._waits_for_a_result():
             return self._decline(now, self._offered)
+        if self._waits_in_a_step() and (asked := self._core.waits(now, self._fits)) is not None:
+            return [*asked]
         due = self._core.due if self._steps else None
         parcel = None if due is None else self._steps.get(due)
         if parcel is None:

@@ -202,12 +202,13 @@ class Loop:
 
     @property
     def is_asked_for_state(self) -> bool:
-        """Whether somebody waits for the state, or a share of it, as any thread may ask."""
-        return self._donor.is_asked
+        """Whether somebody waits for the state, or a share of it, or lags, as any thread may ask."""
+        return self._donor.is_asked or self.core.is_lagged(self.now())
 
     def state_complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, committed in `view`, may be copied with `packer`, until the next commit."""
         self._donor.complete(step, packer, view)
+        self._carrier.carry_out(self.core.is_whole(self.now(), step))
         self._carrier.serve_state()
 
     def state_copied(self) -> None:

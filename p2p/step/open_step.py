@@ -294,6 +294,10 @@ class OpenStep:
         receipt = write_receipt(record.finish, record.view, submission.counts, record.algorithms)
         return self._commit(submission, record.view, receipt)
 
+    def is_like(self, record: StepRecord) -> bool:
+        """Whether what is submitted here is what the members have called in that step, but for the counts."""
+        return self.submission is not None and self.submission.is_like(record, self._segment_bytes)
+
     # Steps that are given up.
 
     def aborted(self, given_up: GivenUp) -> list[StepEffect]:

@@ -93,6 +93,14 @@ class Submission:
                 operation.input[:NUM_COUNTED] = NO_SAMPLES
         self.close(state_digest, segment_bytes)
 
+    def is_like(self, record: StepRecord, segment_bytes: int) -> bool:
+        """Whether others have called in that step, whichever it is, what is submitted here, but for the counts."""
+        step, given = record.finish.step, record.fingerprints
+        ours = [(index, each) for index, each in enumerate(self.operations) if not each.collective.is_counts]
+        return len(self.operations) <= len(given) and all(
+            each.fingerprint(segment_bytes, index, step) == given[index] for index, each in ours
+        )
+
     def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> None:
         """The members have committed the step with these results: put them in the place of those here.
 

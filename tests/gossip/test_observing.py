@@ -37,10 +37,10 @@ class Observer:
     def fed(self, *steps: int) -> list[Effect]:
         return [effect for step in steps for effect in self.observing.fed(step, digest(step - 1), digest(step))]
 
-    def loads(self, step: int) -> list[Effect]:
+    def loads(self, step: int, now: float = 0.0) -> list[Effect]:
         """It has loaded the state after that step, or has run it."""
         self.steps.loaded(step, digest(step))
-        return self.observing.loaded(step, digest(step))
+        return self.observing.loaded(now, step, digest(step))
 
     def run(self) -> int:
         """Run what is due, until nothing is; the step it ends at."""
@@ -133,7 +133,7 @@ def test_a_loaded_state_lets_the_fed_steps_beyond_it_go_on() -> None:
 def test_who_is_seated_takes_nothing() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.steps.found(founding_view(Seat(D, 1), LINEAGE, 1))
-    assert new.observing.fed(0, new.steps.digest, b"zero") == new.observing.loaded(0, b"zero") == []
+    assert new.observing.fed(0, new.steps.digest, b"zero") == new.observing.loaded(0.0, 0, b"zero") == []
     assert new.observing.due is None
 
 
@@ -174,7 +174,7 @@ def test_nothing_is_applied_but_upon_its_own_past(told: list[tuple[int, bytes, b
             assert (effect.step, new.steps.digest, effect.digest) in told
         if (due := new.observing.due) is not None:
             new.steps.loaded(*due)
-            new.observing.loaded(*due)
+            new.observing.loaded(0.0, *due)
 
 
 # A gap.

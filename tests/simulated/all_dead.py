@@ -29,6 +29,7 @@ class AllDead:
             num_hosts=num_hosts,
             follows=1.0,
             slowness=8.0,
+            has_phases=True,
             weather=rng.choice(WEATHERS),
             restarts=True,
         )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MOST_FED = 4
 FED_LOST = 0.03
+LOOK_S = 0.02
+"""A script that is held is looked at so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,15 @@ class CatchUp:
         self._last_fed: dict[Member, int] = {}
         self._fed: dict[tuple[int, bytes], Fed] = {}
         self._states: dict[tuple[int, bytes], Snapshot] = {}
+        self._is_held = self._is_loading = False
 
     def is_own(self, step: int) -> bool:
         """Whether scripts call it by themselves, so that no state makes up for its result."""
         every = self._world.plan.own_every
         return every > 0 and step > 0 and step % every == 0
+
+    def _fits(self) -> bool:
+        return not self._world.plan.has_phases
 
     def _run_s(self) -> float:
         """What the script of an observer takes for a step."""
@@ -107,10 +113,16 @@ class CatchUp:
         These get none that is followed by an operation of the script's own: it is complete once that is over.
         """
         peer, training = self._peer, self._peer.training
+        if not self.is_own(peer.done + 1):
+            peer.perform(peer.core.is_whole(peer.now(), peer.done))
         self.shares.serve()
         for (member, step), served in self._asked.items():
             has_seat = peer.view is not None and peer.view.since(member) is not None
             is_later = step <= peer.done and not has_seat and not self.is_own(peer.done + 1)
+            is_early = has_seat and step == peer.done and self.is_own(step + 1) and self._fits()
+            if is_early and self._world.peers[member].catch_up.follows:
+                peer.declare_dead(member, "it came in an operation, where nobody has a whole state", None)
+                return
             if not served and (is_later or (step == peer.done and has_seat)):
                 if why := training.open_step.why_damaged(training.state.digest):
                     peer.go_damaged(why)
@@ -168,7 +180,16 @@ class CatchUp:
         self._world.clock.after(self._run_s(), self._peer, "applied", self._applied, step, digest)
 
     def _applied(self, step: int, digest: bytes) -> None:
-        if self._peer.core.due == (step, digest):
+        """The script has come to the end of this step, unless a state was loaded there, and is told the result."""
+        if self._peer.core.due != (step, digest):
+            return
+        asked = None if self.is_own(step) or self._is_loading else self._peer.core.waits(self._peer.now(), self._fits)
+        self._is_held = asked is not None
+        if asked is not None:
+            self._world.invariants.seen["scripts held"] += 1
+            self._peer.perform(asked)
+            self._world.clock.after(LOOK_S, self._peer, "held", self._applied, step, digest)
+        else:
             fed = self._fed[step, digest]
             self._peer.training.advance(step, fed.outcome)
             self._loaded(fed, "steps applied")
@@ -193,7 +214,8 @@ class CatchUp:
     def load(self, step: int, digest: bytes) -> None:
         """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
         snapshot = self._states.pop((step, digest))
-        if self.follows:
+        if self.follows and not self._is_held:
+            self._is_loading = True
             self._world.clock.after(self._run_s(), self._peer, "loads", self._load, snapshot)
         else:
             self._load(snapshot)
@@ -217,6 +239,7 @@ class CatchUp:
 
     def _load(self, snapshot: Snapshot) -> None:
         peer, training, step, digest = self._peer, self._peer.training, snapshot.step, snapshot.digest
+        self._is_loading = False
         if self.follows and not peer.core.seated and self.is_own(peer.core.done + 1):
             self._states[step, digest] = snapshot
             self._world.invariants.seen["states declined"] += 1
@@ -233,9 +256,23 @@ class CatchUp:
 
     def _loaded(self, given: Snapshot | Fed, what: str) -> None:
         peer, checks, step, digest = self._peer, self._world.invariants, given.step, given.digest
+        self._is_held = False
         self._fed = {key: fed for key, fed in self._fed.items() if key[0] > step}
         peer.training.members = given.members
         peer.training.open_step.loaded(step, None, is_due=given.is_due)
         checks.loaded(peer.member, step)
         checks.seen[what] += 1
         peer.perform(peer.core.loaded(peer.now(), step, digest))
+        slowness = 1.0 if self._world.is_calm else self.slowness
+        self._world.clock.after(PACE * slowness * self._world.plan.compute_s, peer, "waits", self._wait, step)
+
+    def _wait(self, step: int) -> None:
+        """The script has come to the end of the step behind that, and nothing is here for it."""
+        peer = self._peer
+        is_over = peer.done != step or peer.core.seated or not self.follows
+        if is_over or peer.core.due is not None or self.is_own(step + 1) or self._is_loading:
+            return
+        asked = peer.core.waits(peer.now(), self._fits)
+        self._is_held = asked is not None
+        peer.perform(asked or [])
+        self._world.clock.after(LOOK_S, peer, "waits", self._wait, step)

@@ -14,6 +14,7 @@ from .mutant import Mutant
 from .mutants_agreement import AGREEMENT
 from .mutants_discovery import DISCOVERY
 from .mutants_heirs import HEIRS
+from .mutants_lags import LAGS
 from .mutants_numerics import NUMERICS
 from .mutants_open_step import OPEN_STEP
 from .mutants_roots import ROOTS
@@ -36,6 +37,7 @@ MUTANTS: dict[str, Mutant] = {
     **ROWS,
     **ROOTS,
     **SHARES,
+    **LAGS,
     **HEIRS,
 }
 

@@ -51,6 +51,9 @@ FIRST_MOVED = 40_000_000
 FIRST_SHARED = 60_000_000
 """In runs of this seed and later ones each peer has a line of its own, and states come from several donors, too."""
 
+FIRST_HELD = 70_000_000
+"""In runs of this seed and later ones steps of the model are alike, so that scripts of slow observers are held, too."""
+
 PLOTS: dict[str, float] = {
     "": 70,
     "turnover": 4,
@@ -90,6 +93,7 @@ class Plan:
         follows: share of the joiners that observe before they ask for a seat.
         own_every: every so-manieth step is an operation that scripts call by themselves; 0: none is.
         slowness: observers take so many times as long for a step, until the faults end.
+        has_phases: steps of the model are not alike, so that a slow observer has to run what it is fed.
         drift: clocks run fast or slow by up to this.
         num_damages: so often the parameters of a member change in its memory.
         num_kinds: of hardware, each a numerics class of its own.
@@ -118,6 +122,7 @@ class Plan:
     follows: float = 1.0
     own_every: int = 0
     slowness: float = 1.0
+    has_phases: bool = False
     drift: float = 0.0
     faults: tuple[tuple[str, float], ...] = ()
     fault_interval_s: float = 1.0
@@ -150,7 +155,7 @@ class Plan:
     @classmethod
     def of(cls, seed: int) -> "Plan":
         """As it is drawn for this seed; from `FIRST_MIXED` on hardware differs."""
-        plan = cls.draw(Random(f"{seed}/plan"))
+        plan = replace(cls.draw(Random(f"{seed}/plan")), has_phases=seed < FIRST_HELD)
         if seed < FIRST_MIXED:
             return plan
         rng = Random(f"{seed}/kinds")
@@ -161,6 +166,8 @@ class Plan:
         plan = replace(plan, num_damages=num_damages, measured_s=measured_s, broadcasts=seed >= FIRST_MOVED)
         if seed >= FIRST_SHARED:
             num_kinds, plan = rng.choice((1, 1, num_kinds)), replace(plan, shares=True)
+        if seed >= FIRST_HELD:
+            plan = replace(plan, slowness=rng.choice((1.0, 8.0, 30.0)))
         return replace(plan, num_kinds=num_kinds, kinds=kinds)
 
     @classmethod

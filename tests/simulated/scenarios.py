@@ -5,6 +5,7 @@ Each ends well with all rules in. Without the rule that it is about (mutants.py)
 
 from .scenarios_all_dead import ALL_DEAD
 from .scenarios_heirs import HEIRS
+from .scenarios_lags import LAGS
 from .scenarios_links import LINKS
 from .scenarios_numerics import NUMERICS
 from .scenarios_roots import ROOTS
@@ -17,6 +18,7 @@ from .scenarios_who_goes import WHO_GOES
 SCENARIOS = {
     **COUNTEREXAMPLES,
     **STORIES,
+    **LAGS,
     **LINKS,
     **WHO_GOES,
     **NUMERICS,

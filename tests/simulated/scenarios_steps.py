@@ -333,7 +333,7 @@ def _a_record_without_the_promise() -> None:
 
 @scenario("OWN: a slow observer that waits for an operation of its own is offered a state")
 def _what_it_waits_for_is_fed() -> None:
-    stage = Stage(num_peers=1, follows=1.0, own_every=2, slowness=12.0)
+    stage = Stage(num_peers=1, follows=1.0, own_every=2, slowness=12.0, has_phases=True)
     stage.until_trained(2)
     stage.launch("p2")
     observer = stage.peer("p2")

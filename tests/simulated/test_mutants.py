@@ -18,6 +18,7 @@ CHOSEN = (
     "R16: a barrier counts what was finished of a step that is given up",
     "operations that differ are summed",
     "R9: a joiner is counted before it is current",
+    "R9: who lags is waited for",
     "R10: the board is not looked at",
     "R12: half counts without rank 0",
     "R13: silence is as good as proof",

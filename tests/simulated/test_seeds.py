@@ -19,7 +19,7 @@ from tests.simulation import Failure, Outcome, Simulation
 
 from .faults import Faults
 from .mutant import Mutant, without
-from .plan import FAULTS, FIRST_MEASURED, FIRST_MIXED, FIRST_MOVED, FIRST_SHARED, PLOTS
+from .plan import FAULTS, FIRST_HELD, FIRST_MEASURED, FIRST_MIXED, FIRST_MOVED, FIRST_SHARED, PLOTS
 from .pool import pool
 
 NUM_SEEDS = 40
@@ -35,6 +35,9 @@ MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
 
 SHARED = range(FIRST_SHARED, FIRST_SHARED + 6)
 """Where states come from several donors, too."""
+
+HELD = range(FIRST_HELD, FIRST_HELD + 12)
+"""Where scripts of slow observers are held, too."""
 
 FOUND = {
     217: "a joiner took a seat in another swarm, and was waited for in this one",
@@ -154,6 +157,13 @@ def test_no_invariant_breaks_where_states_come_from_several_donors() -> None:
     assert not failures(SHARED), "\n\n".join(failures(SHARED))
     seen = sum((each.seen for each in outcomes(*SHARED).values() if isinstance(each, Outcome)), Counter[str]())
     assert seen["states gathered"] > 5 and seen["shares given"] > 5 and seen["chunks given again"]
+
+
+@pytest.mark.timeout(300)
+def test_no_invariant_breaks_where_slow_observers_are_held() -> None:
+    assert not failures(HELD), "\n\n".join(failures(HELD))
+    seen = sum((each.seen for each in outcomes(*HELD).values() if isinstance(each, Outcome)), Counter[str]())
+    assert seen["scripts held"] > 20
 
 
 @pytest.mark.timeout(300)

@@ -1,0 +1,221 @@
+"""An observer that lags: how it asks, when it has a seat, and how long all wait for it. R9 of PROTOCOL.md."""
+
+from dataclasses import replace
+
+from gossip import Member
+from gossip.admission import Admission, AdmissionConfig
+from gossip.effects import Removed
+from gossip.messages import Decide, Head, Join
+from gossip.observing import MOST_STEP_US, NUM_PROVING
+from gossip.progress import NOTHING_DONE, Ready
+from gossip.view import NO_VIEW
+
+from .cores import SAME, bodies, founder, joiner, meet, say, view_with
+from .members import A, B, D, view_of
+from .test_observing import Observer, digest, query
+from .test_pace import yes
+
+CONFIG = AdmissionConfig()
+STEP_S = 0.5
+
+
+def admission(*joins: Join, now: float = 0.0, committed: int = 0) -> Admission:
+    """Of A, with D, which has asked; steps were committed in the last tenth of a second."""
+    new = Admission(replace(CONFIG, lease_s=1e9))
+    new.install(view_of(1, A))
+    for step in range(committed):
+        new.committed(now, step)
+    for join in joins:
+        new.ask(now, D, join)
+    return new
+
+
+def following(done: int, **more: object) -> Join:
+    return replace(Join(SAME, True, done, b"digest", view_number=1), **more)  # type: ignore[arg-type]
+
+
+def candidates(new: Admission, now: float, done: int) -> list[Member]:
+    return new.candidates(now, done)
+
+
+# What members make of it.
+
+
+def test_r9_who_is_near_by_the_steps_of_the_members_is_not_by_its_own() -> None:
+    for step_us, lacks in ((0, 99), (1000, 99), (10_000, 20), (100_000, 2), (150_000, 1), (10**9, 1)):
+        for more, expected in ((0, [D]), (1, [])):
+            new = admission(following(99 - lacks - more, step_us=step_us), committed=100)
+            if lacks < 99:
+                assert candidates(new, 0.0, 99) == expected, (step_us, lacks, more)
+    assert candidates(admission(following(0, step_us=0), committed=100), 0.0, 99) == [D]
+
+
+def test_r9_a_time_of_less_than_nothing_says_nothing() -> None:
+    assert candidates(admission(following(0, step_us=-5), committed=100), 0.0, 99) == [D]
+
+
+def test_r9_who_lags_is_admitted_as_it_is_while_the_state_can_be_given() -> None:
+    new = admission(following(0, lags=True, step_us=10**6), committed=100)
+    assert candidates(new, 0.0, 99) == []
+    new.is_whole(0.0, 99)
+    assert candidates(new, 0.0, 99) == [D]
+    assert candidates(new, 0.0, 100) == [], "an operation follows the update"
+
+
+def test_r9_who_lags_for_long_is_admitted_if_the_state_was_given_lately() -> None:
+    new = admission(following(0, lags=True), committed=100)
+    new.is_whole(CONFIG.lag_s, 99)
+    assert candidates(new, 0.9 * CONFIG.lag_s, 100) == []
+    assert candidates(new, CONFIG.lag_s, 100) == [D]
+    assert candidates(new, 2.1 * CONFIG.lag_s, 100) == [], "operations follow each other"
+
+
+def test_r9_who_did_not_lag_meanwhile_does_not_lag_for_long() -> None:
+    new = admission(following(0, lags=True), following(0, step_us=10**6), committed=100)
+    new.ask(CONFIG.lag_s, D, following(0, lags=True))
+    new.is_whole(CONFIG.lag_s, 99)
+    assert candidates(new, CONFIG.lag_s, 100) == []
+
+
+def test_r9_who_lags_and_has_no_state_is_not_admitted() -> None:
+    new = admission(following(NOTHING_DONE, lags=True), committed=100)
+    new.is_whole(0.0, 99)
+    assert candidates(new, 0.0, 99) == []
+
+
+def test_r9_who_lags_is_proposed_as_a_step_of_the_model_begins() -> None:
+    peer = founder(founding_size=1)
+    meet(peer, [B])
+    for step in (1, 2, 3):
+        peer.finished(0.0, step, b"bits", b"state")
+    peer.is_whole(0.0, 3)
+    assert peer.done == 3 and not peer.is_lagged(0.0)
+    say(peer, B, following(1, lags=True), NO_VIEW, 0.05)
+    assert peer.is_lagged(0.05) and not peer.is_lagged(2 * CONFIG.lease_s)
+    assert bodies(Decide, peer.tick(0.1)) == [], "this step has begun before it lagged"
+    peer.is_whole(0.1, 3)
+    assert bodies(Decide, peer.tick(0.1)) == [(B, Decide(view_with(A, B, founding_size=1)))]
+
+
+def test_nobody_is_lagged_by_whom_it_does_not_know() -> None:
+    peer = founder(founding_size=1)
+    assert not peer.is_lagged(0.0) and peer.is_whole(0.0, 0) == []
+
+
+# What it does itself.
+
+
+def slow() -> Observer:
+    """Has been compared, takes long for a step, lacks ten, and waits in one at time 1."""
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(3, -0.2)
+    new.gets(3, now=-0.1)
+    new.loads(3, -0.1)
+    new.fed(*range(4, 14))
+    for place in range(NUM_PROVING):
+        new.loads(4 + place, place * STEP_S)
+        new.observing.waits((place + 1) * STEP_S, yes)
+    return new
+
+
+def test_r9_who_is_slow_is_held_where_it_waits_once_it_was_compared() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(3)
+    new.gets(3)
+    new.loads(3)
+    new.fed(*range(4, 14))
+    new.loads(4, 1.0)
+    assert new.observing.waits(2.0, yes) == (False, False)
+    assert slow().observing.waits(1.0, yes) == (True, False)
+    assert slow().observing.pace_said() == (STEP_S * 1e6, True)
+
+
+def test_what_is_said_of_a_step_is_bounded() -> None:
+    new = slow()
+    for place, now in enumerate((1e9, 2e9, 3e9)):
+        new.loads(6 + place, now)
+    new.observing.waits(1e12, yes)
+    new.loads(9, 1e12)
+    new.observing.waits(2e12, yes)
+    assert new.observing.pace_said()[0] == MOST_STEP_US
+
+
+def test_r9_what_its_feeder_says_counts_as_much_as_what_is_fed() -> None:
+    new = slow()
+    new.loads(13, 1.0)
+    assert new.observing.waits(2.0, yes) == (False, False)
+    new.hears(13 + 10, 2.0)
+    assert new.observing.waits(2.0, yes) == (True, True)
+    assert new.observing.waits(2.1, yes) == (True, False)
+
+
+def test_r9_it_says_nothing_of_what_it_has_done_while_its_first_step_is_measured() -> None:
+    new = Observer(3)
+    new.fed(4, 5, 6)
+    new.loads(4, 0.0)
+    new.loads(5, 0.0)
+    assert new.observing.asks_from() == (NOTHING_DONE, b"")
+    new.observing.waits(1.0, yes)
+    assert new.observing.asks_from() == (5, digest(5))
+
+
+def enters(new: Observer, now: float = 2.0) -> None:
+    """It is admitted, and the barrier wants the state after step 20."""
+    view = view_of(2, A, B, D)
+    new.observing.install(view)
+    new.steps.install(view)
+    new.observing.reconsider(now)
+    for member in (A, B):
+        new.steps.receive(member, Ready(True, 20, digest(20), None))
+
+
+def test_r9_who_lags_asks_for_the_state_in_the_barrier_and_runs_nothing() -> None:
+    new = slow()
+    enters(new)
+    assert new.observing.reconsider(2.0) == query(20)
+    assert new.observing.waits(2.0, yes) == (True, False)
+    assert new.observing.beat(2.1) == query(20)
+    assert new.gets(20, now=2.2, source=A) and not new.loads(20, 2.3)
+    assert new.observing.waits(2.3, yes) == (True, False)
+
+
+def test_r9_who_was_near_when_it_was_admitted_is_not_held_in_the_barrier() -> None:
+    new = Observer(3)
+    new.fed(4, 5, 6, 7)
+    new.hears(7)
+    new.loads(4, 0.0)
+    new.loads(5, 0.1)
+    enters(new)
+    assert new.observing.waits(60.0, yes) == (False, False)
+    assert new.observing.reconsider(2.0) == []
+    assert new.observing.beat(60.0) == [], "what it runs is here"
+
+
+def test_r9_who_lags_is_removed_if_it_does_not_load_the_state_in_time() -> None:
+    new = slow()
+    enters(new)
+    assert not any(isinstance(effect, Removed) for effect in new.observing.beat(2.0 + 0.9 * CONFIG.late_s))
+    assert new.observing.beat(2.0 + CONFIG.late_s) == [
+        Removed("it has not loaded the state within 4 s of its admission")
+    ]
+    new.loads(20, 2.0)
+    new.steps.receive(D, Ready(False, 20, digest(20), None))
+    assert new.steps.seated and new.observing.beat(2.0 + CONFIG.late_s) == []
+
+
+def test_r9_it_asks_at_once_when_it_is_held() -> None:
+    peer = joiner(follows=True)
+    say(peer, A, Head(3, b"digest 3"))
+    assert peer.state_comes(0.05, A)
+    peer.loaded(0.1, 3, digest(3))
+    assert peer.waits(0.1, yes) is None
+    for step in range(4, 14):
+        peer.fed(step, digest(step - 1), digest(step))
+    for step, now in ((4, 0.2), (5, 1.2)):
+        peer.loaded(now, step, digest(step))
+        asked = peer.waits(now + 1.0, yes)
+        assert (asked is None) == (step == 4)
+    assert asked is not None and [join.lags for _, join in bodies(Join, asked)] == [True]
+    assert peer.waits(2.3, yes) == []
+    (target, join), *_ = bodies(Join, peer.tick(2.5))
+    assert target == A and join == Join(SAME, True, 5, digest(5), step_us=1_000_000, lags=True)

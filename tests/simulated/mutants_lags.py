@@ -1,0 +1,64 @@
+"""Who lags, with one rule removed: R9 of PROTOCOL.md."""
+
+import math
+from collections.abc import Callable
+
+from gossip import Member
+from gossip.admission import Admission
+from gossip.effects import Effect
+from gossip.observing import Observing
+from gossip.pace import Pace
+
+from .mutant import Mutant, mutant
+
+SLOW = "LAGS: an observer takes fifteen times as long for a step as the members"
+
+
+def _ask_before_the_barrier(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def ask(self: Observing, now: float, donor: Member, step: int) -> list[Effect]:
+        return [] if self._steps.view is not None else original(self, now, donor, step)
+
+    return ask
+
+
+def _beat_for_ever(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def beat(self: Observing, now: float) -> list[Effect]:
+        self._late_at = math.inf
+        return original(self, now)
+
+    return beat
+
+
+def _is_always_whole(self: Admission, now: float, step: int) -> None:
+    self._whole = step, math.inf
+
+
+def _never_held(self: Pace, now: float, num_lacking: int, state_s: float, fits: object) -> bool:
+    return False
+
+
+LAGS: dict[str, Mutant] = {
+    "R9: who lags runs what it is fed": mutant((Pace, "waits", _never_held), breaks="L1", scenario=SLOW),
+    "R9: who is slow is near by the members' steps": mutant(
+        (Pace, "waits", _never_held),
+        (Admission, "_most_lacking", lambda self, now, joiner: 10**9),
+        breaks="S10",
+        scenario="LAGS: an observer takes seven times as long for a step as the members",
+    ),
+    "R9: who lags asks for no state, in the barrier or because it falls behind": mutant(
+        (Observing, "_ask", _ask_before_the_barrier(Observing._ask)),
+        (Observing, "_falls_behind", lambda self, now, lag: False),
+        breaks="L1 S10",
+        scenario=SLOW,
+    ),
+    "R9: who lags is waited for": mutant(
+        (Observing, "beat", _beat_for_ever(Observing.beat)),
+        breaks="L1 S10",
+        scenario="LAGS: who lags has a seat, and the state does not get through",
+    ),
+    "R9: who lags has a seat where nobody can give it the state": mutant(
+        (Admission, "is_whole", _is_always_whole),
+        breaks="S10 L1",
+        scenario="LAGS: the members call operations of their own in a row",
+    ),
+}

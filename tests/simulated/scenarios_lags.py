@@ -1,0 +1,89 @@
+"""Observers that are slower than the members: when they have a seat, and how long all wait for them (R9)."""
+
+from gossip.messages import Prepare
+from tests.simulation import Failure
+
+from .catchup import Snapshot
+from .stage import Scenarios, Stage
+
+LAGS = Scenarios()
+scenario = LAGS.named
+
+JOINER = "joiner"
+SHORT_S = 2.0
+"""A barrier in which a state is given takes less."""
+
+
+def _train(slowness: float, num_peers: int = 2) -> Stage:
+    """Members, whose steps take 0.1 s and a little; those of the next one, an observer, take `slowness` times 0.03."""
+    stage = Stage(num_peers=num_peers, follows=1.0, compute_s=0.1)
+    stage.until_trained(12)
+    stage.launch(JOINER)
+    stage.until(lambda: stage.named(JOINER))
+    stage.peer(JOINER).catch_up.slowness = slowness
+    for lineage in stage.invariants.lineages.values():
+        lineage.gap_s = 0.0
+    return stage
+
+
+def _check_gap(stage: Stage, most_s: float) -> None:
+    gap_s = max(lineage.gap_s for lineage in stage.invariants.lineages.values())
+    if gap_s > most_s:
+        raise Failure("S10", f"all have waited for {gap_s:.2f} s for a joiner, and {most_s:g} s are the most")
+
+
+def _is_seated(stage: Stage) -> bool:
+    joiner = stage.named(JOINER)
+    return joiner is not None and joiner.active
+
+
+@scenario("LAGS: an observer takes fifteen times as long for a step as the members")
+def _a_slow_observer() -> None:
+    stage = _train(60.0)
+    stage.until(lambda: _is_seated(stage))
+    stage.until_trained(2, "p1", "p2", JOINER)
+    _check_gap(stage, SHORT_S)
+    stage.end_well()
+
+
+@scenario("LAGS: an observer takes seven times as long for a step as the members")
+def _an_observer_that_is_near_by_their_steps() -> None:
+    stage = _train(25.0)
+    stage.until(lambda: _is_seated(stage))
+    stage.until_trained(2, "p1", "p2", JOINER)
+    _check_gap(stage, SHORT_S)
+    stage.end_well()
+
+
+@scenario("LAGS: who lags has a seat, and the state does not get through")
+def _the_state_does_not_come() -> None:
+    stage = _train(60.0)
+    stage.until(lambda: stage.peer(JOINER).view is not None)
+    joiner = stage.peer(JOINER).member
+    stage.table.holds = lambda source, target, frame: target == joiner and isinstance(frame, Snapshot)
+    stage.until(lambda: stage.excluded(joiner, "p1", "p2"))
+    stage.until_trained(2, "p1", "p2")
+    _check_gap(stage, 5.0)
+    stage.table.on_table.clear()
+    stage.end_well()
+
+
+@scenario("LAGS: the members call operations of their own in a row")
+def _nobody_has_a_state() -> None:
+    stage = _train(60.0, 3)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare)
+    stage.until(lambda: stage.invariants.seen["scripts held"])
+    joiner, first, last = stage.peer(JOINER), stage.peer("p1").done + 2, 10**6
+    for peer in stage.alive():
+        peer.catch_up.is_own = lambda step: first <= step <= last  # type: ignore[method-assign]
+    stage.wait(2.0)
+    stage.table.on_table.clear()
+    stage.table.release()
+    stage.wait(3.0)
+    if stage.named(JOINER) is not joiner or joiner.view is not None:
+        raise Failure("S10", "who lags has a seat where nobody can give it the state")
+    last = stage.peer("p1").done
+    stage.until(lambda: _is_seated(stage))
+    if stage.named(JOINER) is not joiner:
+        raise Failure("L1", "it has come back")
+    stage.end_well()
