@@ -6,6 +6,7 @@ from typing import Final
 
 from .admission import AdmissionConfig
 from .agreement import AgreementConfig
+from .fed_steps import MOST_FED, MOST_FED_BYTES
 from .reports import ReportsConfig
 from .swim_config import SwimConfig
 
@@ -55,7 +56,16 @@ class CoreConfig:
     heir_s: float = 60.0
     """Where all members have died, who goes on is waited for this long, if those who are to say so are not heard."""
 
+    most_fed: int = MOST_FED
+    """So many steps that an observer was fed, and has not run, are kept."""
+
+    most_fed_bytes: int = MOST_FED_BYTES
+    """The same of their results; eight steps are kept in any case."""
+
     def __post_init__(self) -> None:
+        if not (self.most_fed > 0 and self.most_fed_bytes > 0):
+            most = self.most_fed, self.most_fed_bytes
+            raise ValueError(f"most_fed and most_fed_bytes must be positive, are {most[0]} and {most[1]}")
         for name in _TIMERS:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, is {getattr(self, name)}")

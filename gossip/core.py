@@ -168,9 +168,9 @@ class Core(Standing):
 
     # What comes for a peer without a seat.
 
-    def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
-        """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
-        return [] if self.ended else self._observing.fed(step, previous, digest)
+    def fed(self, step: int, previous: bytes, digest: bytes, num_bytes: int, *, is_own: bool) -> list[Effect]:
+        """As of `Observing.fed`: an observer was given the committed `step`, as bytes."""
+        return [] if self.ended else self._observing.fed(step, previous, digest, num_bytes, is_own=is_own)
 
     def state_comes(self, now: float, source: Member) -> bool:
         """A segment of a state has come from `source`. Whether it is of use."""

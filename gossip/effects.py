@@ -145,6 +145,14 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Discard:
+    """Of an observer: `step`, which it was fed, is of no use."""
+
+    step: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Missed:
     """The script waits for the result of an operation of its own, of `step`, and will not be fed it any more."""
 
@@ -234,6 +242,7 @@ Effect = (
     | Apply
     | Load
     | Drop
+    | Discard
     | Missed
     | Refused
     | Removed

@@ -4,7 +4,7 @@ An observer is in no view, barrier or count, so it delays nobody. It is fed with
 upon the digest of the chain before it; where one is missing, it asks for the state instead. In the barrier of its
 first view every joiner asks for the state that it lacks there.
 
-Knows steps and digests. Their bytes are kept by the host until it is told to apply, load or drop them.
+Knows steps and digests. Their bytes are kept by the host until it is told to apply, load, discard or drop them.
 """
 
 import math
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from .commit import StepMachine
 from .config import CoreConfig
-from .effects import Apply, Drop, Effect, Load, Missed, Removed, Send
+from .effects import Apply, Discard, Drop, Effect, Load, Missed, Removed, Send
+from .fed_steps import FedSteps
 from .messages import Head
 from .pace import Pace
 from .progress import NOTHING_DONE, StateQuery
@@ -32,9 +33,6 @@ MOST_STEP_US = 1 << 40
 
 MOST_LAG = 8
 """Who has proven that it keeps step, lacks more steps than that, and does not catch up, asks for the state."""
-
-MOST_WAITING = 1024
-"""Fed steps that are kept while an older one, or the state, is on its way. The host bounds their bytes."""
 
 PATIENCE_S = 2.0
 """While a state comes in, nobody else is asked for it; this long after its last segment somebody is."""
@@ -62,7 +60,7 @@ class Observing:
         self._config = config
         self._feeder: Member | None = None
         self._head: tuple[int, bytes] | None = None
-        self._fed: dict[tuple[int, bytes], bytes] = {}  # what two swarms feed, before it is known which one it joins
+        self._fed = FedSteps(config.most_fed, config.most_fed_bytes)
         self._applying: tuple[int, bytes] | None = None
         self._gap = NOTHING_DONE, -math.inf
         self._asked: dict[Member, None] = {}
@@ -106,8 +104,7 @@ class Observing:
         if self._steps.view is not None:
             return self._lags, False
         was_held = self._pace.is_held
-        newest = max(step for step, _ in self._fed) if self._fed else self._steps.done
-        known = newest if self._head is None else max(newest, self._head[0])
+        known = max(self._steps.done, self._fed.newest, NOTHING_DONE if self._head is None else self._head[0])
         is_held = self._pace.waits(now, known - self._steps.done, self._state_s, fits)
         return is_held, is_held and not was_held
 
@@ -121,20 +118,26 @@ class Observing:
         """Number and digest of the fed step that is to be run now. None while a state is to be loaded before."""
         return None if self._loading is not None or self._steps.seated else self._applying
 
-    def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
-        """`step` has come. Kept if there is room; else it is asked for again."""
+    def fed(self, step: int, previous: bytes, digest: bytes, num_bytes: int, *, is_own: bool) -> list[Effect]:
+        """`step` has come, with results of `num_bytes`. `is_own`: it is an operation that scripts call by themselves.
+
+        Kept if there is room (FedSteps); what is let go has to be made up for by a state.
+        """
         self.knows_steps = True
-        if step > self._steps.done and len(self._fed) < MOST_WAITING:
-            self._fed[step, previous] = digest
-        return self._go_on()
+        done = self._steps.done, self._steps.digest
+        if step <= done[0]:
+            return self._go_on()
+        here = self._waiting or self._loading
+        state = None if here is None else (here.step, here.digest)
+        let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, done=done, state=state)
+        return [*(Discard(*each) for each in let_go), *self._go_on()]
 
     def _go_on(self) -> list[Effect]:
         """Apply the next step, if it is here and nothing is under way."""
         done, digest = self._steps.done, self._steps.digest
         if self._steps.seated:
             return []
-        self._fed = {key: after for key, after in self._fed.items() if key[0] > done}
-        after = self._fed.get((done + 1, digest))
+        after = self._fed.after(done, digest)
         is_busy = self._applying is not None or self._loading is not None
         if is_busy or after is None or not self._steps.takes(done + 1, after):
             return []
@@ -167,7 +170,8 @@ class Observing:
         self.knows_steps |= step > NOTHING_DONE
         before, self._waiting = self._waiting, _State(step, digest, lineage)
         dropped = [] if before is None or before == self._waiting else [Drop(before.step, before.digest)]
-        return [*dropped, *self._load()]
+        let_go = self._fed.overtake((self._steps.done, self._steps.digest), step)
+        return [*dropped, *(Discard(*each) for each in let_go), *self._load()]
 
     def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is not loaded now: the script waits for the result of step done + 1.
@@ -189,9 +193,9 @@ class Observing:
 
         Else it comes to the end of its batch with that, or to the next of its steps.
         """
-        state, past = self._loading, (self._steps.done + 1, self._steps.digest)
+        state, past = self._loading, (self._steps.done, self._steps.digest)
         is_wanted = state is not None and (state.step, state.digest) == (step, digest) and not self._steps.seated
-        is_here = self._applying is not None or past in self._fed
+        is_here = self._applying is not None or self._fed.after(*past) is not None
         return self.declined(now, step, digest) if is_here or not is_wanted else None
 
     def _misses(self, now: float) -> list[Effect]:
@@ -227,6 +231,7 @@ class Observing:
             self._lineage = self._loading.lineage
             self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
             self._least_lag = math.inf, -math.inf
+        self._fed.forget(step)
         effects = [*self._load(), *self._go_on()]
         if is_run:
             self._pace.ran(now, is_next_here=self.due is not None)
@@ -307,7 +312,7 @@ class Observing:
         done, digest = self._steps.done, self._steps.digest
         if self._applying is not None or self._head is None or self._head == (done, digest) or self._head[0] < done:
             return False
-        return (done + 1, digest) not in self._fed
+        return self._fed.after(done, digest) is None
 
     # The barrier of the first view.
 

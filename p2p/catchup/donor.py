@@ -20,7 +20,7 @@ import numpy as np
 
 from gossip import Member, View
 from gossip.effects import Feed
-from gossip.observing import MOST_WAITING
+from gossip.fed_steps import MOST_FED
 from gossip.progress import Finish
 from gossip.view import NO_NUMERICS
 
@@ -52,8 +52,8 @@ MOST_SEGMENT_BYTES = 256 << 10
 MOST_FED_BYTES = 256 << 20
 """Steps that wait for their turn to one peer; further ones are left out, and it has to ask for the state."""
 
-FEWEST_FED, MOST_FED = 4, MOST_WAITING
-"""So many steps may wait in any case, and so many at most. Members commit them while a state is on its way, and who
+FEWEST_FED = 4
+"""So many steps may wait in any case, and `MOST_FED` at most. Members commit them while a state is on its way, and who
 lacks one of these must ask for another state, for which it takes as long again."""
 
 PATIENCE_S = 10.0

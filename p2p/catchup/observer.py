@@ -13,6 +13,7 @@ that is run.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from gossip import Core, Member
 from gossip import effects as fx
@@ -28,16 +29,11 @@ from ..step.submission import Submission
 from ..step.transitions import Stage
 from .rooms import LEAST_BYTES, Make, Room
 from .shared_states import SharedStates
+from .stream import is_of_script
 
 logger = logging.getLogger("p2p")
 
 Effect = fx.Effect | StepEffect
-
-MOST_KEPT_BYTES = 1 << 30
-"""Committed steps that wait for their turn; further ones are left out, and the state is asked for again."""
-
-FEWEST_KEPT = 8
-"""So many steps are kept in any case."""
 
 MOST_SOURCES = 256
 """Peers that are listened to."""
@@ -195,12 +191,12 @@ class Observer:
             self._states[step, record.digest] = parcel
             whole = Note("whole", step, max(1, len(record.donors)), float(parcel.num_bytes))
             return [whole, *self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
-        enough = len(self._steps) >= FEWEST_KEPT and sum(p.num_bytes for p in self._steps.values()) > MOST_KEPT_BYTES
         assert isinstance(record, StepRecord)
-        if step <= self._core.done or enough:
+        if step <= self._core.done:
             return []
         self._steps[step, record.digest] = parcel
-        return [*self._core.fed(step, record.previous, record.digest)]
+        is_own = is_of_script(parcel)
+        return [*self._core.fed(step, record.previous, record.digest, parcel.num_bytes, is_own=is_own)]
 
     # What the core says of it.
 
@@ -234,8 +230,9 @@ class Observer:
         A loop of several phases has to be at the place where that of the donor is, which fed steps show.
         """
         if self._fitted[0] is not self._open_step.submission:
-            records = [parcel.record for parcel in self._steps.values()]
-            kept = [record for record in records if isinstance(record, StepRecord) and record.shown][-MOST_COMPARED:]
+            records = (parcel.record for parcel in reversed(self._steps.values()))
+            shown = (record for record in records if isinstance(record, StepRecord) and record.shown)
+            kept = list(islice(shown, MOST_COMPARED))
             fits = bool(kept) and all(map(self._open_step.is_like, kept))
             self._fitted = self._open_step.submission if kept else None, fits
         return self._fitted[1]
@@ -257,9 +254,14 @@ class Observer:
         """This state is of no use."""
         self._states.pop((step, digest), None)
 
+    def discard(self, step: int, digest: bytes) -> None:
+        """This step is of no use."""
+        self._steps.pop((step, digest), None)
+
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run."""
-        self._steps = {key: parcel for key, parcel in self._steps.items() if key[0] > step}
+        while self._steps and (key := next(iter(self._steps)))[0] <= step:
+            del self._steps[key]
         if self._offered == (step, digest):
             self._offered = None
             del self._states[step, digest]

@@ -168,6 +168,8 @@ class Carrier:
                 self.carry_out(self.parts.observer.load(self.now(), step, digest))
             case fx.Drop(step, digest):
                 self.parts.observer.drop(step, digest)
+            case fx.Discard(step, digest):
+                self.parts.observer.discard(step, digest)
             case fx.Missed(step):
                 reason = f"operation {step} was committed without this peer, its result is unknown"
                 self.parts.inbox.tell(RemovedFromView(reason))

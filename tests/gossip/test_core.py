@@ -80,8 +80,8 @@ def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -
     peer = joiner(follows=True)
     assert say(peer, A, Head(3, b"three")) == [Send(A, StateQuery(3))]
     assert peer.loaded(0.1, 3, b"three") == []
-    assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
-    assert peer.fed(5, b"four", b"five") == []  # one at a time
+    assert peer.fed(4, b"three", b"four", 0, is_own=False) == [Apply(4, b"four")]
+    assert peer.fed(5, b"four", b"five", 0, is_own=False) == []  # one at a time
     assert peer.loaded(0.2, 4, b"four") == [Apply(5, b"five")]
     assert bodies(Join, peer.tick(0.5)) == [(A, Join(SAME, True))], "one step does not prove anything"
     assert peer.loaded(0.6, 5, b"five") == []
@@ -99,14 +99,14 @@ def test_r18_an_observer_knows_of_a_run_as_soon_as_it_hears_how_far_that_is() ->
 
 
 def test_r9_a_step_on_another_chain_is_not_run() -> None:
-    assert observer().fed(4, b"another three", b"four") == []
+    assert observer().fed(4, b"another three", b"four", 0, is_own=False) == []
 
 
 def test_what_another_swarm_feeds_takes_no_step_from_the_one_that_is_followed() -> None:
     peer = observer()
-    assert peer.fed(5, b"four", b"five") == []
-    assert peer.fed(5, b"another four", b"another five") == []
-    assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
+    assert peer.fed(5, b"four", b"five", 0, is_own=False) == []
+    assert peer.fed(5, b"another four", b"another five", 0, is_own=False) == []
+    assert peer.fed(4, b"three", b"four", 0, is_own=False) == [Apply(4, b"four")]
     assert Apply(5, b"five") in peer.loaded(0.0, 4, b"four")
 
 
@@ -119,7 +119,7 @@ def test_r9_a_gap_that_lasts_makes_it_ask_for_the_state() -> None:
 
 def test_r9_who_has_a_seat_is_fed_no_more() -> None:
     peer = seated(B)
-    assert peer.fed(0, genesis(), b"zero") == []
+    assert peer.fed(0, genesis(), b"zero", 0, is_own=False) == []
     assert say(peer, B, Head(9, b"nine")) == []
 
 
@@ -129,7 +129,7 @@ def test_r9_a_state_that_has_come_is_loaded_and_the_steps_beyond_it_run() -> Non
     say(peer, A, Head(3, b"three"))
     assert peer.state_comes(0.1, A)
     assert peer.state_came(3, b"three", LINEAGE) == [Load(3, b"three")]
-    assert peer.fed(4, b"three", b"four") == []
+    assert peer.fed(4, b"three", b"four", 0, is_own=False) == []
     assert peer.loaded(0.1, 3, b"three") == [Apply(4, b"four")]
     assert peer.due == (4, b"four")
 
@@ -137,7 +137,7 @@ def test_r9_a_state_that_has_come_is_loaded_and_the_steps_beyond_it_run() -> Non
 def test_r9_who_leaves_runs_nothing_more() -> None:
     peer = observer()
     say(peer, A, Decide(view_with(A, B)), now=0.1)
-    assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
+    assert peer.fed(4, b"three", b"four", 0, is_own=False) == [Apply(4, b"four")]
     peer.leave(0.2)
     assert not peer.ended and peer.due is None
 
@@ -145,7 +145,7 @@ def test_r9_who_leaves_runs_nothing_more() -> None:
 def test_r9_who_has_ended_takes_nothing_more() -> None:
     peer = observer()
     peer.leave(0.5)
-    assert peer.fed(4, b"three", b"four") == []
+    assert peer.fed(4, b"three", b"four", 0, is_own=False) == []
     assert peer.state_came(9, b"nine", LINEAGE) == [Drop(9, b"nine")]
     assert peer.declined(0.6, 9, b"nine") == peer.put_off(0.6, 9, b"nine") == []
     assert peer.loaded(0.6, 9, b"nine") == [] and peer.done == 3

@@ -123,7 +123,7 @@ commands = st.one_of(
     st.tuples(st.just("submitted"), numbers, numbers, numbers),
     st.tuples(st.just("give_up"), numbers, of(Cause), of(str), st.booleans()),
     st.tuples(st.just("handed_out"), st.integers(0, 5)),
-    st.tuples(st.just("fed"), numbers, octets, octets),
+    st.tuples(st.just("fed"), numbers, octets, octets, numbers, st.booleans()),
     st.tuples(st.just("finished"), octets, octets),
     st.tuples(st.just("loaded")),
     st.tuples(st.just("leave")),
@@ -146,7 +146,7 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
             peer.describe(loss=arguments[0], capability=arguments[1])
             return []
         case "fed":
-            return peer.fed(*arguments)
+            return peer.fed(*arguments[:-1], is_own=arguments[-1])
         case "finished":
             is_open = peer.phase is Phase.ACTIVE and not peer.has_finished and not peer.ended
             return peer.finished(now, peer.done + 1, *arguments) if is_open and peer.done < 2**62 else []

@@ -210,7 +210,7 @@ def test_r9_it_asks_at_once_when_it_is_held() -> None:
     peer.loaded(0.1, 3, digest(3))
     assert peer.waits(0.1, yes) is None
     for step in range(4, 14):
-        peer.fed(step, digest(step - 1), digest(step))
+        peer.fed(step, digest(step - 1), digest(step), 0, is_own=False)
     for step, now in ((4, 0.2), (5, 1.2)):
         peer.loaded(now, step, digest(step))
         asked = peer.waits(now + 1.0, yes)

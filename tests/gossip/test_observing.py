@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from gossip import CoreConfig, Member, Seat, State
 from gossip.commit import StepMachine
-from gossip.effects import Apply, Drop, Effect, Load, Missed, Send
+from gossip.effects import Apply, Discard, Drop, Effect, Load, Missed, Send
+from gossip.fed_steps import MOST_FED
 from gossip.messages import Head
-from gossip.observing import MOST_LAG, MOST_WAITING, NUM_PROVING, PATIENCE_S, Observing
+from gossip.observing import MOST_LAG, NUM_PROVING, PATIENCE_S, Observing
 from gossip.progress import NOTHING_DONE, Ready, StateQuery
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
@@ -35,7 +36,8 @@ class Observer:
         self.observing.follows = follows
 
     def fed(self, *steps: int) -> list[Effect]:
-        return [effect for step in steps for effect in self.observing.fed(step, digest(step - 1), digest(step))]
+        past = [(step, digest(step - 1), digest(step)) for step in steps]
+        return [effect for each in past for effect in self.observing.fed(*each, 1, is_own=False)]
 
     def loads(self, step: int, now: float = 0.0) -> list[Effect]:
         """It has loaded the state after that step, or has run it."""
@@ -107,21 +109,29 @@ def test_a_step_of_another_past_is_not_applied() -> None:
     assert Observer(0, b"another past").fed(1) == []
 
 
-def test_the_queue_is_bounded_and_has_room_again_when_its_steps_are_done() -> None:
-    new = Observer()
-    assert new.fed(*range(2, MOST_WAITING + 2), 1) == []
-    new.loads(1)
-    assert new.run() == MOST_WAITING + 1
-    new.fed(MOST_WAITING + 2)
-    assert new.run() == MOST_WAITING + 2
-
-
 def test_what_a_loaded_state_has_overtaken_is_dropped() -> None:
-    done = MOST_WAITING + 35
+    done = MOST_FED + 35
     new = Observer()
-    new.fed(*range(2, MOST_WAITING + 2))
+    new.fed(*range(2, MOST_FED + 2))
     assert new.loads(done) == []
     assert new.fed(done + 1) == [Apply(done + 1, digest(done + 1))]
+
+
+def test_r9_who_was_fed_too_much_goes_on_from_a_state_and_what_was_fed_behind_it() -> None:
+    new, newest = Observer(), MOST_FED + 10
+    new.fed(*range(1, MOST_FED + 1))
+    assert new.fed(MOST_FED + 1) == [Discard(2, digest(2))], "the next one is kept, and the newest"
+    new.fed(*range(MOST_FED + 2, newest + 1))
+    assert new.run() == 1
+    new.hears(newest, 0.0)
+    assert new.hears(newest, 1.0) == query(newest)
+    superfluous = [Discard(step, digest(step)) for step in range(12, newest - 1)]
+    assert new.gets(newest - 2) == [*superfluous, Load(newest - 2, digest(newest - 2))]
+    last = newest - 2 + MOST_FED
+    new.fed(*range(newest + 1, last + 1))
+    assert new.fed(last + 1) == [Discard(last + 1, digest(last + 1))], "what is behind the state is kept"
+    new.loads(newest - 2)
+    assert new.run() == last
 
 
 def test_a_loaded_state_lets_the_fed_steps_beyond_it_go_on() -> None:
@@ -133,7 +143,8 @@ def test_a_loaded_state_lets_the_fed_steps_beyond_it_go_on() -> None:
 def test_who_is_seated_takes_nothing() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.steps.found(founding_view(Seat(D, 1), LINEAGE, 1))
-    assert new.observing.fed(0, new.steps.digest, b"zero") == new.observing.loaded(0.0, 0, b"zero") == []
+    assert new.observing.fed(0, new.steps.digest, b"zero", 0, is_own=False) == []
+    assert new.observing.loaded(0.0, 0, b"zero") == []
     assert new.observing.due is None
 
 
@@ -169,7 +180,7 @@ def test_whatever_is_fed_and_in_whatever_order_no_step_is_skipped(steps: list[in
 def test_nothing_is_applied_but_upon_its_own_past(told: list[tuple[int, bytes, bytes]]) -> None:
     new = Observer(NOTHING_DONE, b"x")
     for step, previous, after in told:
-        for effect in new.observing.fed(step, previous, after):
+        for effect in new.observing.fed(step, previous, after, 0, is_own=False):
             assert isinstance(effect, Apply) and effect.step == new.steps.done + 1
             assert (effect.step, new.steps.digest, effect.digest) in told
         if (due := new.observing.due) is not None:

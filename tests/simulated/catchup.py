@@ -173,7 +173,12 @@ class CatchUp:
         self._peer.knows_steps = True
         if fed.step > self._peer.done:
             self._fed[fed.step, fed.digest] = fed  # two swarms may feed it
-            self._peer.perform(self._peer.core.fed(fed.step, fed.previous, fed.digest))
+            is_own = self.is_own(fed.step)
+            self._peer.perform(self._peer.core.fed(fed.step, fed.previous, fed.digest, 1, is_own=is_own))
+
+    def discard(self, step: int, digest: bytes) -> None:
+        self._fed.pop((step, digest), None)
+        self._world.invariants.seen["steps let go"] += 1
 
     def apply(self, step: int, digest: bytes) -> None:
         """An observer runs its loop with what it was fed."""

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from gossip import Member
 from gossip.admission import Admission
 from gossip.effects import Effect
+from gossip.fed_steps import FedSteps
 from gossip.observing import Observing
 from gossip.pace import Pace
 
 from .mutant import Mutant, mutant
 
+FULL = "LAGS: an observer stands still until there is no room for what it is fed"
 SLOW = "LAGS: an observer takes fifteen times as long for a step as the members"
 
 
@@ -37,6 +39,17 @@ def _never_held(self: Pace, now: float, num_lacking: int, state_s: float, fits: 
     return False
 
 
+def _keep_the_oldest(self: FedSteps, done: tuple[int, bytes]) -> None:
+    """There is no room for what comes."""
+
+
+def _need_nothing(original: Callable[..., list[tuple[int, bytes]]]) -> Callable[..., list[tuple[int, bytes]]]:
+    def add(self: FedSteps, *fed: object, is_own: bool, **here: object) -> list[tuple[int, bytes]]:
+        return original(self, *fed, is_own=False, **here)
+
+    return add
+
+
 LAGS: dict[str, Mutant] = {
     "R9: who lags runs what it is fed": mutant((Pace, "waits", _never_held), breaks="L1", scenario=SLOW),
     "R9: who is slow is near by the members' steps": mutant(
@@ -60,5 +73,11 @@ LAGS: dict[str, Mutant] = {
         (Admission, "is_whole", _is_always_whole),
         breaks="S10 L1",
         scenario="LAGS: the members call operations of their own in a row",
+    ),
+    "R9: what there is no room for is the newest, also while no state is here": mutant(
+        (FedSteps, "_oldest", _keep_the_oldest), breaks="S22", scenario=FULL
+    ),
+    "R9: what there is no room for begins with an operation of the script's own": mutant(
+        (FedSteps, "add", _need_nothing(FedSteps.add)), breaks="S22", scenario=FULL
     ),
 }

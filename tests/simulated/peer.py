@@ -317,6 +317,8 @@ class Peer:
                 self.catch_up.load(step, digest)
             case fx.Drop(step, digest):
                 self.catch_up.drop(step, digest)
+            case fx.Discard(step, digest):
+                self.catch_up.discard(step, digest)
             case fx.Missed(step):
                 self.catch_up.miss(step)
             case fx.Discovered(claim):

@@ -52,7 +52,8 @@ FIRST_SHARED = 60_000_000
 """In runs of this seed and later ones each peer has a line of its own, and states come from several donors, too."""
 
 FIRST_HELD = 70_000_000
-"""In runs of this seed and later ones steps of the model are alike, so that scripts of slow observers are held, too."""
+"""In runs of this seed and later ones steps of the model are alike, so that scripts of slow observers are held, too.
+There may be room for few steps that observers are fed."""
 
 PLOTS: dict[str, float] = {
     "": 70,
@@ -167,7 +168,8 @@ class Plan:
         if seed >= FIRST_SHARED:
             num_kinds, plan = rng.choice((1, 1, num_kinds)), replace(plan, shares=True)
         if seed >= FIRST_HELD:
-            plan = replace(plan, slowness=rng.choice((1.0, 8.0, 30.0)))
+            config = replace(plan.config, most_fed=rng.choice((3, 6, 1024)))
+            plan = replace(plan, slowness=rng.choice((1.0, 8.0, 30.0)), config=config)
         return replace(plan, num_kinds=num_kinds, kinds=kinds)
 
     @classmethod

@@ -1,5 +1,6 @@
 """Observers that are slower than the members: when they have a seat, and how long all wait for them (R9)."""
 
+from gossip.config import CoreConfig
 from gossip.messages import Prepare
 from tests.simulation import Failure
 
@@ -10,6 +11,7 @@ LAGS = Scenarios()
 scenario = LAGS.named
 
 JOINER = "joiner"
+MOST_FED = 6
 SHORT_S = 2.0
 """A barrier in which a state is given takes less."""
 
@@ -86,4 +88,24 @@ def _nobody_has_a_state() -> None:
     stage.until(lambda: _is_seated(stage))
     if stage.named(JOINER) is not joiner:
         raise Failure("L1", "it has come back")
+    stage.end_well()
+
+
+@scenario("LAGS: an observer stands still until there is no room for what it is fed")
+def _there_is_no_room() -> None:
+    for seed in range(5):
+        _stand_still(seed)
+
+
+def _stand_still(seed: int) -> None:
+    config = CoreConfig(most_fed=MOST_FED)
+    stage = Stage(seed=seed, num_peers=1, follows=1.0, compute_s=0.05, own_every=2, has_phases=True, config=config)
+    stage.until_trained(2)
+    stage.launch(JOINER)
+    stage.peer(JOINER).catch_up.slowness = 60.0
+    stage.until(lambda: stage.invariants.seen["steps let go"] > 2 * MOST_FED)
+    stage.peer(JOINER).catch_up.slowness = 1.0
+    stage.until(lambda: _is_seated(stage))
+    if stage.invariants.seen["operations missed"]:
+        raise Failure("S22", "it is not given the result of an operation of its own")
     stage.end_well()

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from gossip import Member
 from gossip.effects import Feed
+from gossip.fed_steps import MOST_FED
 from gossip.progress import Finish
-from p2p.catchup.donor import FEWEST_FED, MOST_FED, PATIENCE_S, Donor
+from p2p.catchup.donor import FEWEST_FED, PATIENCE_S, Donor
 from p2p.catchup.window import FIRST as WINDOW
 from p2p.device import MemoryShort
 from p2p.net.frames import Taken

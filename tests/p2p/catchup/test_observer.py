@@ -11,8 +11,9 @@ import pytest
 from gossip import Claim, Contact, Core, CoreConfig, Envelope, Member, Phase, Run, RunDescription, State, View
 from gossip import effects as fx
 from gossip import messages as m
+from gossip.fed_steps import FEWEST_KEPT, MOST_FED_BYTES
 from gossip.progress import Ready, StateQuery
-from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, Effect, Observer
+from p2p.catchup.observer import Effect, Observer
 from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from p2p.net.frames import Delivery
 from p2p.net.parcels import Chunk, PackedState, Parcel, ParcelSegment, Replica, StepRecord, cut
@@ -70,6 +71,8 @@ class Newcomer:
                     waiting += self.observer.load(self.now, step, digest)
                 case fx.Drop(step, digest):
                     self.observer.drop(step, digest)
+                case fx.Discard(step, digest):
+                    self.observer.discard(step, digest)
                 case fx.Missed(step):
                     self.missed.append(step)
                 case sx.Tell(notice):
@@ -335,10 +338,22 @@ def test_no_step_is_handed_out_while_a_state_is_to_be_loaded(observer: Newcomer)
 
 def test_steps_that_wait_are_bounded_by_their_bytes(observer: Newcomer) -> None:
     observer.at(5)
-    large = Parcel(0, fed(0, b"").record, [np.zeros(MOST_KEPT_BYTES // 4, np.uint8).data])
+    large = Parcel(0, fed(0, b"").record, [np.zeros(MOST_FED_BYTES // 4, np.uint8).data])
     for step in range(6, 6 + FEWEST_KEPT + 3):
-        observer.observer._take(replace(fed(step, b""), parts=large.parts))
-    assert [step for step, _ in observer.observer._steps] == [*range(6, 6 + FEWEST_KEPT)]
+        observer.carry_out(observer.observer._take(replace(fed(step, b""), parts=large.parts)))
+    assert [step for step, _ in observer.observer._steps] == [6, *range(6 + 4, 6 + FEWEST_KEPT + 3)]
+
+
+def test_an_operation_of_the_script_is_kept_where_what_it_follows_is(observer: Newcomer) -> None:
+    observer.at(5)
+    own = fed(7, np.zeros(MOST_FED_BYTES, np.uint8).tobytes())
+    assert isinstance(own.record, StepRecord)
+    own = replace(own, record=replace(own.record, finish=replace(own.record.finish, state_digest=b"")))
+    observer.carry_out(observer.observer._take(fed(6, b"")))
+    observer.carry_out(observer.observer._take(own))
+    for step in range(8, 8 + FEWEST_KEPT):
+        observer.carry_out(observer.observer._take(fed(step, b"")))
+    assert {6, 7} < {step for step, _ in observer.observer._steps}
 
 
 def test_who_has_a_seat_takes_nothing_more(observer: Newcomer) -> None:

@@ -1,0 +1,124 @@
+"""Which of the steps that an observer was fed are kept where there is no room for all: R9 of PROTOCOL.md."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.fed_steps import FEWEST_KEPT, FedSteps
+
+MOST = 6
+
+
+def digest(step: int) -> bytes:
+    return b"digest %d" % step
+
+
+class Kept:
+    """Of one observer, which has run what is `done`, and has the state after step `state`; None: it has none."""
+
+    def __init__(self, most: int = MOST, most_bytes: int = 1000) -> None:
+        self.steps, self.done = FedSteps(most, most_bytes), 0
+        self.state: int | None = None
+
+    def add(self, *steps: int, own: tuple[int, ...] = (), num_bytes: int = 1) -> list[int]:
+        """What is let go."""
+        let_go = []
+        for step in steps:
+            done = self.done, digest(self.done)
+            state = None if self.state is None else (self.state, digest(self.state))
+            given = step, digest(step - 1), digest(step), num_bytes
+            let_go += self.steps.add(*given, is_own=step in own, done=done, state=state)
+        assert all(after == digest(step) for step, after in let_go)
+        return [step for step, _ in let_go]
+
+    def gets(self, state: int) -> list[int]:
+        self.state = state
+        return [step for step, _ in self.steps.overtake((self.done, digest(self.done)), state)]
+
+    def runs(self) -> int:
+        """All that follows; the step it ends at."""
+        while self.steps.after(self.done, digest(self.done)) is not None:
+            self.done += 1
+            self.steps.forget(self.done)
+        return self.done
+
+    def loads(self) -> None:
+        assert self.state is not None
+        self.done, self.state = self.state, None
+        self.steps.forget(self.done)
+
+
+def test_while_no_state_is_here_the_next_step_and_the_newest_are_kept() -> None:
+    kept = Kept()
+    assert kept.add(*range(1, MOST + 1)) == []
+    assert kept.add(7, 8, 9) == [2, 3, 4]
+    assert kept.runs() == 1
+
+
+def test_operations_of_the_script_behind_the_next_step_are_kept_too() -> None:
+    kept = Kept()
+    assert kept.add(*range(1, 10), own=(2, 3, 5)) == [4, 5, 6]
+    assert kept.runs() == 3
+
+
+def test_a_state_makes_superfluous_what_is_before_it_but_for_what_the_script_waits_for() -> None:
+    kept = Kept()
+    kept.add(*range(1, 7), own=(1, 2))
+    assert kept.gets(5) == [3, 4, 5]
+    assert kept.runs() == 2
+
+
+def test_once_a_state_is_here_what_is_behind_it_is_kept_and_the_newest_is_let_go() -> None:
+    kept = Kept()
+    kept.add(*range(1, 7))
+    assert kept.gets(6) == [2, 3, 4, 5, 6]
+    assert kept.add(*range(7, 14)) == [12, 13]
+    kept.loads()
+    assert kept.runs() == 11
+
+
+def test_what_is_let_go_behind_a_state_begins_with_no_operation_of_the_script() -> None:
+    kept = Kept()
+    kept.gets(6)
+    own = 12, 13, 15, 16
+    assert kept.add(*range(7, 18), own=own) == [14, 15, 16, 17]
+    kept.loads()
+    assert kept.runs() == 13
+
+
+def test_the_operation_behind_a_state_is_kept_even_where_there_is_no_room() -> None:
+    kept = Kept(most=1)
+    kept.add(1)
+    kept.gets(4)
+    assert kept.add(5, 6, 7, own=(5, 6)) == [7]
+
+
+def test_few_steps_are_kept_whatever_their_size() -> None:
+    kept = Kept(most=100, most_bytes=10)
+    assert kept.add(*range(1, FEWEST_KEPT + 1), num_bytes=50) == []
+    assert kept.add(FEWEST_KEPT + 1, num_bytes=50) == [2]
+
+
+def test_a_step_that_comes_twice_counts_once() -> None:
+    kept = Kept()
+    assert kept.add(*[1] * 10) == []
+    assert kept.runs() == 1
+
+
+@given(st.sets(st.integers(1, 60)), st.lists(st.integers(0, 9), max_size=40))
+def test_an_operation_of_the_script_that_was_fed_is_here_when_the_script_comes_to_it(
+    own: set[int], turns: list[int]
+) -> None:
+    """Up to five steps are fed in a turn; in others a state comes or is loaded, or the script runs what is here."""
+    kept, newest = Kept(), 0
+    for turn in turns:
+        if turn <= 5:
+            kept.add(*range(newest + 1, newest + turn + 1), own=tuple(own))
+            newest += turn
+        elif turn == 6 and newest > kept.done and newest not in own:
+            kept.gets(newest)
+        elif turn == 7 and kept.state is not None and kept.state > kept.done and kept.done + 1 not in own:
+            kept.loads()
+        else:
+            kept.runs()
+        is_fed = kept.done < newest and kept.done + 1 in own
+        assert not is_fed or kept.steps.after(kept.done, digest(kept.done)) is not None
