@@ -96,9 +96,12 @@ class GivingUp:
         self._told_of = view_number
 
     def news(self, step: int, since: int, said: Iterable[GivenUp]) -> GivenUp | None:
-        """What the script is to be told of `step`, as a barrier has `said`: once, and of no view before `since`."""
-        first = max(since, self._told_of + 1)
-        fresh = [each for each in said if each.step == step and each.view_number >= first]
+        """What the script is to be told of `step`, as a barrier has `said`, once.
+
+        Of views before `since` only that founders differ: what was given up then is none of who had no seat yet.
+        """
+        fresh = [each for each in said if each.step == step and each.view_number > self._told_of]
+        fresh = [each for each in fresh if each.view_number >= since or each.cause is Cause.DIVERGED]
         news = reduce(graver, (each for each in fresh if each.cause is not Cause.WITHDRAWN), None)
         if news is not None:
             self.told(news.view_number)

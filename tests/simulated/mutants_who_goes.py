@@ -1,6 +1,6 @@
 """Who goes when members differ, with one rule removed: R17 of PROTOCOL.md."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gossip.numerics
@@ -9,6 +9,7 @@ import p2p.step.mismatch
 from gossip import Member, Seat
 from gossip.commit import StepMachine
 from gossip.effects import Diverged, Effect, Send
+from gossip.given_up import GivenUp, GivingUp
 from gossip.membership import Membership
 from gossip.messages import Leave
 from gossip.parting import Parting
@@ -51,6 +52,13 @@ def _beat_without_calls(self: StepMachine) -> list[Effect]:
     return [] if self.view is None else self._tell_all(Beat(self._ready[self._me], self._standing()))
 
 
+def _news_since_its_seat(original: Callable[..., GivenUp | None]) -> Callable[..., GivenUp | None]:
+    def news(self: GivingUp, step: int, since: int, said: Iterable[GivenUp]) -> GivenUp | None:
+        return original(self, step, since, [each for each in said if each.view_number >= since])
+
+    return news
+
+
 WHO_GOES: dict[str, Mutant] = {
     "R17: majority of those who have called": mutant(
         (p2p.step.mismatch, "staying", _among_those_who_have_spoken),
@@ -83,5 +91,8 @@ WHO_GOES: dict[str, Mutant] = {
         (StepMachine, "beat", _beat_without_calls),
         breaks="L1",
         scenario="CALLS: what two founders say of their calls is lost once",
+    ),
+    "R17: what founders raise does not concern who has a seat afterwards": mutant(
+        (GivingUp, "news", _news_since_its_seat(GivingUp.news)), breaks="S19", seed=1422
     ),
 }

@@ -52,6 +52,7 @@ FOUND = {
     804: "a removed peer came back, took everybody for lost, and never spoke to anybody",
     1118: "a JOIN of a former member came before the word that it took part, and admitted it again",
     1208: "as 804",
+    1422: "two founders raised that they differ, and who had its seat afterwards went on with the state of one of them",
     1937: "a member that is heard all the time was voted out because probes of it failed now and then",
     6190: "a record of another lineage counted as witnessed and said nothing, so the decision never came",
     900918: "as 512, at a member that came after the exclusion",
