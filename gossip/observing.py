@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .commit import StepMachine
 from .config import CoreConfig
 from .effects import Apply, Discard, Drop, Effect, Load, Missed, Removed, Send
-from .fed_steps import FedSteps
+from .fed_steps import FedSteps, Place
 from .messages import Head
 from .pace import Pace
 from .progress import NOTHING_DONE, StateQuery
@@ -124,13 +124,16 @@ class Observing:
         Kept if there is room (FedSteps); what is let go has to be made up for by a state.
         """
         self.knows_steps = True
-        done = self._steps.done, self._steps.digest
-        if step <= done[0]:
+        if step <= self._steps.done:
             return self._go_on()
-        here = self._waiting or self._loading
-        state = None if here is None else (here.step, here.digest)
-        let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, done=done, state=state)
+        places = self._places(self._loading, self._waiting)
+        let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, places=places)
         return [*(Discard(*each) for each in let_go), *self._go_on()]
+
+    def _places(self, *states: _State | None) -> list[Place]:
+        """Where the script may be, next or soon: behind what was run last, or behind one of these."""
+        here = [(state.step, state.digest) for state in states if state is not None]
+        return [(self._steps.done, self._steps.digest), *here]
 
     def _go_on(self) -> list[Effect]:
         """Apply the next step, if it is here and nothing is under way."""
@@ -170,7 +173,7 @@ class Observing:
         self.knows_steps |= step > NOTHING_DONE
         before, self._waiting = self._waiting, _State(step, digest, lineage)
         dropped = [] if before is None or before == self._waiting else [Drop(before.step, before.digest)]
-        let_go = self._fed.overtake((self._steps.done, self._steps.digest), step)
+        let_go = self._fed.overtake(self._places(self._loading), step)
         return [*dropped, *(Discard(*each) for each in let_go), *self._load()]
 
     def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.fed_steps import FEWEST_KEPT, FedSteps
+from gossip.fed_steps import FEWEST_KEPT, NUM_NEXT, FedSteps
 
 MOST = 6
 
@@ -23,16 +23,15 @@ class Kept:
         """What is let go."""
         let_go = []
         for step in steps:
-            done = self.done, digest(self.done)
-            state = None if self.state is None else (self.state, digest(self.state))
+            places = [self.done] if self.state is None else [self.done, self.state]
             given = step, digest(step - 1), digest(step), num_bytes
-            let_go += self.steps.add(*given, is_own=step in own, done=done, state=state)
+            let_go += self.steps.add(*given, is_own=step in own, places=[(each, digest(each)) for each in places])
         assert all(after == digest(step) for step, after in let_go)
         return [step for step, _ in let_go]
 
     def gets(self, state: int) -> list[int]:
         self.state = state
-        return [step for step, _ in self.steps.overtake((self.done, digest(self.done)), state)]
+        return [step for step, _ in self.steps.overtake([(self.done, digest(self.done))], state)]
 
     def runs(self) -> int:
         """All that follows; the step it ends at."""
@@ -47,33 +46,40 @@ class Kept:
         self.steps.forget(self.done)
 
 
-def test_while_no_state_is_here_the_next_step_and_the_newest_are_kept() -> None:
+def test_while_no_state_is_here_the_next_steps_and_the_newest_are_kept() -> None:
     kept = Kept()
     assert kept.add(*range(1, MOST + 1)) == []
-    assert kept.add(7, 8, 9) == [2, 3, 4]
-    assert kept.runs() == 1
-
-
-def test_operations_of_the_script_behind_the_next_step_are_kept_too() -> None:
-    kept = Kept()
-    assert kept.add(*range(1, 10), own=(2, 3, 5)) == [4, 5, 6]
+    assert kept.add(7, 8, 9) == [4, 5, 6]
     assert kept.runs() == 3
 
 
-def test_a_state_makes_superfluous_what_is_before_it_but_for_what_the_script_waits_for() -> None:
+def test_where_there_is_room_for_many_so_many_of_the_next_are_kept_that_a_batch_comes_to_its_end() -> None:
+    kept = Kept(most=1000, most_bytes=10_000)
+    assert kept.add(*range(1, 1002)) == [NUM_NEXT + 1]
+    assert kept.gets(1001) == [*range(NUM_NEXT + 2, 1002)]
+    assert kept.runs() == NUM_NEXT
+
+
+def test_operations_of_the_script_behind_the_next_steps_are_kept_too() -> None:
     kept = Kept()
-    kept.add(*range(1, 7), own=(1, 2))
-    assert kept.gets(5) == [3, 4, 5]
-    assert kept.runs() == 2
+    assert kept.add(*range(1, 10), own=(4, 6)) == [5, 6, 7]
+    assert kept.runs() == 4
+
+
+def test_a_state_makes_superfluous_what_is_before_it_but_for_what_the_script_may_have_to_run() -> None:
+    kept = Kept()
+    kept.add(*range(1, 7), own=(4,))
+    assert kept.gets(5) == [5]
+    assert kept.runs() == 4
 
 
 def test_once_a_state_is_here_what_is_behind_it_is_kept_and_the_newest_is_let_go() -> None:
     kept = Kept()
     kept.add(*range(1, 7))
-    assert kept.gets(6) == [2, 3, 4, 5, 6]
-    assert kept.add(*range(7, 14)) == [12, 13]
+    assert kept.gets(6) == [4, 5, 6]
+    assert kept.add(*range(7, 14)) == [10, 11, 12, 13]
     kept.loads()
-    assert kept.runs() == 11
+    assert kept.runs() == 9
 
 
 def test_what_is_let_go_behind_a_state_begins_with_no_operation_of_the_script() -> None:
@@ -95,7 +101,7 @@ def test_the_operation_behind_a_state_is_kept_even_where_there_is_no_room() -> N
 def test_few_steps_are_kept_whatever_their_size() -> None:
     kept = Kept(most=100, most_bytes=10)
     assert kept.add(*range(1, FEWEST_KEPT + 1), num_bytes=50) == []
-    assert kept.add(FEWEST_KEPT + 1, num_bytes=50) == [2]
+    assert kept.add(FEWEST_KEPT + 1, num_bytes=50) == [FEWEST_KEPT // 2 + 1]
 
 
 def test_a_step_that_comes_twice_counts_once() -> None:

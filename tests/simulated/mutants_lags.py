@@ -39,7 +39,7 @@ def _never_held(self: Pace, now: float, num_lacking: int, state_s: float, fits: 
     return False
 
 
-def _keep_the_oldest(self: FedSteps, done: tuple[int, bytes]) -> None:
+def _keep_the_oldest(self: FedSteps, places: object) -> None:
     """There is no room for what comes."""
 
 
@@ -75,7 +75,7 @@ LAGS: dict[str, Mutant] = {
         scenario="LAGS: the members call operations of their own in a row",
     ),
     "R9: what there is no room for is the newest, also while no state is here": mutant(
-        (FedSteps, "_oldest", _keep_the_oldest), breaks="S22", scenario=FULL
+        (FedSteps, "_oldest", _keep_the_oldest), breaks="L1", scenario=FULL
     ),
     "R9: what there is no room for begins with an operation of the script's own": mutant(
         (FedSteps, "add", _need_nothing(FedSteps.add)), breaks="S22", scenario=FULL

@@ -108,4 +108,6 @@ def _stand_still(seed: int) -> None:
     stage.until(lambda: _is_seated(stage))
     if stage.invariants.seen["operations missed"]:
         raise Failure("S22", "it is not given the result of an operation of its own")
+    if (num_states := stage.invariants.seen["states loaded"]) > 2:
+        raise Failure("L1", f"it has loaded {num_states} states, since what was fed behind each was not kept")
     stage.end_well()
