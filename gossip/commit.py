@@ -226,9 +226,9 @@ class StepMachine:
     def _abort(self, step: int, said: list[GivenUp]) -> list[Effect]:
         """The barrier has not committed `step`: tell the script, once. Whoever has told it makes sure of that."""
         assert self.view is not None
-        news = self._giving_up.news(step, self.view.since(self._me) or 0, said) if self.seated else None
-        if news is None:
-            return []
+        news = self._giving_up.news(step, self.view.since(self._me) or 0, said)
+        if news is None or not (self.seated or news.cause is Cause.DIVERGED):
+            return []  # what was before it had a seat does not concern this member
         told, self._giving_up.is_in_use = replace(news, void_until=self.view.number - 1), False
         self.hear(told)
         return [Diverged(step, told.reason)] if told.cause is Cause.DIVERGED else [Aborted(told)]

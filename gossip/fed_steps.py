@@ -26,7 +26,6 @@ NUM_NEXT: Final = 64
 FEWEST_KEPT: Final = 8
 """So many steps are kept, whatever their size."""
 
-
 Place = tuple[int, bytes]
 """A step, and a digest of the chain: up to it, or, as a key, before it."""
 
@@ -83,8 +82,8 @@ class FedSteps:
             places: step and digest of what was run, or loaded, last, and then of the states that are here, if any is.
         """
         key = step, previous
-        if key in self._kept:
-            return []
+        if (known := self._kept.get(key)) is not None:
+            return [] if known.digest == digest else [(step, digest)]
         is_needed = is_own and (key in map(_behind, places) or self._follows(key))
         self._kept[key] = _Fed(digest, num_bytes, is_own)
         self._num_bytes += num_bytes

@@ -100,12 +100,12 @@ class GivingUp:
 
         Of views before `since` only that founders differ: what was given up then is none of who had no seat yet.
         """
-        fresh = [each for each in said if each.step == step and each.view_number > self._told_of]
-        fresh = [each for each in fresh if each.view_number >= since or each.cause is Cause.DIVERGED]
-        news = reduce(graver, (each for each in fresh if each.cause is not Cause.WITHDRAWN), None)
-        if news is not None:
-            self.told(news.view_number)
-        return news
+        unknown = [each for each in said if each.step == step and each.view_number > self._told_of]
+        fresh = [each for each in unknown if each.view_number >= since or each.cause is Cause.DIVERGED]
+        gravest = reduce(graver, (each for each in fresh if each.cause is not Cause.WITHDRAWN), None)
+        if gravest is not None:
+            self.told(gravest.view_number)
+        return gravest
 
     def keep_of(self, step: int) -> None:
         """Forget what is not about `step`, which is open now."""

@@ -110,6 +110,13 @@ def test_a_step_that_comes_twice_counts_once() -> None:
     assert kept.runs() == 1
 
 
+def test_of_two_steps_upon_the_same_past_the_first_is_kept() -> None:
+    steps = FedSteps(MOST, 1000)
+    assert steps.add(1, b"past", b"one", 1, is_own=False, places=[(0, b"past")]) == []
+    assert steps.add(1, b"past", b"other", 1, is_own=False, places=[(0, b"past")]) == [(1, b"other")]
+    assert steps.after(0, b"past") == b"one"
+
+
 @given(st.sets(st.integers(1, 60)), st.lists(st.integers(0, 9), max_size=40))
 def test_an_operation_of_the_script_that_was_fed_is_here_when_the_script_comes_to_it(
     own: set[int], turns: list[int]

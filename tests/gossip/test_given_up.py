@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gossip import Phase, Seat, View
 from gossip.commit import LAST_STEP, StepMachine
-from gossip.effects import Aborted, Activated, Committed, Send
+from gossip.effects import Aborted, Activated, Committed, Diverged, Send
 from gossip.given_up import LONGEST_REASON, Cause, GivenUp, graver
 from gossip.progress import Beat, Finish, Progress, Ready
 
@@ -130,6 +130,14 @@ def test_who_had_no_seat_when_the_others_were_told_is_not_told_afterwards() -> N
     assert machine.loaded(-1, GENESIS)[-1] == Activated(later, -1)
     machine.install(last)
     assert machine.receive(A, said) == [Activated(last, -1)]
+
+
+def test_r17_that_founders_differ_is_told_to_who_had_no_seat_then() -> None:
+    seats = Seat(A, 1), Seat(B, 3)
+    machine = StepMachine(B)
+    machine.install(replace(LATER, seats=seats))
+    said = given_up(Cause.DIVERGED, PAIR, reason="parameters differ")
+    assert Diverged(0, "parameters differ") in machine.receive(A, saying(said))
 
 
 # What does not count.

@@ -181,6 +181,8 @@ def test_nothing_is_applied_but_upon_its_own_past(told: list[tuple[int, bytes, b
     new = Observer(NOTHING_DONE, b"x")
     for step, previous, after in told:
         for effect in new.observing.fed(step, previous, after, 0, is_own=False):
+            if effect == Discard(step, after):
+                continue  # another one upon the same past is here
             assert isinstance(effect, Apply) and effect.step == new.steps.done + 1
             assert (effect.step, new.steps.digest, effect.digest) in told
         if (due := new.observing.due) is not None:

@@ -408,7 +408,8 @@ def test_whatever_members_report_the_cut_is_sane(
     assert dead <= {*cut.gone}
     assert dead == {*new.proven}
     assert {*new.records} <= dead
-    accused = {report.subject for at, (_, report) in told if report.kind in ROUND and at + 1.5 > now}
+    accusing = *ROUND, ReportKind.FLAPPING
+    accused = {report.subject for at, (_, report) in told if report.kind in accusing and at + 1.5 > now}
     accusers = {
         source for at, (source, report) in told if report.kind is ReportKind.REFUSED or report.kind is ReportKind.SILENT
     }
