@@ -162,14 +162,8 @@ class Carrier:
                 self.carry_out(self.parts.open_step.aborted(given_up))
             case fx.Overheard(source, abort):
                 self.carry_out(self.parts.open_step.overhear(source, abort))
-            case fx.Apply():
-                self.carry_out(self.parts.observer.go_on(self.now()))
-            case fx.Load(step, digest):
-                self.carry_out(self.parts.observer.load(self.now(), step, digest))
-            case fx.Drop(step, digest):
-                self.parts.observer.drop(step, digest)
-            case fx.Discard(step, digest):
-                self.parts.observer.discard(step, digest)
+            case fx.Apply() | fx.Load() | fx.Drop() | fx.Discard():
+                self._do_for_observer(effect)
             case fx.Missed(step):
                 reason = f"operation {step} was committed without this peer, its result is unknown"
                 self.parts.inbox.tell(RemovedFromView(reason))
@@ -193,6 +187,17 @@ class Carrier:
                     self.carry_out(self.parts.core.leave(self.now()))
             case _:
                 assert_never(effect)
+
+    def _do_for_observer(self, effect: fx.Apply | fx.Load | fx.Drop | fx.Discard) -> None:
+        match effect:
+            case fx.Apply():
+                self.carry_out(self.parts.observer.go_on(self.now()))
+            case fx.Load(step, digest):
+                self.carry_out(self.parts.observer.load(self.now(), step, digest))
+            case fx.Drop(step, digest):
+                self.parts.observer.drop(step, digest)
+            case fx.Discard(step, digest):
+                self.parts.observer.discard(step, digest)
 
     def _provide(self, member: Member, step: int) -> None:
         """Give `member` the state after `step`, or, while it has no seat, after a later one."""

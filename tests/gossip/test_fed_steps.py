@@ -3,13 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.fed_steps import FEWEST_KEPT, NUM_NEXT, FedSteps
+from gossip.effects import Discard, Load
+from gossip.fed_steps import FEWEST_KEPT, MOST_FED, NUM_NEXT, FedSteps
+
+from .test_observing import Observer, digest, query
 
 MOST = 6
-
-
-def digest(step: int) -> bytes:
-    return b"digest %d" % step
 
 
 class Kept:
@@ -115,6 +114,23 @@ def test_of_two_steps_upon_the_same_past_the_first_is_kept() -> None:
     assert steps.add(1, b"past", b"one", 1, is_own=False, places=[(0, b"past")]) == []
     assert steps.add(1, b"past", b"other", 1, is_own=False, places=[(0, b"past")]) == [(1, b"other")]
     assert steps.after(0, b"past") == b"one"
+
+
+def test_r9_who_was_fed_too_much_goes_on_from_a_state_and_what_was_fed_behind_it() -> None:
+    new, first, newest = Observer(), NUM_NEXT + 1, MOST_FED + 10
+    new.fed(*range(1, MOST_FED + 1))
+    assert new.fed(MOST_FED + 1) == [Discard(first, digest(first))], "those that are next are kept, and the newest"
+    new.fed(*range(MOST_FED + 2, newest + 1))
+    assert new.run() == NUM_NEXT
+    new.hears(newest, 0.0)
+    assert new.hears(newest, 1.0) == query(newest)
+    superfluous = [Discard(step, digest(step)) for step in range(first + 10, newest - 1)]
+    assert new.gets(newest - 2) == [*superfluous, Load(newest - 2, digest(newest - 2))]
+    last = newest - 2 + MOST_FED
+    new.fed(*range(newest + 1, last + 1))
+    assert new.fed(last + 1) == [Discard(last + 1, digest(last + 1))], "what is behind the state is kept"
+    new.loads(newest - 2)
+    assert new.run() == last
 
 
 @given(st.sets(st.integers(1, 60)), st.lists(st.integers(0, 9), max_size=40))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gossip import CoreConfig, Member, Seat, State
 from gossip.commit import StepMachine
 from gossip.effects import Apply, Discard, Drop, Effect, Load, Missed, Send
-from gossip.fed_steps import MOST_FED, NUM_NEXT
+from gossip.fed_steps import MOST_FED
 from gossip.messages import Head
 from gossip.observing import MOST_LAG, NUM_PROVING, PATIENCE_S, Observing
 from gossip.progress import NOTHING_DONE, Ready, StateQuery
@@ -115,23 +115,6 @@ def test_what_a_loaded_state_has_overtaken_is_dropped() -> None:
     new.fed(*range(2, MOST_FED + 2))
     assert new.loads(done) == []
     assert new.fed(done + 1) == [Apply(done + 1, digest(done + 1))]
-
-
-def test_r9_who_was_fed_too_much_goes_on_from_a_state_and_what_was_fed_behind_it() -> None:
-    new, first, newest = Observer(), NUM_NEXT + 1, MOST_FED + 10
-    new.fed(*range(1, MOST_FED + 1))
-    assert new.fed(MOST_FED + 1) == [Discard(first, digest(first))], "those that are next are kept, and the newest"
-    new.fed(*range(MOST_FED + 2, newest + 1))
-    assert new.run() == NUM_NEXT
-    new.hears(newest, 0.0)
-    assert new.hears(newest, 1.0) == query(newest)
-    superfluous = [Discard(step, digest(step)) for step in range(first + 10, newest - 1)]
-    assert new.gets(newest - 2) == [*superfluous, Load(newest - 2, digest(newest - 2))]
-    last = newest - 2 + MOST_FED
-    new.fed(*range(newest + 1, last + 1))
-    assert new.fed(last + 1) == [Discard(last + 1, digest(last + 1))], "what is behind the state is kept"
-    new.loads(newest - 2)
-    assert new.run() == last
 
 
 def test_a_loaded_state_lets_the_fed_steps_beyond_it_go_on() -> None:

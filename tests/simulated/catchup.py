@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from gossip import Member, Stamp
-from gossip.effects import Feed
+from gossip.effects import Apply, Discard, Drop, Feed, Load
 from gossip.progress import NOTHING_DONE
 
 from .invariants import Violation
@@ -179,6 +179,17 @@ class CatchUp:
     def discard(self, step: int, digest: bytes) -> None:
         self._fed.pop((step, digest), None)
         self._world.invariants.seen["steps let go"] += 1
+
+    def perform(self, effect: Apply | Load | Drop | Discard) -> None:
+        match effect:
+            case Apply(step, digest):
+                self.apply(step, digest)
+            case Load(step, digest):
+                self.load(step, digest)
+            case Drop(step, digest):
+                self.drop(step, digest)
+            case Discard(step, digest):
+                self.discard(step, digest)
 
     def apply(self, step: int, digest: bytes) -> None:
         """An observer runs its loop with what it was fed."""

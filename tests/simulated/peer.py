@@ -311,14 +311,8 @@ class Peer:
                 self.perform(self.training.open_step.overhear(source, abort))
             case fx.Provide(member, step):
                 self.catch_up.ask(member, step)
-            case fx.Apply(step, digest):
-                self.catch_up.apply(step, digest)
-            case fx.Load(step, digest):
-                self.catch_up.load(step, digest)
-            case fx.Drop(step, digest):
-                self.catch_up.drop(step, digest)
-            case fx.Discard(step, digest):
-                self.catch_up.discard(step, digest)
+            case fx.Apply() | fx.Load() | fx.Drop() | fx.Discard():
+                self.catch_up.perform(effect)
             case fx.Missed(step):
                 self.catch_up.miss(step)
             case fx.Discovered(claim):
