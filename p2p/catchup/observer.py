@@ -260,7 +260,8 @@ class Observer:
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run."""
-        while self._steps and (key := next(iter(self._steps)))[0] <= step:
+        self._steps.pop((step, digest), None)
+        while self._steps and (key := next(iter(self._steps)))[0] <= step:  # of another swarm one may stay in front
             del self._steps[key]
         if self._offered == (step, digest):
             self._offered = None
