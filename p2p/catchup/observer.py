@@ -11,6 +11,7 @@ that is run.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -39,7 +40,7 @@ MOST_SOURCES = 256
 """Peers that are listened to."""
 
 MOST_COMPARED = 32
-"""Of the steps that are kept, to find out whether the script's loop has several phases."""
+"""Of the steps that were run, and of those that are kept, to find out whether the script's loop has several phases."""
 
 EACH_PERCENT = 5
 """Of a state are a record."""
@@ -79,6 +80,7 @@ class Observer:
             make_room: for a state; None: none is made ready.
         """
         self.check: Callable[[int, bytes, bool], ShoalError | None] = lambda step, shown, is_akin: None
+        self._is_at: Callable[[Sequence[bytes]], bool] = lambda shown: True
         self._core = core
         self._open_step = open_step
         self._send_taken = send_taken
@@ -92,11 +94,13 @@ class Observer:
         self._offered: tuple[int, bytes] | None = None
         self._steps: dict[tuple[int, bytes], Parcel] = {}
         self._arrival = Arrival(-1)
+        self._ran: deque[bytes] = deque(maxlen=MOST_COMPARED)
         self._fitted: tuple[Submission | None, bool] = None, False
 
     def use(self, replica: Replica) -> None:
         """States are of this one."""
-        self.check, self._sizes = replica.check, replica.sizes
+        self.check, self._is_at, self._sizes = replica.check, replica.is_at, replica.sizes
+        self._ran.clear()
 
     def expect(self) -> None:
         """A state was asked for: have memory made ready for the first one."""
@@ -225,15 +229,17 @@ class Observer:
         return self._open_step.stage is Stage.CLOSED and submission is not None and bool(submission.state_digest)
 
     def _fits(self) -> bool:
-        """Whether all steps of the model that are kept are like what is submitted: any state fits the training thread.
+        """Whether steps of the model are all like what is submitted: then any state fits the training thread.
 
-        A loop of several phases has to be at the place where that of the donor is, which fed steps show.
+        A loop of several phases has to be at the place where that of the donor is, and no state says where that is.
+        Their operations may be the same, so it counts also which optimizers and models they are of.
         """
         if self._fitted[0] is not self._open_step.submission:
             records = (parcel.record for parcel in reversed(self._steps.values()))
             shown = (record for record in records if isinstance(record, StepRecord) and record.shown)
             kept = list(islice(shown, MOST_COMPARED))
             fits = bool(kept) and all(map(self._open_step.is_like, kept))
+            fits = fits and self._is_at([*self._ran, *(record.shown for record in kept)])
             self._fitted = self._open_step.submission if kept else None, fits
         return self._fitted[1]
 
@@ -298,4 +304,6 @@ class Observer:
         if record.shown and (unlike := self.check(parcel.step, record.shown, is_akin)) is not None:
             leaves = [] if isinstance(unlike, RemovedFromView) else [Leave()]
             return [Tell(unlike), *leaves]
+        if record.shown:
+            self._ran.append(record.shown)
         return [Tell(commit), *self.loaded(now, parcel.step, record.digest)]

@@ -311,6 +311,7 @@ class Replica:
         show: what a replica is compared by, while it waits for a commit.
         lends: whether what `lender` makes, or `pack`, lends memory, which costs nothing; else it fetches from a device.
         sizes: of its tensors in bytes, when it was offered.
+        is_at: whether the script is where those of members were in each of the steps that are shown.
         digest: of its parameters, as for the step after the last committed one; None: they are not on the host.
         check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it; with
             whether both are of one numerics class.
@@ -334,6 +335,7 @@ class Replica:
     digest: Callable[[], bytes] | None = None
     lends: bool = True
     sizes: Sequence[int] = ()
+    is_at: Callable[[Sequence[bytes]], bool] = lambda shown: True
 
     @property
     def trains_model(self) -> bool:

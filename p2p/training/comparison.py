@@ -92,6 +92,21 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str], *, is_aki
     )
 
 
+def are_at(steps: Sequence[bytes], updated: str | None, reached: str) -> bool:
+    """Whether a script is where those of the members were in each of these steps, as `show` shows them.
+
+    Args:
+        steps: as members have shown them.
+        updated: which optimizers the script has let make an update since the last commit; None: it is not known.
+        reached: which models its open step is of.
+    """
+    try:
+        places = {(there["updated"], there["reached"]) for there in map(unpack_tree, steps)}
+    except (RemoteProtocolError, KeyError, TypeError):
+        return False
+    return places == {(updated, reached)}
+
+
 def _differences(here: Any, there: Any, names: Sequence[str]) -> Iterator[tuple[str, object, object, str]]:
     mine, theirs = here["values"], there["values"]
     if isinstance(mine, bytes) or isinstance(theirs, bytes):

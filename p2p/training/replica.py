@@ -1,7 +1,7 @@
 """What a joiner is given of a model, and what it is compared by while it observes."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..session.device_memory import is_far
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
-from .comparison import check, first_change, settings_of, show
+from .comparison import are_at, check, first_change, settings_of, show
 from .edge import Edge
 from .gradients import Gradients
 from .module_state import ModuleState, parameters_of, tensors_of
@@ -115,6 +115,7 @@ class ModelReplica:
             self.digest if self._gradients.device is HOST else None,
             self._gradients.device is HOST,
             [each.nbytes for each in sent],
+            self._is_at,
         )
 
     def refresh(self) -> None:
@@ -155,10 +156,16 @@ class ModelReplica:
 
     # A comparison, in the loop's thread while the training thread waits for a commit.
 
-    def _show(self) -> bytes:
+    def _place(self) -> tuple[str | None, str]:
+        """Where in its loop the script is: which optimizers have made an update, which models the open step is of."""
         updated = None if self.updates is None else self.updates.since_commit()
-        reached = " and ".join(self._gradients.reached)
-        return show(self._parts, dict(self._module.named_parameters()), updated, reached)
+        return updated, " and ".join(self._gradients.reached)
+
+    def _is_at(self, steps: Sequence[bytes]) -> bool:
+        return are_at(steps, *self._place())
+
+    def _show(self) -> bytes:
+        return show(self._parts, dict(self._module.named_parameters()), *self._place())
 
     def _check(self, step: int, theirs: bytes, is_akin: bool) -> ShoalError | None:
         names = [name for name, _ in self._module.named_parameters()]

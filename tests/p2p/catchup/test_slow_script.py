@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from gossip import messages as m
-from p2p.net.parcels import Parcel, StepRecord
+from p2p.net.parcels import PackedState, Parcel, Replica, StepRecord
 from p2p.step.collective import AllReduce
 from p2p.step.notices import Commit, StateOffer
 from p2p.step.operation import Operation
@@ -17,9 +18,9 @@ from .test_observer import Newcomer, counts, fingerprints, sums, total
 STEP_S = 2.0
 
 
-def of_model(parcel: Parcel) -> Parcel:
+def of_model(parcel: Parcel, shown: bytes = b"shown") -> Parcel:
     assert isinstance(parcel.record, StepRecord)
-    return replace(parcel, record=replace(parcel.record, shown=b"shown"))
+    return replace(parcel, record=replace(parcel.record, shown=shown))
 
 
 def slow(later: Iterable[Parcel] = ()) -> Newcomer:
@@ -71,6 +72,25 @@ def test_a_slow_script_whose_loop_has_several_phases_is_not_held() -> None:
         steps = [fed(step, *(bytes(16) for _ in odd), fingerprints=fingerprints(step, *odd)) for step in range(9, 13)]
         is_longer = len(odd) == 2  # what the runtime has added is no other phase
         assert slow(map(of_model, steps)).core.done == (7 if is_longer else 8)
+
+
+@pytest.mark.parametrize("at", [6, 12])
+def test_a_slow_script_is_not_held_where_members_run_the_same_operations_for_something_else(at: int) -> None:
+    def shows(step: int) -> bytes:
+        return b"elsewhere" if step == at else b"shown"
+
+    replica = Replica(
+        {}, lambda: PackedState(b"", []), lambda state: None, str, is_at=lambda steps: b"elsewhere" not in steps
+    )
+    new = Newcomer()
+    new.at(5)
+    new.observer.use(replica)
+    new.deliver(*(of_model(sums(step, new), shows(step)) for step in range(6, 13)))
+    new.submit(6, total())
+    for step in (7, 8):
+        new.now += STEP_S
+        new.submit(step, total())
+    assert new.core.done == 8
 
 
 def test_the_counts_of_a_step_say_nothing_of_its_phase() -> None:

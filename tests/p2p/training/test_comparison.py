@@ -10,7 +10,7 @@ from torch import nn
 from p2p.errors import JoinRefused, RemoteProtocolError, RemovedFromView
 from p2p.net.bounds import MAX_BYTES_LEN
 from p2p.net.trees import pack_tree
-from p2p.training.comparison import check, show
+from p2p.training.comparison import are_at, check, show
 from p2p.training.models import name_parts
 
 
@@ -125,3 +125,14 @@ def test_values_of_all_kinds_are_shown() -> None:
     assert check(7, ours.show(), theirs.show(), ["weight", "bias"]) is None
     theirs.optimizer.param_groups[0]["nested"] = {"a": (1, 3)}
     assert "nested of group 0 of SGD is {'a': [1, 2]," in str(check(7, ours.show(), theirs.show(), ["weight", "bias"]))
+
+
+def test_a_script_is_where_those_of_the_members_were_if_it_updates_the_same_in_all_steps() -> None:
+    here, elsewhere, further, unknown = Replica(), Replica(), Replica(), Replica()
+    elsewhere.updated, further.reached, unknown.updated = "AdamW", "G and D", None
+    damage(here)
+    steps = [each.show() for each in (here, here, elsewhere, further, unknown)]
+    assert are_at(steps[:2], here.updated, here.reached)
+    assert [are_at([steps[0], each], here.updated, here.reached) for each in steps[2:]] == [False] * 3
+    assert not are_at(steps[:2], None, here.reached) and not are_at([], here.updated, here.reached)
+    assert not are_at([b"another form"], here.updated, here.reached)
