@@ -172,9 +172,9 @@ class Core(Standing):
         """As of `Observing.fed`: an observer was given the committed `step`, as bytes."""
         return [] if self.ended else self._observing.fed(step, previous, digest, num_bytes, is_own=is_own)
 
-    def state_comes(self, now: float, source: Member) -> bool:
-        """A segment of a state has come from `source`. Whether it is of use."""
-        return self._observing.comes(now, source)
+    def state_comes(self, now: float, source: Member, step: int) -> bool:
+        """A segment of the state after `step` has come from `source`. Whether it is of use."""
+        return self._observing.comes(now, source, step)
 
     def state_came(self, step: int, digest: bytes, lineage: bytes, numerics: bytes = NO_NUMERICS) -> list[Effect]:
         """The state after `step` has come, as bytes.

@@ -64,10 +64,10 @@ class Observing:
         self._applying: tuple[int, bytes] | None = None
         self._gap = NOTHING_DONE, -math.inf
         self._asked: dict[Member, None] = {}
-        self._coming: tuple[Member, float] | None = None
+        self._coming: tuple[Member, float, int] | None = None
         self._came_since, self._took_s = -math.inf, 0.0
         self._asked_since, self._state_s = -math.inf, math.inf
-        self._pace, self._late_at = Pace(config.admission), math.inf
+        self._pace, self._held_at, self._late_at = Pace(config.admission), -math.inf, math.inf
         self._waiting: _State | None = None
         self._loading: _State | None = None
         self._lineage = b""
@@ -103,14 +103,15 @@ class Observing:
             return False, False
         if self._steps.view is not None:
             return self._lags, False
-        was_held = self._pace.is_held
-        known = max(self._steps.done, self._fed.newest, NOTHING_DONE if self._head is None else self._head[0])
-        is_held = self._pace.waits(now, known - self._steps.done, self._state_s, fits)
+        was_held, done = self._pace.is_held, self._steps.done
+        known = max(self._fed.newest(done), NOTHING_DONE if self._head is None else self._head[0])
+        is_held = self._pace.waits(now, max(0, known - done - 1), self._state_s, fits)
+        self._held_at = now if is_held or was_held else self._held_at
         return is_held, is_held and not was_held
 
     @property
     def _lags(self) -> bool:
-        """It was held when it was admitted."""
+        """It was held when it was admitted, or was when that was decided."""
         return self._late_at < math.inf
 
     @property
@@ -127,7 +128,8 @@ class Observing:
         if step <= self._steps.done:
             return self._go_on()
         places = self._places(self._loading, self._waiting)
-        let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, places=places)
+        coming = NOTHING_DONE if self._coming is None else self._coming[2]
+        let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, places=places, coming=coming)
         return [*(Discard(*each) for each in let_go), *self._go_on()]
 
     def _places(self, *states: _State | None) -> list[Place]:
@@ -159,22 +161,26 @@ class Observing:
         """Of the members whose state that is; empty: there is none."""
         return self._lineage if self._loading is None else self._loading.lineage
 
-    def comes(self, now: float, source: Member) -> bool:
-        """A segment of a state has come. Whether it is of use: `source` was asked for it."""
+    def comes(self, now: float, source: Member, step: int) -> bool:
+        """A segment of the state after `step` has come. Whether it is of use: `source` was asked for it."""
         if source not in self._asked:
             return False
         if self._coming is None or self._coming[0] != source:
             self._came_since = now
-        self._coming, self._took_s, self._state_s = (source, now), now - self._came_since, now - self._asked_since
+        self._coming, self._took_s, self._state_s = (source, now, step), now - self._came_since, now - self._asked_since
         return True
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
         """All of the state after `step` has come. While another one is to be loaded, the last that came waits."""
         self.knows_steps |= step > NOTHING_DONE
-        before, self._waiting = self._waiting, _State(step, digest, lineage)
-        dropped = [] if before is None or before == self._waiting else [Drop(before.step, before.digest)]
-        let_go = self._fed.overtake(self._places(self._loading), step)
-        return [*dropped, *(Discard(*each) for each in let_go), *self._load()]
+        before, state = self._waiting, _State(step, digest, lineage)
+        self._waiting = state
+        effects: list[Effect] = [] if before in (None, state) else [Drop(before.step, before.digest)]
+        places = self._places(self._loading)
+        effects += self._load()
+        if state in (self._loading, self._waiting):
+            effects += (Discard(*each) for each in self._fed.overtake(places, step))
+        return effects
 
     def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is not loaded now: the script waits for the result of step done + 1.
@@ -234,8 +240,8 @@ class Observing:
             self._lineage = self._loading.lineage
             self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
             self._least_lag = math.inf, -math.inf
-        self._fed.forget(step)
-        effects = [*self._load(), *self._go_on()]
+        others = (each for each in self._fed.forget(step) if each != (step, digest))
+        effects = [*(Discard(*each) for each in others), *self._load(), *self._go_on()]
         if is_run:
             self._pace.ran(now, is_next_here=self.due is not None)
         else:
@@ -296,9 +302,10 @@ class Observing:
         """Whether it does not catch up with what is fed: once it has proven itself, the state is the shorter way.
 
         What it lacked before it had a state says nothing of that: the members went on while the state came. Another
-        one takes as long again, so that is how long it may take to begin to catch up.
+        one takes as long again, so that is how long it may take to begin to catch up. Who is held runs nothing, and is
+        given the state in the barrier.
         """
-        if not self.follows or not self._is_proven:
+        if not self.follows or not self._is_proven or self._pace.is_held:
             self._least_lag = math.inf, now
             return False
         least, at = self._least_lag
@@ -340,8 +347,16 @@ class Observing:
             return effects
         self._is_barrier_known = True
         step, _, donor = wanted
+        self._look_back(now, step - self._steps.done)
         is_fed = self.follows and self._feeder in view.members and not self._lags
         return effects if is_fed else [*effects, *self._ask(now, donor, step)]
+
+    def _look_back(self, now: float, num_lacking: int) -> None:
+        """It is held no more, and lacks so many steps; members that have admitted it may not have heard that."""
+        late_s = self._config.admission.late_s
+        was_held = now - self._held_at <= late_s and not self._lags
+        if was_held and num_lacking > 1 and num_lacking * self._pace.step_s > late_s:
+            self._late_at = now + late_s
 
     def beat(self, now: float) -> list[Effect]:
         """Ask again. Who follows and has a state waits for what is fed, for two beats, and runs what is here.

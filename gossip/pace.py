@@ -29,8 +29,7 @@ class Pace:
         self._began: float | None = None
         self._num_run = 0
         self._is_next_here = False
-        self._since = 0.0
-        self._was_held = False
+        self._held_since: float | None = None
 
     @property
     def step_s(self) -> float:
@@ -51,12 +50,15 @@ class Pace:
         has_waited = self._began is None or not self._is_next_here
         self._began, self._num_run = (now, 1) if has_waited else (self._began, self._num_run + 1)
         self._is_next_here = is_next_here
-        self.is_held = self._was_held = False
+        self.is_held, self._held_since = False, None
 
     def loaded(self, now: float) -> None:
-        """A state was loaded: by a script that waits, so how long it waits for the next step says nothing."""
+        """A state was loaded: by a script that waits, so how long it waits for the next step says nothing.
+
+        It still stands where it stood: how long it has been held goes on.
+        """
         self._end(now)
-        self.is_held = self._was_held = False
+        self.is_held = False
 
     def _end(self, now: float) -> None:
         if self._began is not None:
@@ -68,16 +70,17 @@ class Pace:
 
         Args:
             now: the time.
-            num_lacking: so many committed steps were not run, as far as is known.
+            num_lacking: so many committed steps it has still to compute, as far as is known: not the one it waits in.
             state_s: as long as the last state took, from asking on.
             fits: whether any state fits the script there; asked before it is held.
         """
         self._end(now)
         is_near = num_lacking * self.step_s <= max(self._config.lag_s, 2 * state_s)
-        if is_near or self._was_held or state_s > self._config.late_s / 2:
+        is_over = self._held_since is not None and now - self._held_since >= MOST_HELD_S
+        if is_near or is_over or state_s > self._config.late_s / 2:
             self.is_held = False
         elif not self.is_held:
-            self.is_held, self._since = fits(), now
-        elif now - self._since >= MOST_HELD_S:
-            self.is_held, self._was_held = False, True
+            self.is_held = fits()
+        if self.is_held and self._held_since is None:
+            self._held_since = now
         return self.is_held

@@ -135,7 +135,9 @@ class Observer:
             return [*self._arrived(segment), *self._take_share(now, source, segment)]
         if is_first:
             self._assemblies[source] = Assembly(segment.step, is_state=segment.is_state)
-        if source not in self._assemblies or (segment.is_state and not self._core.state_comes(now, source)):
+        if source not in self._assemblies:
+            return []
+        if segment.is_state and not self._core.state_comes(now, source, segment.step):
             return []
         noted: list[Effect] = []
         if segment.is_state and is_first:
@@ -170,7 +172,7 @@ class Observer:
     def _take_share(self, now: float, source: Member, segment: ParcelSegment) -> list[Effect]:
         """Of a state of which another member may have been asked."""
         first = self._shared.first_of(source, segment)
-        if first is None or not self._core.state_comes(now, first):
+        if first is None or not self._core.state_comes(now, first, segment.step):
             return []
         return self._take_all(self._shared.receive(now, source, first, segment))
 
@@ -266,9 +268,7 @@ class Observer:
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run."""
-        self._steps.pop((step, digest), None)
-        while self._steps and (key := next(iter(self._steps)))[0] <= step:  # of another swarm one may stay in front
-            del self._steps[key]
+        self.discard(step, digest)
         if self._offered == (step, digest):
             self._offered = None
             del self._states[step, digest]

@@ -11,6 +11,7 @@ from gossip import Member, View
 from gossip.numerics import marked, source_of
 
 from .agreed_rows import AgreedRows, hosts_of
+from .collective import Collective
 from .effects import Finish, HandOut, SendSegment, Tell
 from .notices import Complete
 from .operation import task_of
@@ -65,7 +66,7 @@ class Run:
         self.num_started += 1
         self.fingerprints.append(fingerprint)
         place = self._rank, self._hosts, self.counts, submission.step
-        root = self._ranks.get(operation.collective.root) if operation.collective.root else 0  # None: not in this view
+        root = self._root_of(operation.collective) if operation.collective.root else 0
         task = task_of(operation, fingerprint, *place, measured=measured, medium=self._medium, root=root)
         if operation.collective.is_of_one and self._rank != source_of(self.view):
             task.weight = 0.0
@@ -73,6 +74,10 @@ class Run:
             task.reduction = replace(task.reduction, has_one_nan=True)
         self.runner.start(index, task)
         return True
+
+    def _root_of(self, collective: Collective) -> int | None:
+        """Its rank; None: it is not in this view."""
+        return self._ranks.get(collective.root)
 
     def complete(self, submission: Submission) -> list[Tell]:
         """The first operation that runs is complete: that is for who wants to hear of it before the commit."""

@@ -96,6 +96,8 @@ class Submission:
     def is_like(self, record: StepRecord, segment_bytes: int) -> bool:
         """Whether others have called in that step, whichever it is, what is submitted here, but for the counts."""
         step, given = record.finish.step, record.fingerprints
+        if len(record.algorithms) != len(self.algorithms):
+            return False
         ours = [(index, each) for index, each in enumerate(self.operations) if not each.collective.is_counts]
         return len(self.operations) <= len(given) and all(
             each.fingerprint(segment_bytes, index, step) == given[index] for index, each in ours

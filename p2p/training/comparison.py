@@ -44,7 +44,7 @@ def show(
         "reached": reached,
         "updated": updated,
         "values": dict(_values(parts)),
-        "trained": bytes(each.requires_grad for each in named.values()),
+        "trained": _trained(named),
         "digests": b"".join(xxhash.xxh3_64_digest(raw_bytes(each.detach())) for each in named.values()),
     }
     if len(packed := pack_tree(tree)) > MAX_BYTES_LEN:
@@ -92,19 +92,29 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str], *, is_aki
     )
 
 
-def are_at(steps: Sequence[bytes], updated: str | None, reached: str) -> bool:
+def are_at(
+    steps: Sequence[bytes], named: Mapping[str, torch.nn.Parameter], updated: str | None, reached: str = ""
+) -> bool:
     """Whether a script is where those of the members were in each of these steps, as `show` shows them.
+
+    A step after which no optimizer has made an update says nothing of those: a GradScaler has left it out.
 
     Args:
         steps: as members have shown them.
-        updated: which optimizers the script has let make an update since the last commit; None: it is not known.
+        named: the parameters of the script.
+        updated: which optimizers it has let make an update since the last commit; None: it is not known.
         reached: which models its open step is of.
     """
     try:
-        places = {(there["updated"], there["reached"]) for there in map(unpack_tree, steps)}
+        shown = [unpack_tree(each) for each in steps]
+        is_alike = {(each["reached"], each["trained"]) for each in shown} == {(reached, _trained(named))}
+        return is_alike and len({updated, *(each["updated"] for each in shown)} - {None, ""}) <= 1
     except (RemoteProtocolError, KeyError, TypeError):
         return False
-    return places == {(updated, reached)}
+
+
+def _trained(named: Mapping[str, torch.nn.Parameter]) -> bytes:
+    return bytes(each.requires_grad for each in named.values())
 
 
 def _differences(here: Any, there: Any, names: Sequence[str]) -> Iterator[tuple[str, object, object, str]]:

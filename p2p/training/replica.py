@@ -162,11 +162,14 @@ class ModelReplica:
         return updated, " and ".join(self._gradients.reached)
 
     def _is_at(self, steps: Sequence[bytes]) -> bool:
-        return are_at(steps, *self._place())
+        """Not in the middle of a batch, where no state can be loaded."""
+        return not self._session.share.is_amid_batch and are_at(steps, self._named(), *self._place())
+
+    def _named(self) -> dict[str, nn.Parameter]:
+        return dict(self._module.named_parameters())
 
     def _show(self) -> bytes:
-        return show(self._parts, dict(self._module.named_parameters()), *self._place())
+        return show(self._parts, self._named(), *self._place())
 
     def _check(self, step: int, theirs: bytes, is_akin: bool) -> ShoalError | None:
-        names = [name for name, _ in self._module.named_parameters()]
-        return check(step, self._show(), theirs, names, is_akin=is_akin)
+        return check(step, self._show(), theirs, list(self._named()), is_akin=is_akin)

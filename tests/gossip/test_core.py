@@ -125,9 +125,9 @@ def test_r9_who_has_a_seat_is_fed_no_more() -> None:
 
 def test_r9_a_state_that_has_come_is_loaded_and_the_steps_beyond_it_run() -> None:
     peer = joiner(follows=True)
-    assert not peer.state_comes(0.0, A)
+    assert not peer.state_comes(0.0, A, 3)
     say(peer, A, Head(3, b"three"))
-    assert peer.state_comes(0.1, A)
+    assert peer.state_comes(0.1, A, 3)
     assert peer.state_came(3, b"three", LINEAGE) == [Load(3, b"three")]
     assert peer.fed(4, b"three", b"four", 0, is_own=False) == []
     assert peer.loaded(0.1, 3, b"three") == [Apply(4, b"four")]

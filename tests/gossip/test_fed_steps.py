@@ -1,10 +1,12 @@
 """Which of the steps that an observer was fed are kept where there is no room for all: R9 of PROTOCOL.md."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.effects import Discard, Load
 from gossip.fed_steps import FEWEST_KEPT, MOST_FED, NUM_NEXT, FedSteps
+from gossip.progress import NOTHING_DONE
 
 from .test_observing import Observer, digest, query
 
@@ -18,13 +20,14 @@ class Kept:
         self.steps, self.done = FedSteps(most, most_bytes), 0
         self.state: int | None = None
 
-    def add(self, *steps: int, own: tuple[int, ...] = (), num_bytes: int = 1) -> list[int]:
+    def add(self, *steps: int, own: tuple[int, ...] = (), num_bytes: int = 1, coming: int = NOTHING_DONE) -> list[int]:
         """What is let go."""
         let_go = []
         for step in steps:
             places = [self.done] if self.state is None else [self.done, self.state]
             given = step, digest(step - 1), digest(step), num_bytes
-            let_go += self.steps.add(*given, is_own=step in own, places=[(each, digest(each)) for each in places])
+            at = [(each, digest(each)) for each in places]
+            let_go += self.steps.add(*given, is_own=step in own, places=at, coming=coming)
         assert all(after == digest(step) for step, after in let_go)
         return [step for step, _ in let_go]
 
@@ -36,7 +39,7 @@ class Kept:
         """All that follows; the step it ends at."""
         while self.steps.after(self.done, digest(self.done)) is not None:
             self.done += 1
-            self.steps.forget(self.done)
+            assert self.steps.forget(self.done) == [(self.done, digest(self.done))]
         return self.done
 
     def loads(self) -> None:
@@ -54,8 +57,10 @@ def test_while_no_state_is_here_the_next_steps_and_the_newest_are_kept() -> None
 
 def test_where_there_is_room_for_many_so_many_of_the_next_are_kept_that_a_batch_comes_to_its_end() -> None:
     kept = Kept(most=1000, most_bytes=10_000)
-    assert kept.add(*range(1, 1002)) == [NUM_NEXT + 1]
-    assert kept.gets(1001) == [*range(NUM_NEXT + 2, 1002)]
+    last = NUM_NEXT + 1 + 1001 // 16
+    assert kept.add(*range(1, 1002)) == [*range(NUM_NEXT + 1, last + 1)], "and some more, for those that follow"
+    assert kept.add(*range(1002, 1000 + last - NUM_NEXT)) == []
+    assert kept.gets(1001) == [*range(last + 1, 1002)]
     assert kept.runs() == NUM_NEXT
 
 
@@ -119,18 +124,47 @@ def test_of_two_steps_upon_the_same_past_the_first_is_kept() -> None:
 def test_r9_who_was_fed_too_much_goes_on_from_a_state_and_what_was_fed_behind_it() -> None:
     new, first, newest = Observer(), NUM_NEXT + 1, MOST_FED + 10
     new.fed(*range(1, MOST_FED + 1))
-    assert new.fed(MOST_FED + 1) == [Discard(first, digest(first))], "those that are next are kept, and the newest"
+    let_go = new.fed(MOST_FED + 1)
+    last = first + MOST_FED // 16
+    assert let_go == [Discard(step, digest(step)) for step in range(first, last + 1)], (
+        "the next are kept, and the newest"
+    )
     new.fed(*range(MOST_FED + 2, newest + 1))
     assert new.run() == NUM_NEXT
     new.hears(newest, 0.0)
     assert new.hears(newest, 1.0) == query(newest)
-    superfluous = [Discard(step, digest(step)) for step in range(first + 10, newest - 1)]
-    assert new.gets(newest - 2) == [*superfluous, Load(newest - 2, digest(newest - 2))]
+    superfluous = [Discard(step, digest(step)) for step in range(last + 1, newest - 1)]
+    assert new.gets(newest - 2) == [Load(newest - 2, digest(newest - 2)), *superfluous]
     last = newest - 2 + MOST_FED
     new.fed(*range(newest + 1, last + 1))
     assert new.fed(last + 1) == [Discard(last + 1, digest(last + 1))], "what is behind the state is kept"
     new.loads(newest - 2)
     assert new.run() == last
+
+
+def test_what_is_behind_a_state_that_is_on_its_way_is_kept() -> None:
+    kept = Kept()
+    kept.add(1, 2, 3)
+    assert kept.add(11, *range(12, 20), own=(11, 12), coming=10) == [*range(14, 20)]
+    kept.gets(10)
+    kept.loads()
+    assert kept.runs() == 13
+
+
+@pytest.mark.parametrize("num_bytes", [1, 1 << 20])
+def test_operations_in_a_row_are_kept_up_to_a_limit(num_bytes: int) -> None:
+    kept = Kept(most=200, most_bytes=80 << 20)
+    kept.add(*range(1, 1001), own=tuple(range(2, 1001)), num_bytes=num_bytes)
+    assert len(kept.steps._kept) <= 200 and kept.steps._num_bytes <= 82 << 20, "the first, and the last, are beyond"
+    assert kept.runs() == (100 if num_bytes == 1 else 81)
+
+
+def test_operations_in_a_row_behind_a_state_are_kept_up_to_a_limit() -> None:
+    kept = Kept()
+    kept.gets(10)
+    kept.add(*range(11, 200), own=tuple(range(11, 200)))
+    kept.loads()
+    assert kept.runs() == 10 + MOST + NUM_NEXT
 
 
 @given(st.sets(st.integers(1, 60)), st.lists(st.integers(0, 9), max_size=40))

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from gossip import Member
 from gossip.admission import Admission, AdmissionConfig
-from gossip.effects import Removed
+from gossip.effects import Discard, Load, Removed
 from gossip.messages import Decide, Head, Join
 from gossip.observing import MOST_STEP_US, NUM_PROVING
+from gossip.pace import MOST_HELD_S
 from gossip.progress import NOTHING_DONE, Ready
 from gossip.view import NO_VIEW
 
@@ -159,14 +160,60 @@ def test_r9_it_says_nothing_of_what_it_has_done_while_its_first_step_is_measured
     assert new.observing.asks_from() == (5, digest(5))
 
 
-def enters(new: Observer, now: float = 2.0) -> None:
-    """It is admitted, and the barrier wants the state after step 20."""
+def test_r9_who_lacks_nothing_but_the_step_it_waits_in_is_not_held_however_long_that_takes() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(3, -20.0)
+    new.gets(3, now=-20.0)
+    new.loads(3, -20.0)
+    for step, now in ((4, 0.0), (5, 60.0), (6, 120.0)):
+        new.observing.waits(now - 1.0, yes)
+        new.hears(step, now)
+        new.fed(step)
+        assert new.observing.waits(now, yes) == (False, False)
+        new.loads(step, now)
+    new.hears(8, 170.0)
+    assert new.observing.waits(179.0, yes) == (True, True), "the next but one is committed, too"
+
+
+def test_r9_who_is_held_asks_for_no_state_before_it_is_admitted() -> None:
+    new = slow()
+    for now in range(1, int(MOST_HELD_S)):
+        assert new.observing.waits(now, yes)[0]
+        assert new.hears(100 * now, now) == []
+    assert new.observing.waits(1.0 + MOST_HELD_S, yes) == (False, False)
+
+
+def test_r9_who_was_held_when_it_was_admitted_and_runs_on_is_given_the_state_all_the_same() -> None:
+    new = slow()
+    new.fed(*range(14, 40))
+    now = 1.0 + MOST_HELD_S
+    assert new.observing.waits(now, yes) == (False, False)
+    new.loads(6, now)
+    enters(new, now + 1.0, 39)
+    assert new.observing.reconsider(now + 1.0) == query(39)
+    assert new.observing.waits(now + 1.1, yes) == (True, False)
+    assert Removed("it has not loaded the state within 4 s of its admission") in new.observing.beat(now + 5.0)
+
+
+def test_r9_who_was_held_and_is_near_again_runs_what_it_is_fed_in_the_barrier() -> None:
+    new = slow()
+    new.observing._asked[A] = None
+    new.gets(38, now=1.5)
+    new.loads(38, 1.5)
+    new.fed(39)
+    enters(new, 2.0, 39)
+    assert new.observing.reconsider(2.0) == [] and new.observing.waits(2.0, yes) == (False, False)
+    assert new.observing.beat(7.0) == []
+
+
+def enters(new: Observer, now: float = 2.0, wanted: int = 20) -> None:
+    """It is admitted, and the barrier wants the state after step `wanted`."""
     view = view_of(2, A, B, D)
     new.observing.install(view)
     new.steps.install(view)
     new.observing.reconsider(now)
     for member in (A, B):
-        new.steps.receive(member, Ready(True, 20, digest(20), None))
+        new.steps.receive(member, Ready(True, wanted, digest(wanted), None))
 
 
 def test_r9_who_lags_asks_for_the_state_in_the_barrier_and_runs_nothing() -> None:
@@ -175,7 +222,8 @@ def test_r9_who_lags_asks_for_the_state_in_the_barrier_and_runs_nothing() -> Non
     assert new.observing.reconsider(2.0) == query(20)
     assert new.observing.waits(2.0, yes) == (True, False)
     assert new.observing.beat(2.1) == query(20)
-    assert new.gets(20, now=2.2, source=A) and not new.loads(20, 2.3)
+    assert Load(20, digest(20)) in new.gets(20, now=2.2, source=A)
+    assert {type(effect) for effect in new.loads(20, 2.3)} == {Discard}
     assert new.observing.waits(2.3, yes) == (True, False)
 
 
@@ -206,7 +254,7 @@ def test_r9_who_lags_is_removed_if_it_does_not_load_the_state_in_time() -> None:
 def test_r9_it_asks_at_once_when_it_is_held() -> None:
     peer = joiner(follows=True)
     say(peer, A, Head(3, b"digest 3"))
-    assert peer.state_comes(0.05, A)
+    assert peer.state_comes(0.05, A, 3)
     peer.loaded(0.1, 3, digest(3))
     assert peer.waits(0.1, yes) is None
     for step in range(4, 14):

@@ -56,7 +56,7 @@ class Observer:
 
     def gets(self, *steps: int, source: Member = A, now: float = 0.0) -> list[Effect]:
         """The states after these steps come, each at once."""
-        assert self.observing.comes(now, source)
+        assert self.observing.comes(now, source, steps[-1] if steps else 3)
         return [effect for step in steps for effect in self.observing.came(step, digest(step), LINEAGE)]
 
 
@@ -113,7 +113,7 @@ def test_what_a_loaded_state_has_overtaken_is_dropped() -> None:
     done = MOST_FED + 35
     new = Observer()
     new.fed(*range(2, MOST_FED + 2))
-    assert new.loads(done) == []
+    assert new.loads(done) == [Discard(step, digest(step)) for step in range(2, MOST_FED + 2)]
     assert new.fed(done + 1) == [Apply(done + 1, digest(done + 1))]
 
 
@@ -241,18 +241,18 @@ def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
 
 def test_a_state_is_loaded_that_was_asked_for() -> None:
     new = Observer(NOTHING_DONE, b"")
-    assert not new.observing.comes(0.0, A)
+    assert not new.observing.comes(0.0, A, 3)
     new.hears(5)
-    assert not new.observing.comes(0.0, B)
+    assert not new.observing.comes(0.0, B, 3)
     assert new.gets(6) == [Load(6, digest(6))]
     assert new.loads(6) == []
-    assert not new.observing.comes(0.0, A), "it needs no more"
+    assert not new.observing.comes(0.0, A, 3), "it needs no more"
 
 
 def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.hears(5)
-    assert new.observing.comes(1.0, A)
+    assert new.observing.comes(1.0, A, 3)
     assert new.hears(5, 1.0 + 0.9 * PATIENCE_S, B) == []
     assert new.hears(5, 2.0 + PATIENCE_S, B) == query(5, B), "the donor is slow, or dead"
     assert new.gets(5, now=2.0 + PATIENCE_S) == [Load(5, digest(5))]
@@ -265,7 +265,7 @@ def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded() -> None:
 def test_another_is_asked_when_the_donor_is_gone() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.hears(5)
-    assert new.observing.comes(0.9, A)
+    assert new.observing.comes(0.9, A, 3)
     assert new.hears(5, 1.0, B) == []
     new.swim.declare_dead(1.0, A, State.DEAD)
     assert new.hears(5, 2.0, B) == query(5, B)
@@ -303,7 +303,25 @@ def test_no_step_is_due_while_a_state_is_to_be_loaded() -> None:
     assert new.gets(8) == [Load(8, digest(8))]
     assert new.observing.due is None
     assert new.fed(7, 9) == []
-    assert new.loads(8) == [Apply(9, digest(9))]
+    assert new.loads(8) == [*(Discard(step, digest(step)) for step in (6, 7)), Apply(9, digest(9))]
+
+
+def test_what_another_swarm_has_fed_keeps_nothing_and_puts_nobody_behind() -> None:
+    new = Observer(5)
+    assert new.observing.fed(10**6, b"another past", b"another one", 1, is_own=False) == []
+    new.fed(7, 8)
+    assert new.loads(8) == [Discard(7, digest(7))], "and the host knows of the other one that it was run"
+    assert not new.observing.waits(0.0, lambda: True)[0]
+
+
+def test_a_state_of_another_swarm_than_the_view_lets_go_of_no_step() -> None:
+    new = Observer(5)
+    new.fed(*range(7, 12))
+    view = view_of(2, A, D)
+    new.observing.install(view)
+    new.steps.install(view)
+    new.observing._asked[A] = None
+    assert new.observing.came(11, digest(11), b"another lineage") == [Drop(11, digest(11))]
 
 
 def test_a_fed_step_that_is_run_ends_no_state_that_is_under_way() -> None:
@@ -476,7 +494,7 @@ def test_r6_each_barrier_is_asked_for_anew() -> None:
 def test_r6_while_the_state_comes_nobody_is_asked_in_the_barrier_either() -> None:
     new = in_barrier(Observer(NOTHING_DONE, b"", follows=False))
     new.observing.reconsider(0.0)
-    assert new.observing.comes(0.1, A)
+    assert new.observing.comes(0.1, A, 3)
     assert new.observing.beat(0.25) == []
 
 
@@ -512,7 +530,7 @@ def proven(took_s: float) -> Observer:
     """Has run two steps on the state after step 15, which took so long to come; 350 were committed meanwhile."""
     new = Observer(NOTHING_DONE, b"")
     assert new.hears(15, now=0.0) == query(15)
-    assert new.observing.comes(10.0, A) and new.observing.comes(10.0 + took_s, A)
+    assert new.observing.comes(10.0, A, 3) and new.observing.comes(10.0 + took_s, A, 3)
     new.gets(15, now=10.0 + took_s)
     new.loads(15)
     new.fed(*range(16, 400))
@@ -567,7 +585,7 @@ def test_it_says_what_it_waits_for_and_for_whom() -> None:
     assert new.observing.waits_for == ""
     new.hears(3)
     assert new.observing.waits_for == f"{A} will give the state, once the next step begins there"
-    new.observing.comes(0.0, A)
+    new.observing.comes(0.0, A, 3)
     assert new.observing.waits_for == f"the state comes from {A}"
     new.gets(3)
     assert new.observing.waits_for == "the state after step 3 is here, and its script is to load it"

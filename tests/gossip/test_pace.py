@@ -92,6 +92,14 @@ def test_r9_a_script_that_is_held_for_long_runs_a_step() -> None:
     assert new.waits(now + 2 * MOST_HELD_S + LAG_S, 3, 0.0, yes)
 
 
+def test_r9_a_script_that_is_held_and_loads_states_is_held_no_longer_for_that() -> None:
+    new, now = pace(LAG_S, LAG_S)
+    for after in range(int(MOST_HELD_S)):
+        assert new.waits(now + after, 3, 0.0, yes)
+        new.loaded(now + after)
+    assert not new.waits(now + MOST_HELD_S, 3, 0.0, yes)
+
+
 def test_r9_a_script_of_several_phases_is_not_held() -> None:
     new, now = pace(LAG_S)
     assert not new.waits(now, 3, 0.0, lambda: False)

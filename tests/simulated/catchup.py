@@ -67,7 +67,7 @@ class Fed:
 class CatchUp:
     """Donor and observer of one peer. `follows`: it runs its loop while it has no seat.
 
-    `slowness`: of that loop, until the faults end.
+    `slowness`: of that loop, until the faults end. `is_held`: its script is.
     """
 
     def __init__(self, peer: "Peer", world: "Simulation", rng: Random) -> None:
@@ -82,7 +82,7 @@ class CatchUp:
         self._last_fed: dict[Member, int] = {}
         self._fed: dict[tuple[int, bytes], Fed] = {}
         self._states: dict[tuple[int, bytes], Snapshot] = {}
-        self._is_held = self._is_loading = False
+        self.is_held = self._is_loading = False
 
     def is_own(self, step: int) -> bool:
         """Whether scripts call it by themselves, so that no state makes up for its result."""
@@ -200,7 +200,7 @@ class CatchUp:
         if self._peer.core.due != (step, digest):
             return
         asked = None if self.is_own(step) or self._is_loading else self._peer.core.waits(self._peer.now(), self._fits)
-        self._is_held = asked is not None
+        self.is_held = asked is not None
         if asked is not None:
             self._world.invariants.seen["scripts held"] += 1
             self._peer.perform(asked)
@@ -213,7 +213,7 @@ class CatchUp:
     def take_state(self, snapshot: Snapshot) -> None:
         """All of it comes at once, or all that its first donor alone sends."""
         core = self._peer.core
-        if core.seated or not core.state_comes(self._peer.now(), snapshot.donor):
+        if core.seated or not core.state_comes(self._peer.now(), snapshot.donor, snapshot.step):
             return
         if snapshot.donors:
             self.shares.take_base(snapshot)
@@ -230,7 +230,7 @@ class CatchUp:
     def load(self, step: int, digest: bytes) -> None:
         """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
         snapshot = self._states.pop((step, digest))
-        if self.follows and not self._is_held:
+        if self.follows and not self.is_held:
             self._is_loading = True
             self._world.clock.after(self._run_s(), self._peer, "loads", self._load, snapshot)
         else:
@@ -272,7 +272,7 @@ class CatchUp:
 
     def _loaded(self, given: Snapshot | Fed, what: str) -> None:
         peer, checks, step, digest = self._peer, self._world.invariants, given.step, given.digest
-        self._is_held = False
+        self.is_held = False
         self._fed = {key: fed for key, fed in self._fed.items() if key[0] > step}
         peer.training.members = given.members
         peer.training.open_step.loaded(step, None, is_due=given.is_due)
@@ -289,6 +289,6 @@ class CatchUp:
         if is_over or peer.core.due is not None or self.is_own(step + 1) or self._is_loading:
             return
         asked = peer.core.waits(peer.now(), self._fits)
-        self._is_held = asked is not None
+        self.is_held = asked is not None
         peer.perform(asked or [])
         self._world.clock.after(LOOK_S, peer, "waits", self._wait, step)

@@ -1,5 +1,6 @@
 """One rule of the protocol removed, for as long as it takes to see what breaks."""
 
+import builtins
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ def without(missing: Mutant) -> Iterator[None]:
     before: list[Patch] = []
     try:
         for where, name, replacement in missing.patches:
+            if not (hasattr(where, name) or hasattr(builtins, name)):
+                raise AttributeError(f"{where} has no {name} that could be missing")
             before.append((where, name, vars(where).get(name, _ABSENT)))
             setattr(where, name, replacement)
         yield

@@ -39,8 +39,9 @@ def _never_held(self: Pace, now: float, num_lacking: int, state_s: float, fits: 
     return False
 
 
-def _keep_the_oldest(self: FedSteps, places: object) -> None:
+def _keep_the_oldest(self: FedSteps, newcomer: object, needed: object) -> list[tuple[int, bytes]]:
     """There is no room for what comes."""
+    return []
 
 
 def _need_nothing(original: Callable[..., list[tuple[int, bytes]]]) -> Callable[..., list[tuple[int, bytes]]]:
@@ -69,13 +70,18 @@ LAGS: dict[str, Mutant] = {
         breaks="L1 S10",
         scenario="LAGS: who lags has a seat, and the state does not get through",
     ),
+    "R9: who was held when it was admitted, and is not any more, runs what it is fed": mutant(
+        (Observing, "_look_back", lambda self, now, num_lacking: None),
+        breaks="S10",
+        scenario="LAGS: who lags has a seat after it was let go on",
+    ),
     "R9: who lags has a seat where nobody can give it the state": mutant(
         (Admission, "is_whole", _is_always_whole),
         breaks="S10 L1",
         scenario="LAGS: the members call operations of their own in a row",
     ),
     "R9: what there is no room for is the newest, also while no state is here": mutant(
-        (FedSteps, "_oldest", _keep_the_oldest), breaks="L1", scenario=FULL
+        (FedSteps, "_make_room", _keep_the_oldest), breaks="L1", scenario=FULL
     ),
     "R9: what there is no room for begins with an operation of the script's own": mutant(
         (FedSteps, "add", _need_nothing(FedSteps.add)), breaks="S22", scenario=FULL

@@ -13,7 +13,7 @@ def _or_the_first(self: Run, collective: Collective) -> int | None:
 
 
 def _as_it_was_founded(self: Run, collective: Collective) -> int | None:
-    rank = int(collective.root[1:]) - 1 if collective.root else 0
+    rank = int(collective.root[1:]) - 1
     return rank if rank < len(self._ranks) else None
 
 

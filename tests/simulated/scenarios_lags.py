@@ -1,7 +1,7 @@
 """Observers that are slower than the members: when they have a seat, and how long all wait for them (R9)."""
 
 from gossip.config import CoreConfig
-from gossip.messages import Prepare
+from gossip.messages import Accept, Prepare
 from tests.simulation import Failure
 
 from .catchup import Snapshot
@@ -16,9 +16,9 @@ SHORT_S = 2.0
 """A barrier in which a state is given takes less."""
 
 
-def _train(slowness: float, num_peers: int = 2) -> Stage:
+def _train(slowness: float, num_peers: int = 2, compute_s: float = 0.1) -> Stage:
     """Members, whose steps take 0.1 s and a little; those of the next one, an observer, take `slowness` times 0.03."""
-    stage = Stage(num_peers=num_peers, follows=1.0, compute_s=0.1)
+    stage = Stage(num_peers=num_peers, follows=1.0, compute_s=compute_s)
     stage.until_trained(12)
     stage.launch(JOINER)
     stage.until(lambda: stage.named(JOINER))
@@ -88,6 +88,25 @@ def _nobody_has_a_state() -> None:
     stage.until(lambda: _is_seated(stage))
     if stage.named(JOINER) is not joiner:
         raise Failure("L1", "it has come back")
+    stage.end_well()
+
+
+@scenario("LAGS: who lags has a seat after it was let go on")
+def _the_view_comes_late() -> None:
+    stage = _train(150.0, 3, compute_s=0.02)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare | Accept)
+    joiner = stage.peer(JOINER)
+    stage.until(lambda: joiner.catch_up.is_held)
+    since = joiner.done
+    stage.until(lambda: not joiner.catch_up.is_held)
+    stage.until(lambda: joiner.done > since)
+    stage.wait(0.2)
+    for lineage in stage.invariants.lineages.values():
+        lineage.gap_s = 0.0
+    stage.table.release()
+    stage.until(lambda: _is_seated(stage))
+    stage.until_trained(2, "p1", "p2", "p3", JOINER)
+    _check_gap(stage, 5.0)
     stage.end_well()
 
 

@@ -140,7 +140,7 @@ class Shares:
     def take_piece(self, piece: Piece) -> None:
         """Of a state of which another one may have been asked."""
         peer = self._peer
-        if peer.core.seated or not peer.core.state_comes(peer.now(), piece.first):
+        if peer.core.seated or not peer.core.state_comes(peer.now(), piece.first, piece.step):
             return
         gathering, slices = self._gathering(piece.first, piece.step)
         if gathering.step < piece.step and not gathering.knows:

@@ -119,12 +119,18 @@ class Newcomer:
         self.carry_out(self.observer.go_on(self.now))
         return offer
 
-    def falls_behind(self, step: int) -> None:
-        """It hears twice that A is there, and asks for the state."""
+    def falls_behind(self, step: int, *, asks: bool = True) -> None:
+        """It hears twice that A is there, and asks for the state, if it `asks` there."""
         for _ in range(2):
             self.now += 1.5
             self.hear_head(step)
-        assert self.asked[-1] == (A, step)
+        assert (self.asked[-1] == (A, step)) == asks
+
+    def enters(self, step: int) -> None:
+        """It has a seat in a view, in which A has committed `step`."""
+        view = view_of(A, ME, number=2)
+        for body in (m.Decide(view), Ready(True, step, digest(step), None)):
+            self.carry_out(self.core.receive(self.now, Envelope(A, view.stamp, body)))
 
     def at(self, step: int) -> None:
         """It has loaded the state after `step`."""
@@ -232,9 +238,7 @@ def test_a_later_state_waits_until_the_one_before_is_loaded(observer: Newcomer) 
 
 
 def test_a_state_of_another_lineage_than_the_view_is_dropped(observer: Newcomer) -> None:
-    view = view_of(A, ME, number=2)
-    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(replace(view)))))
-    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, Ready(True, 5, digest(5), None))))
+    observer.enters(5)
     assert not observer.core.seated and observer.asked == [(A, 5)]
     other: View = replace(view_of(A), lineage=bytes(16))
     observer.deliver(state(5, view=other))

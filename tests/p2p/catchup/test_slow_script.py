@@ -11,7 +11,7 @@ from p2p.net.parcels import PackedState, Parcel, Replica, StepRecord
 from p2p.step.collective import AllReduce
 from p2p.step.notices import Commit, StateOffer
 from p2p.step.operation import Operation
-from tests.p2p.net.parcels import digest, fed, state
+from tests.p2p.net.parcels import A, digest, fed, state
 
 from .test_observer import Newcomer, counts, fingerprints, sums, total
 
@@ -39,7 +39,9 @@ def slow(later: Iterable[Parcel] = ()) -> Newcomer:
 def test_a_slow_script_is_not_told_what_is_here_and_loads_a_state_where_it_waits() -> None:
     new = slow()
     assert (new.core.done, sum(isinstance(notice, Commit) for notice in new.told)) == (7, 2)
-    new.falls_behind(30)
+    new.falls_behind(30, asks=False)
+    new.enters(30)
+    assert new.asked[-1] == (A, 30)
     new.deliver(state(30))
     assert isinstance(new.told[-1], StateOffer)
     new.load(b"p" * 16)
@@ -68,10 +70,13 @@ def test_a_slow_script_that_waits_for_an_operation_of_its_own_is_told_the_result
 def test_a_slow_script_whose_loop_has_several_phases_is_not_held() -> None:
     wide = np.zeros(8, np.float32)
     other = Operation(AllReduce(), wide, wide.copy(), wide.shape)
-    for odd in ((other,), (total(), total())):
-        steps = [fed(step, *(bytes(16) for _ in odd), fingerprints=fingerprints(step, *odd)) for step in range(9, 13)]
-        is_longer = len(odd) == 2  # what the runtime has added is no other phase
-        assert slow(map(of_model, steps)).core.done == (7 if is_longer else 8)
+    for odd, num_added in (((other,), 0), ((total(), total()), 0), ((total(), total()), 1)):
+        results = [bytes(16) for _ in odd]
+        steps = [
+            fed(step, *results, fingerprints=fingerprints(step, *odd), num_added=num_added) for step in range(9, 13)
+        ]
+        is_held = num_added == 1  # what the runtime has added is no other phase
+        assert slow(map(of_model, steps)).core.done == (7 if is_held else 8)
 
 
 @pytest.mark.parametrize("at", [6, 12])
@@ -98,7 +103,7 @@ def test_the_counts_of_a_step_say_nothing_of_its_phase() -> None:
     new.at(5)
     theirs = counts()
     theirs.algorithm = "ring"
-    step = fed(9, bytes(24), bytes(16), fingerprints=fingerprints(9, theirs, total()))
+    step = fed(9, bytes(24), bytes(16), fingerprints=fingerprints(9, theirs, total()), num_added=1)
     for operation in (counts(), total()):
         new.carry_out(new.open_step.submit(6, 6, operation))
     assert isinstance(step.record, StepRecord) and new.open_step.is_like(step.record)

@@ -22,11 +22,13 @@ def state(step: int, *parts: bytes, view: View | None = None) -> Parcel:
     return Parcel(step, StateRecord(digest(step), view or view_of(A)), parts or (b"tree",))
 
 
-def fed(step: int, *results: bytes, fingerprints: Sequence[bytes] = ()) -> Parcel:
-    """A step that A has committed alone, upon the one before; by default with made-up fingerprints."""
+def fed(step: int, *results: bytes, fingerprints: Sequence[bytes] = (), num_added: int = 0) -> Parcel:
+    """A step that A has committed alone, upon the one before; by default with made-up fingerprints.
+
+    `num_added`: of its operations, by the runtime.
+    """
     named = tuple(fingerprints) or tuple(bytes([index] * 16) for index in range(len(results)))
     finish = Finish(step, b"r" * 16, b"p" * 16, 1)
-    record = StepRecord(
-        digest(step - 1), digest(step), finish, view_of(A), ((-1, 0, 0),), ("ring",) * len(results), named
-    )
+    algorithms = ("ring",) * (len(results) - num_added)
+    record = StepRecord(digest(step - 1), digest(step), finish, view_of(A), ((-1, 0, 0),), algorithms, named)
     return Parcel(step, record, results)

@@ -127,12 +127,26 @@ def test_values_of_all_kinds_are_shown() -> None:
     assert "nested of group 0 of SGD is {'a': [1, 2]," in str(check(7, ours.show(), theirs.show(), ["weight", "bias"]))
 
 
-def test_a_script_is_where_those_of_the_members_were_if_it_updates_the_same_in_all_steps() -> None:
-    here, elsewhere, further, unknown = Replica(), Replica(), Replica(), Replica()
-    elsewhere.updated, further.reached, unknown.updated = "AdamW", "G and D", None
+def test_a_script_is_where_those_of_the_members_were_if_it_updates_and_trains_the_same_in_all_steps() -> None:
+    here, elsewhere, further, frozen = Replica(), Replica(), Replica(), Replica()
+    elsewhere.updated, further.reached = "AdamW", "G and D"
+    frozen.model.bias.requires_grad_(False)
     damage(here)
-    steps = [each.show() for each in (here, here, elsewhere, further, unknown)]
-    assert are_at(steps[:2], here.updated, here.reached)
-    assert [are_at([steps[0], each], here.updated, here.reached) for each in steps[2:]] == [False] * 3
-    assert not are_at(steps[:2], None, here.reached) and not are_at([], here.updated, here.reached)
-    assert not are_at([b"another form"], here.updated, here.reached)
+
+    def are_here(*replicas: Replica, updated: str | None = here.updated) -> bool:
+        steps = [each.show() for each in replicas]
+        return are_at(steps, dict(here.model.named_parameters()), updated, here.reached)
+
+    assert are_here(here, here) and not are_here()
+    assert [are_here(here, each) for each in (elsewhere, further, frozen)] == [False] * 3
+    assert not are_at([b"another form"], {}, None)
+
+
+def test_a_step_without_an_update_does_not_say_that_a_script_is_elsewhere() -> None:
+    here, left_out, unknown, elsewhere = Replica(), Replica(), Replica(), Replica()
+    left_out.updated, unknown.updated, elsewhere.updated = "", None, "AdamW"
+    named = dict(here.model.named_parameters())
+    steps = [each.show() for each in (here, left_out, unknown, elsewhere)]
+    for updated in (here.updated, "", None):
+        assert are_at(steps[:3], named, updated, here.reached)
+        assert not are_at(steps, named, updated, here.reached)
