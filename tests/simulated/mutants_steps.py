@@ -247,7 +247,7 @@ STEPS: dict[str, Mutant] = {
         (Observing, "_has_gap", lambda self: self._steps.done == NOTHING_DONE), breaks="L1", seed=10
     ),
     "R9: a state is asked for, and not taken": mutant(
-        (Observing, "comes", lambda self, now, source: False), breaks="L1", seed=0
+        (Observing, "comes", lambda self, now, source, step: False), breaks="L1", seed=0
     ),
     "R9: a state that comes ends who waits for an operation of its own": mutant(
         (Observing, "declined", _miss_at_once),
