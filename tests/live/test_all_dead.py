@@ -41,10 +41,10 @@ with p2p.join(on_all_dead=sys.argv[1]) as peer:
         if peer.rank < peer.world_size == int(sys.argv[4]) and peer.done % 20 == 0:
             break  # all members alike
 """
-"""A peer that waits in its loop is no member, since it lags, and keeps the state that it has."""
+"""A peer that waits in its loop after one step is no member, since it was not compared, and keeps the state that it has."""
 
 
-@pytest.mark.parametrize("holds", some_of([((1,),), ((1, 3),)], 1), ids=["alone", "two at other steps"])
+@pytest.mark.parametrize("holds", some_of([((1,),), ((1, 1),)], 1), ids=["alone", "two at other steps"])
 def test_who_holds_the_newest_state_goes_on_with_it_and_the_others_join(
     swarm: Swarm, tmp_path: Path, holds: tuple[int, ...]
 ) -> None:
