@@ -41,7 +41,7 @@ with p2p.join(on_all_dead=sys.argv[1]) as peer:
         if peer.rank < peer.world_size == int(sys.argv[4]) and peer.done % 20 == 0:
             break  # all members alike
 """
-"""A peer that waits in its loop after one step is no member, since it was not compared, and keeps the state that it has."""
+"""Who waits in its loop after one step is no member, since it was not compared, and keeps the state that it has."""
 
 
 @pytest.mark.parametrize("holds", some_of([((1,),), ((1, 1),)], 1), ids=["alone", "two at other steps"])
