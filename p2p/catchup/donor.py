@@ -49,7 +49,7 @@ from .window import Window
 MOST_SEGMENT_BYTES = 256 << 10
 """Of a segment, so that a few do not fill a queue."""
 
-MOST_FED_BYTES = 256 << 20
+MOST_WAITING_BYTES = 256 << 20
 """Steps that wait for their turn to one peer; further ones are left out, and it has to ask for the state."""
 
 FEWEST_FED = 4
@@ -79,7 +79,7 @@ class Donor:
         send_wish: Callable[[Member, Wish], None],
         *,
         segment_bytes: int,
-        most_fed_bytes: int = MOST_FED_BYTES,
+        most_fed_bytes: int = MOST_WAITING_BYTES,
         least_shared_bytes: int = 1 << 62,
         make_room: Make | None = None,
     ) -> None:

@@ -212,23 +212,18 @@ class Observer:
         if parcel is None:
             return []
         self._offered = step, digest
-        if self._waits_for_a_result():
+        if self._waits(for_model=False):
             return self._decline(now, self._offered)
         record = parcel.record
         assert isinstance(record, StateRecord)
         tree, *tensors = parcel.parts
         return [Tell(StateOffer(step, digest, record.view, PackedState(bytes(tree), tensors), record.is_due))]
 
-    def _waits_for_a_result(self) -> bool:
-        """Whether the training thread waits for an operation of its own: no step of the model has no parameters."""
+    def _waits(self, *, for_model: bool) -> bool:
+        """Whether the training thread waits in a step of the model, or else in an operation of its own."""
         submission = self._open_step.submission
         is_closed = self._open_step.stage is Stage.CLOSED and submission is not None
-        return is_closed and submission is not None and not submission.state_digest
-
-    def _waits_in_a_step(self) -> bool:
-        """Whether the training thread waits in a step of the model."""
-        submission = self._open_step.submission
-        return self._open_step.stage is Stage.CLOSED and submission is not None and bool(submission.state_digest)
+        return is_closed and submission is not None and bool(submission.state_digest) == for_model
 
     def _fits(self) -> bool:
         """Whether steps of the model are all like what is submitted: then any state fits the training thread.
@@ -283,9 +278,9 @@ class Observer:
         """
         if whole := self._shared.look(now):
             return self._take_all(whole)
-        if self._offered is not None and self._waits_for_a_result():
+        if self._offered is not None and self._waits(for_model=False):
             return self._decline(now, self._offered)
-        if self._waits_in_a_step() and (asked := self._core.waits(now, self._fits)) is not None:
+        if self._waits(for_model=True) and (asked := self._core.waits(now, self._fits)) is not None:
             return [*asked]
         due = self._core.due if self._steps else None
         parcel = None if due is None else self._steps.get(due)
