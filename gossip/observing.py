@@ -190,8 +190,7 @@ class Observing:
         state = self._loading
         if state is None or (state.step, state.digest) != (step, digest):
             return []
-        if self._needs[0] != self._steps.done + 1:
-            self._needs = self._steps.done + 1, now
+        self._needs = self._steps.done + 1, now
         self._loading, later = None, self._waiting
         self._waiting = state if later is None else later
         dropped = [] if later is None or later == state else [Drop(step, digest)]

@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, Execution, Kind, ScheduleError, even_chunks, verify
+from collectives import ALGORITHMS, Execution, Kind, Medium, ScheduleError, TransferList, even_chunks, verify
 from collectives.compilation import compile_programs
 from collectives.direct import direct_all_reduce
 from collectives.goal_programs import goal_program
-from collectives.goals import COLLECTIVES, GOALS, SUM, schedule_of, verify_goal
+from collectives.goals import (
+    COLLECTIVES,
+    GOALS,
+    ONE_HOP_MAX_BYTES,
+    ONE_HOP_MAX_WAN_BYTES,
+    SUM,
+    default_algorithm,
+    schedule_of,
+    verify_goal,
+)
 from collectives.hierarchical import hierarchical_all_reduce
 from collectives.partition import split_by_weight
 from collectives.program_verification import verify_goal_programs, verify_programs
@@ -214,3 +223,29 @@ def test_who_owns_less_sends_less() -> None:
         return sum(schedule.chunks[each.chunk] for each in schedule.transfers if each.kind is Kind.SEND)
 
     assert [sent(rank) for rank in range(3)] == [7 + 2, 6 + 4, 3 + 10]
+
+
+def test_what_fits_in_one_hop_is_sent_in_one() -> None:
+    for medium, most in ((Medium.LAN, ONE_HOP_MAX_BYTES), (Medium.WAN, ONE_HOP_MAX_WAN_BYTES)):
+        assert default_algorithm("broadcast", most // 3, 4, medium) == "one-shot"
+        assert default_algorithm("broadcast", most // 3 + 1, 4, medium) == "ring"
+    assert default_algorithm("all-gather", 1 << 40, 4) == next(iter(COLLECTIVES["all-gather"]))
+
+
+def test_a_sum_that_is_overwritten_wherever_it_is_complete_is_refused() -> None:
+    """Who completes it gets it back from the other one: nobody knows by its last write that it is complete."""
+
+    def build(rank: int, world_size: int) -> Schedule:
+        transfers = TransferList()
+        if rank == 0:
+            transfers.reduce(1, 0)
+            transfers.send(1, 0)
+            transfers.recv(1, 0)
+        else:
+            transfers.send(0, 0)
+            transfers.recv(0, 0)
+            transfers.send(0, 0)
+        return transfers.schedule(even_chunks(1))
+
+    with pytest.raises(ScheduleError, match=r"chunk 0: no rank's last write of it completes the sum"):
+        verify_goal("all-reduce", build, 2)

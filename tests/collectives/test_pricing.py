@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, Kind, Schedule, all_reduce_schedule
+from collectives import ALGORITHMS, Kind, Schedule, Transfer, all_reduce_schedule, even_chunks
 from collectives.course import lay_out
 from collectives.drawing import draw_play
 from collectives.formulas import FEW_RANKS, FORMULAS, look_at
@@ -443,3 +443,28 @@ def test_nothing_that_happens_is_a_picture_too() -> None:
 def test_a_play_can_be_left_between_two_messages() -> None:
     slices = play_slices(schedules_of("ring", 8), 1 << 20, equal_links(8, RATE, DELAY_NS, MESSAGE_NS))
     assert sum(1 for _ in slices) >= 8 * 14 // 20
+
+
+def test_links_of_hosts_name_one_for_each_rank() -> None:
+    with pytest.raises(ValueError, match=r"^links of 2 ranks need a host for each, got \(0,\)$"):
+        replace(equal_links(2, RATE, DELAY_NS, MESSAGE_NS), hosts=(0,))
+
+
+def test_a_send_waits_for_all_of_another_chunk() -> None:
+    """Rank 0 sends chunk 0 to rank 1, which has chunk 1, and sends both on to rank 2."""
+
+    def done_ns(*, waits: bool) -> int:
+        transfers = (
+            (Transfer(Kind.SEND, 1, 0),),
+            (
+                Transfer(Kind.RECV, 0, 0),
+                Transfer(Kind.SEND, 2, 1, after=(0,) if waits else ()),
+                Transfer(Kind.SEND, 2, 0, after=(1,) if waits else (0,)),
+            ),
+            (Transfer(Kind.RECV, 1, 1), Transfer(Kind.RECV, 1, 0)),
+        )
+        schedules = [Schedule(even_chunks(2), each) for each in transfers]
+        return play(schedules, 8 * SEGMENT_BYTES, equal_links(3, RATE, DELAY_NS, MESSAGE_NS)).done_ns[2]
+
+    assert done_ns(waits=False) == 8 * cost(SEGMENT_BYTES) + DELAY_NS, "the line to rank 2 is never idle"
+    assert done_ns(waits=True) == 12 * cost(SEGMENT_BYTES) + 2 * DELAY_NS, "first chunk 0, then chunk 1, then chunk 0"

@@ -31,6 +31,12 @@ def test_every_timer_is_positive_and_finite(name: str, value: float) -> None:
         configured(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["most_fed", "most_fed_bytes"])
+def test_there_is_room_for_a_fed_step(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^most_fed and most_fed_bytes must be positive, are .*\b0\b"):
+        configured(**{name: 0})
+
+
 @pytest.mark.parametrize("name", ["stale_s", "pause_s", "stall_s"])
 def test_what_beats_end_lasts_at_least_one_beat(name: str) -> None:
     configured(**{name: 0.25}, beat_s=0.25)

@@ -7,9 +7,10 @@ import pytest
 from gossip import CoreConfig, Member, Phase, Policy, Seat
 from gossip.commit import StepMachine
 from gossip.effects import Activated, Effect, Installed, Removed, Send
-from gossip.joining import Joining
+from gossip.joining import MOST_STATES, Joining
 from gossip.known_views import MOST_LINEAGES
 from gossip.messages import Head, Join, LineageQuery
+from gossip.numerics import inherited
 from gossip.observing import MOST_ASKED, Observing
 from gossip.progress import NOTHING_DONE, Beat, Progress, Ready, StateQuery
 from gossip.swim import Swim
@@ -21,6 +22,7 @@ from .members import LINEAGE, A, B, C, D, claim, view_of
 
 SEEDS = tuple(f"control {name}" for name in "abc")
 NOT_YET = None
+CLASS = b"numerics"
 
 TRIO = view_of(2, A, B, C)
 DIGEST_0 = b"digest of step 0"
@@ -374,3 +376,14 @@ def test_a_member_that_is_seated_loads_nothing() -> None:
     steps = seated()
     assert steps.loaded(0, DIGEST_0) == []
     assert steps.done == -1
+
+
+def test_of_many_states_that_came_the_last_ones_are_known() -> None:
+    new = observer(3)
+    for step in range(MOST_STATES + 1):
+        new.came(step, b"digest", CLASS)
+    before = new.numerics
+    new.loaded(0, b"digest")
+    assert new.numerics == before, "it came too long ago"
+    new.loaded(1, b"digest")
+    assert new.numerics == inherited(RUN.numerics, CLASS, D, 1) != before

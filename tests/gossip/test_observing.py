@@ -306,24 +306,6 @@ def test_no_step_is_due_while_a_state_is_to_be_loaded() -> None:
     assert new.loads(8) == [*(Discard(step, digest(step)) for step in (6, 7)), Apply(9, digest(9))]
 
 
-def test_what_another_swarm_has_fed_keeps_nothing_and_puts_nobody_behind() -> None:
-    new = Observer(5)
-    assert new.observing.fed(10**6, b"another past", b"another one", 1, is_own=False) == []
-    new.fed(7, 8)
-    assert new.loads(8) == [Discard(7, digest(7))], "and the host knows of the other one that it was run"
-    assert not new.observing.waits(0.0, lambda: True)[0]
-
-
-def test_a_state_of_another_swarm_than_the_view_lets_go_of_no_step() -> None:
-    new = Observer(5)
-    new.fed(*range(7, 12))
-    view = view_of(2, A, D)
-    new.observing.install(view)
-    new.steps.install(view)
-    new.observing._asked[A] = None
-    assert new.observing.came(11, digest(11), b"another lineage") == [Drop(11, digest(11))]
-
-
 def test_a_fed_step_that_is_run_ends_no_state_that_is_under_way() -> None:
     new = Observer(5)
     new.hears(8, 0.0)

@@ -1,0 +1,38 @@
+"""An observer that is fed, or given a state, by two swarms, before it is known which one it joins: R6, R9 of PROTOCOL.md."""
+
+from dataclasses import replace
+
+from gossip.effects import Discard, Drop, Load
+from gossip.progress import NOTHING_DONE
+
+from .members import A, D, view_of
+from .test_observing import Observer, digest
+
+
+def test_what_another_swarm_has_fed_keeps_nothing_and_puts_nobody_behind() -> None:
+    new = Observer(5)
+    assert new.observing.fed(10**6, b"another past", b"another one", 1, is_own=False) == []
+    new.fed(7, 8)
+    assert new.loads(8) == [Discard(7, digest(7))], "and the host knows of the other one that it was run"
+    assert not new.observing.waits(0.0, lambda: True)[0]
+
+
+def test_a_state_of_another_swarm_than_the_view_lets_go_of_no_step() -> None:
+    new = Observer(5)
+    new.fed(*range(7, 12))
+    view = view_of(2, A, D)
+    new.observing.install(view)
+    new.steps.install(view)
+    new.observing._asked[A] = None
+    assert new.observing.came(11, digest(11), b"another lineage") == [Drop(11, digest(11))]
+
+
+def test_r6_a_view_of_another_swarm_than_the_state_that_is_to_be_loaded_begins_with_nothing() -> None:
+    new = Observer(5)
+    new.hears(8, 0.0)
+    new.hears(8, 1.0)
+    assert new.gets(8) == [Load(8, digest(8))]
+    new.observing.install(view_of(2, A, D))
+    assert (new.steps.done, new.steps.digest) == (5, digest(5)), "it is of this one"
+    new.observing.install(replace(view_of(2, A, D), lineage=b"another lineage"))
+    assert (new.steps.done, new.steps.digest) == (NOTHING_DONE, b"")
