@@ -1,4 +1,4 @@
-"""An observer that is fed, or given a state, by two swarms, before it is known which one it joins: R6, R9 of PROTOCOL.md."""
+"""An observer that two swarms feed, or give a state, before it is known which it joins: R6, R9 of PROTOCOL.md."""
 
 from dataclasses import replace
 
