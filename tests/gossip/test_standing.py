@@ -9,7 +9,7 @@ from gossip.progress import Beat, Finish, Progress
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 
-from .cores import NOTHING, RUN, core, founder, genesis, joiner, meet, say, seated, view_with
+from .cores import NOTHING, RUN, bodies, core, founder, genesis, joiner, meet, say, seated, view_with
 from .members import A2, A, B, C, claim
 
 CLASS = b"class" + bytes(3)
@@ -39,8 +39,7 @@ def test_how_far_the_others_are_in_a_round() -> None:
     peer = seated(B, C)
     peer.advanced(0, 3)
     peer.advanced(7, 9)  # of another one
-    (beat,) = {each.body for each in peer.tick(10.0) if isinstance(getattr(each, "body", None), Beat)}
-    assert beat.progress.inner_steps == 3
+    assert {beat.progress.inner_steps for _, beat in bodies(Beat, peer.tick(10.0))} == {3}
     for member, finish in ((B, None), (C, Finish(0, b"bits", b"state", 2))):
         say(peer, member, Beat(NOTHING, Progress(-1, genesis(), finish, inner_steps=5)))
     assert peer.inner_steps_of_others() == {B: 5}, "the other one has finished it"
