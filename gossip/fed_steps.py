@@ -59,6 +59,12 @@ class FedSteps:
         fed = self._kept.get(_behind((done, digest)))
         return None if fed is None else fed.digest
 
+    def is_own(self, step: int, digest: bytes) -> bool:
+        """Whether that one is here, and an operation that scripts call by themselves."""
+        begin, end = (bisect_left(self._sorted, (each, b"")) for each in (step, step + 1))
+        found = (self._kept[key] for key in self._sorted[begin:end])
+        return any(fed.is_own for fed in found if fed.digest == digest)
+
     def add(
         self,
         step: int,

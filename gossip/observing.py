@@ -22,8 +22,8 @@ from .swim import Swim
 from .view import Member, View
 
 NUM_PROVING = 2
-"""An observer runs so many fed steps on a state before it asks for a seat: at the second it is compared with its
-feeder after an update of its own."""
+"""An observer runs so many fed steps of the model on a state before it asks for a seat: at the second it is compared
+with its feeder after an update of its own. In an operation that scripts call by themselves nobody is compared."""
 
 MOST_ASKED = 20
 """Who has asked so often with a state is too slow for that, and is compared once it has its seat."""
@@ -232,7 +232,7 @@ class Observing:
         """The state after `step` was loaded, or that step was run with what was fed."""
         self.knows_steps |= step > NOTHING_DONE
         is_run = self._applying == (step, digest)
-        self._num_run += is_run
+        self._num_run += is_run and not self._fed.is_own(step, digest)
         self._is_proven |= self._num_run >= NUM_PROVING
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):

@@ -206,6 +206,19 @@ def test_r9_who_was_held_and_is_near_again_runs_what_it_is_fed_in_the_barrier() 
     assert new.observing.beat(7.0) == []
 
 
+def test_r9_an_operation_of_the_script_proves_nothing_since_nobody_is_compared_in_it() -> None:
+    new = Observer(3)
+    for step in range(4, 8):
+        new.observing.fed(step, digest(step - 1), digest(step), 1, is_own=step != 4)
+        new.loads(step)
+        new.observing.waits(1.0, yes)
+        assert new.observing.asks_from() == (NOTHING_DONE, b"")
+    new.fed(8)
+    new.loads(8)
+    new.observing.waits(2.0, yes)
+    assert new.observing.asks_from() == (8, digest(8))
+
+
 def enters(new: Observer, now: float = 2.0, wanted: int = 20) -> None:
     """It is admitted, and the barrier wants the state after step `wanted`."""
     view = view_of(2, A, B, D)

@@ -76,7 +76,7 @@ with p2p.join() as peer:
             schedule.step()
         turn += 1
         if what == "average":
-            average.update_parameters(model) if turn < 4 else None
+            average.update_parameters(model) if turn < 12 or "joins" in sys.argv else None
         elif what == "nothing":
             average.update_parameters(model)
         if peer.done == 12:
@@ -135,6 +135,46 @@ def test_a_joiner_that_is_like_the_members_trains_with_them(swarm: Swarm, what: 
     founder.tell("stop")
     assert [founder.end(), joiner.end()] == [0, 0], founder.report() + joiner.report()
     assert founder.stdout[-1] == joiner.stdout[-1] and "end twelve" in joiner.stdout[-1]
+
+
+OPERATIONS = """
+import select, sys, time
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+average = torch.optim.swa_utils.AveragedModel(model)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    parallel = p2p.DataParallel(peer, model, optimizer, extra=[average])
+    wish = torch.zeros(1)
+    while not wish.item():
+        time.sleep(0.01 if "joins" in sys.argv else 0.5)  # it waits for the members, and may ask for its seat meanwhile
+        optimizer.zero_grad()
+        parallel(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        if "joins" in sys.argv:
+            average.update_parameters(model)
+        wish.fill_(bool(select.select([sys.stdin], [], [], 0)[0]))
+        peer.all_reduce(wish)
+        print("step", peer.done, peer.world_size)
+"""
+
+
+def test_a_joiner_that_is_not_like_the_members_is_refused_also_where_an_operation_follows_each_update(
+    swarm: Swarm,
+) -> None:
+    founder = swarm.start(OPERATIONS)
+    founder.expect_step(2)
+    for _ in range(3):
+        joiner = swarm.start(OPERATIONS, "joins")
+        assert joiner.end() == 1, joiner.report()
+        assert "n_averaged of AveragedModel is" in joiner.stderr[-1], joiner.report()
+    founder.tell("stop")
+    assert founder.end() == 0, founder.report()
 
 
 PHASES = """
