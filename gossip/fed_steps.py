@@ -78,7 +78,7 @@ class FedSteps:
     ) -> list[Place]:
         """Keep a step; the steps, with their digests, that are let go for it, of which it may be one itself.
 
-        Costs some 0.1 ms where there is no room, of every sixteenth part of all that come.
+        Where there is no room it costs 5 to 12 us on average, and half a millisecond for one of some sixty.
 
         Args:
             step: its number.

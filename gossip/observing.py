@@ -45,6 +45,15 @@ class _State:
     lineage: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """The state after `step`, of which a segment has come from `source` last, at time `at`."""
+
+    source: Member
+    at: float
+    step: int
+
+
 class Observing:
     """What one peer has taken over, waits for, has asked for, is to load, and applies next.
 
@@ -64,7 +73,7 @@ class Observing:
         self._applying: tuple[int, bytes] | None = None
         self._gap = NOTHING_DONE, -math.inf
         self._asked: dict[Member, None] = {}
-        self._coming: tuple[Member, float, int] | None = None
+        self._coming: _Coming | None = None
         self._came_since, self._took_s = -math.inf, 0.0
         self._asked_since, self._state_s = -math.inf, math.inf
         self._pace, self._held_at, self._late_at = Pace(config.admission), -math.inf, math.inf
@@ -128,7 +137,7 @@ class Observing:
         if step <= self._steps.done:
             return self._go_on()
         places = self._places(self._loading, self._waiting)
-        coming = NOTHING_DONE if self._coming is None else self._coming[2]
+        coming = NOTHING_DONE if self._coming is None else self._coming.step
         let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, places=places, coming=coming)
         return [*(Discard(*each) for each in let_go), *self._go_on()]
 
@@ -165,9 +174,10 @@ class Observing:
         """A segment of the state after `step` has come. Whether it is of use: `source` was asked for it."""
         if source not in self._asked:
             return False
-        if self._coming is None or self._coming[0] != source:
+        if self._coming is None or self._coming.source != source:
             self._came_since = now
-        self._coming, self._took_s, self._state_s = (source, now, step), now - self._came_since, now - self._asked_since
+        self._coming = _Coming(source, now, step)
+        self._took_s, self._state_s = now - self._came_since, now - self._asked_since
         return True
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
@@ -251,7 +261,11 @@ class Observing:
         """STATE?, if there is none to load, and none on its way."""
         if self._loading is not None or self._waiting is not None:
             return []
-        if self._coming is not None and now - self._coming[1] < PATIENCE_S and not self._swim.is_gone(self._coming[0]):
+        if (
+            self._coming is not None
+            and now - self._coming.at < PATIENCE_S
+            and not self._swim.is_gone(self._coming.source)
+        ):
             return []
         self._asked_since = self._asked_since if self._asked else now
         self._asked[donor] = None
@@ -265,7 +279,7 @@ class Observing:
         if self._needs[0] == self._steps.done + 1:
             return f"its script waits for the result of operation {self._needs[0]}, which the members have committed"
         if self._coming is not None:
-            return f"the state comes from {self._coming[0]}"
+            return f"the state comes from {self._coming.source}"
         if self._asked:
             return f"{' and '.join(map(str, tuple(self._asked)))} will give the state, once the next step begins there"
         if self._feeder is not None and self._head is not None and self._steps.digest:
