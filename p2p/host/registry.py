@@ -11,7 +11,8 @@ An entry is written before its sockets are bound, so an entry names whatever a c
 as long as its process lives, which the kernel decides: same host, same pid, same start time. Who enters and
 finds no living process founds the swarm; everybody else joins. What follows from the roles: entry.py.
 
-Left out: other hosts, which seeds.py calls; containers that share the folder but not the pid namespace. Linux only.
+Left out: other hosts, which seeds.py calls. What shares the folder but not the pid namespace, as containers may, is
+another host: its entries are left alone, and who could not meet it is refused. Linux only.
 """
 
 import json
@@ -30,9 +31,9 @@ from ..errors import RegistryError, RunEnded
 from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
-from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, heir, parse_entry, state_lost
-from .exiting import lives
-from .folders import check_socket_path, locked, make_private, replace_private
+from .entries import Entries, place_of
+from .entry import HEX_NAME, Entry, Role, all_wait, heir, state_lost
+from .folders import check_socket_path, hold, locked, make_private, open_lock, replace_private
 from .processes import UnknownOffsets, process_start, read_host, read_offsets
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class Registry:
             ) from None
         self._founds, self._stays = True, False
         self._own: Entry | None = None
-        self._ignored: set[Path] = set()
+        self._held = -1  # the lock file, open as long as this peer has an entry
+        self._entries = Entries(self.folder, swarm, self.host, self.offsets)
         check_socket_path(self.folder / ("0" * 16))
         make_private(home)
         make_private(self.folder)
@@ -125,7 +127,7 @@ class Registry:
 
         Raises:
             RegistryError: the folder stays locked, cannot be written, or somebody here expects another network, has
-                other clocks, or is of another version.
+                other clocks, is of another version, or in another pid namespace without addresses for other hosts.
         """
         if not HEX_NAME.fullmatch(peer_id):
             raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
@@ -134,10 +136,12 @@ class Registry:
         self._founds = founds
         stays, self._stays = self._stays, False
         with self._locked():
-            living, dead = self._read_all(apart_from=peer_id)
+            living, dead, elsewhere = self._entries.read(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living) and not stays)
-            self._sweep_pages(peer_id, is_over=not living)
+            self._sweep_pages(peer_id, is_over=not living and not elsewhere)
             self._check_fits(living, network)
+            self._check_can_meet(elsewhere, remote[0])
+            self._hold(peer_id)
             own = Entry(
                 swarm=self.swarm,
                 peer_id=peer_id,
@@ -249,9 +253,9 @@ class Registry:
         try:
             with self._locked():
                 self._path(own.peer_id).unlink(missing_ok=True)  # now, so that of two that leave one is the last
-                living, dead = self.read(apart_from=own.peer_id)
+                living, dead, elsewhere = self._read(own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
-                self._sweep_pages(own.peer_id, is_over=not living)
+                self._sweep_pages(own.peer_id, is_over=not living and not elsewhere)
                 if own.role is Role.MEMBER and all_wait(living) and not own.remote_control_address:
                     last_run.mark_ended(self.lock)
         except (RegistryError, OSError) as error:
@@ -259,6 +263,8 @@ class Registry:
         finally:
             self._remove_all_but_entry(own)
             self._path(own.peer_id).unlink(missing_ok=True)
+            os.close(self._held)
+            self._held = -1
 
     def _entered(self) -> Entry:
         if self._own is None:
@@ -291,53 +297,33 @@ class Registry:
                     "give all peers the same"
                 )
 
+    def _check_can_meet(self, elsewhere: tuple[Entry, ...], remote: str) -> None:
+        """Raise RegistryError if this peer cannot meet one over TCP that shares the folder, and is another host."""
+        for other in elsewhere:
+            if not remote or not other.remote_control_address:
+                raise RegistryError(
+                    f"process {other.pid} of swarm {self.swarm!r} shares {self.folder} with this one, but not its PID "
+                    f"namespace (theirs {other.host}, here {self.host}), so neither would see the other's death: "
+                    "start all in one PID namespace, or take them for two hosts, which meet by --bind and --seeds"
+                )
+
+    def _hold(self, peer_id: str) -> None:
+        """Show those who cannot see this process that it lives, as long as it does."""
+        if self._held < 0:
+            self._held = open_lock(self.lock)
+        hold(self._held, place_of(peer_id))
+
     def read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-        """Entries of the living and the dead. A file that is no entry is ignored, and named once in a warning.
+        """Entries of the living and the dead of this host. A file that is no entry is ignored, and named once.
 
         So are the living of another version, who came later, and were told so, or did not understand our entry.
         """
-        living, dead = self._read_all(apart_from=apart_from)
-        return tuple(entry for entry in living if entry.version == VERSION), dead
+        living, dead, _ = self._read(apart_from)
+        return living, dead
 
-    def _read_all(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-        living: list[Entry] = []
-        dead: list[Entry] = []
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                with path.open("rb") as file:
-                    entry = parse_entry(file.read(ENTRY_MAX_BYTES))
-                self._check_place(entry, path)
-            except FileNotFoundError:
-                continue  # its owner left meanwhile
-            except (OSError, ValueError) as error:
-                if path not in self._ignored:
-                    self._ignored.add(path)
-                    logger.warning("%s is ignored, it is no entry of this swarm: %s", path, error)
-                continue
-            if entry.peer_id != apart_from:
-                (living if self._lives(entry) else dead).append(entry)
-        return tuple(living), tuple(dead)
-
-    def _check_place(self, entry: Entry, path: Path) -> None:
-        """Refuse an entry from elsewhere: what an entry names is unlinked when its peer is dead."""
-        if path != self._path(entry.peer_id) or entry.swarm != self.swarm:
-            raise ValueError(f"it is of peer {entry.peer_id!r} in swarm {entry.swarm!r}")
-        for address in (entry.control_address, entry.data_address):
-            socket = Path(address.removeprefix("ipc://"))
-            if socket.parent != self.folder or not HEX_NAME.fullmatch(socket.name):
-                raise ValueError(f"its address {address!r} is not in this folder")
-
-    def _lives(self, entry: Entry) -> bool:
-        try:
-            if entry.host != self.host:
-                return False
-            if entry.offsets == self.offsets:
-                return lives(entry.pid, entry.process_start)
-            # Starts are shifted by the boottime clock, and rounded.
-            start = entry.process_start + self.offsets.ticks - entry.offsets.ticks
-            return any(lives(entry.pid, start + rounded) for rounded in (-1, 0, 1))
-        except OSError as error:
-            raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
+    def _read(self, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[Entry, ...]]:
+        living, dead, elsewhere = self._entries.read(apart_from=apart_from)
+        return tuple(entry for entry in living if entry.version == VERSION), dead, elsewhere
 
     def _clean_up(self, dead: tuple[Entry, ...], *, keep_members: bool) -> None:
         """Remove what the dead left. Joiners that wait in vain still have to learn of dead members."""

@@ -266,7 +266,7 @@ def flood(credentials: Credentials, peer_id: str, port: int) -> None:
 
 
 def test_two_network_namespaces_are_two_hosts(new_host: NewHost, key: Path, wires: list[str]) -> None:
-    """Each also numbers its processes itself, so nobody can watch those of the other host."""
+    """Each also numbers its processes itself, so nobody can watch the others', also where two share a folder."""
     hosts = [new_host(), new_host()]
     for namespace, host in zip(wires, hosts, strict=True):
         host.prefix = ("ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -277,6 +277,7 @@ def test_two_network_namespaces_are_two_hosts(new_host: NewHost, key: Path, wire
     second, other = hosts[0].start(STREAM, min_peers=3), hosts[1].start(STREAM, min_peers=3)
     for peer in (first, second, other):
         peer.expect_step(20)
+    assert len(list(hosts[0].home.glob("default/*.json"))) == len(list(hosts[0].home.glob("default/*.page"))) == 2
     entries = [json.loads(path.read_text()) for path in hosts[1].home.glob("default/*.json")]
     assert [entry["remote_control_address"].rpartition(":")[0] for entry in entries] == ["tcp://10.77.0.2"]
     hosts[1].leaves_files = True

@@ -1,10 +1,11 @@
 """A registry of the swarm `pond`, and what the dead leave in it."""
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from p2p.host.entry import Entry, Role
+from p2p.host.entry import Entry, Role, parse_entry
 from p2p.host.registry import Registry
 
 
@@ -19,10 +20,16 @@ def socket_paths(entry: Entry) -> list[Path]:
 def enter_and_die(home: Path, peer_id: str, incarnation: int, *, role: Role | None = None) -> Entry:
     """Leave what a killed peer leaves: its entry, with the given role, and its socket files."""
     one = registry(home)
-    entry = one.enter(peer_id, incarnation).own
-    for path in socket_paths(entry):
-        path.touch()
-    # No process is older than the boot, so this one has never run.
-    dead = replace(entry, role=role or entry.role, process_start=entry.process_start + 1)
-    (one.folder / f"{peer_id}.json").write_text(json.dumps(asdict(dead)))
+    path = one.folder / f"{peer_id}.json"
+    child = os.fork()
+    if child == 0:
+        try:
+            for socket in socket_paths(one.enter(peer_id, incarnation).own):
+                socket.touch()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    entry = parse_entry(path.read_bytes())
+    dead = replace(entry, role=role or entry.role)
+    path.write_text(json.dumps(asdict(dead)))
     return dead

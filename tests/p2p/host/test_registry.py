@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import RegistryError
+from p2p.host.entries import place_of
 from p2p.host.entry import Entry, Role, parse_entry
 from p2p.host.exiting import Threads, lives
-from p2p.host.folders import acquire, default_home, make_private
+from p2p.host.folders import acquire, default_home, is_held, make_private
 from p2p.host.processes import process_start
 from p2p.host.registry import MOST_DEAD_PAGES, Registry
 from p2p.version import VERSION
@@ -115,7 +116,9 @@ def test_a_peer_of_another_version_that_comes_later_ends_nobody_who_waits(home: 
     """It is told that it cannot join; one of version 1 does not understand the entries that are here, and founds."""
     dead = enter_and_die(home, A, 1)
     one, late = registry(home), registry(home)
-    (one.folder / f"{A}.json").write_text(json.dumps({**asdict(dead), "process_start": process_start(os.getpid())}))
+    (one.folder / f"{A}.json").write_text(
+        json.dumps({**asdict(dead), "pid": os.getpid(), "process_start": process_start(os.getpid())})
+    )
     assert one.enter(B, 2).own.role is Role.JOINER
     write_as(1, late, replace(dead, peer_id=C, process_start=process_start(os.getpid()) or 0))
     (one.folder / f"{A}.json").unlink()
@@ -151,8 +154,21 @@ def test_who_finds_only_dead_peers_founds_and_removes_what_they_left(home: Path)
 def test_an_entry_of_another_boot_is_dead(home: Path) -> None:
     one = registry(home)
     entry = one.enter(A, 1).own
+    one.leave()
     (one.folder / f"{A}.json").write_text(json.dumps(asdict(replace(entry, host="another"))))
     assert registry(home).enter(B, 2).own.role is Role.FOUNDER
+    assert not (one.folder / f"{A}.json").exists()
+
+
+def test_a_peer_that_enters_again_is_held_for_alive_all_the_time(home: Path) -> None:
+    one = registry(home)
+    for incarnation in (1, 2):
+        one.enter(A, incarnation)
+        assert is_held(one.lock, place_of(A)) and not is_held(one.lock, place_of(B))
+    one.leave()
+    assert not is_held(one.lock, place_of(A))
+    one.enter(B, 3)
+    assert is_held(one.lock, place_of(B)) and not is_held(one.lock, place_of(A))
 
 
 def test_leaving_removes_the_entry_and_the_sockets_and_what_the_dead_left(home: Path) -> None:
@@ -344,10 +360,10 @@ def test_of_two_that_hold_the_same_step_the_first_goes_on_and_who_sees_neither_a
 
 
 def test_nobody_goes_on_where_nobody_holds_a_state_or_a_member_was_of_another_host(home: Path) -> None:
-    registry(home).enter(A, 1)
-    one, other = registry(home), registry(home)
-    one.enter(B, 2)
-    other.enter(C, 3)
+    founder, one, other = (registry(home) for _ in range(3))
+    for each, peer_id in zip((founder, one, other), (A, B, C), strict=True):
+        each.enter(peer_id, 1)
+    founder.leave()
     dead = enter_and_die(home, A, 1, role=Role.MEMBER)
     assert one.take_over(0).own.role is Role.JOINER
     for waiting in (other, one):

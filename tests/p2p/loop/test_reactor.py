@@ -141,7 +141,7 @@ def test_others_are_heard_while_a_device_works_and_it_is_looked_at_again_soon(di
     diary.woken.set()
     assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
     first = diary.lines.index("poll")
-    assert diary.lines[:first] == ["advance"] * first and 0 < diary.timeouts_s[0] < 2 * DEVICE_LOOK_S
+    assert diary.lines[:first] == ["advance"] * first and diary.timeouts_s[0] < 2 * DEVICE_LOOK_S
 
 
 def test_a_call_that_hears_nothing_in_time_says_so(diary: Diary) -> None:

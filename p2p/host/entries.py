@@ -1,0 +1,93 @@
+"""The entries in a swarm's folder, as one process finds them there: of the living, of the dead, and of elsewhere."""
+
+import logging
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ..errors import RegistryError
+from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, parse_entry
+from .exiting import lives
+from .folders import is_held
+from .processes import Offsets
+
+logger = logging.getLogger(__name__)
+
+FIRST_PLACE: Final = 1 << 32
+"""Of the lock file's bytes, those below belong to launchers."""
+
+
+def place_of(peer_id: str) -> int:
+    """Which byte of the lock file a peer holds while it lives."""
+    return FIRST_PLACE + (int(peer_id, 16) >> 2)  # an offset has 63 bits
+
+
+class Found(NamedTuple):
+    """What a folder holds.
+
+    Attributes:
+        living: whose processes this host's kernel shows.
+        dead: whose processes have ended, or were of another boot.
+        elsewhere: who lives, by its lock, and numbers its processes otherwise: it is in another pid namespace.
+    """
+
+    living: tuple[Entry, ...]
+    dead: tuple[Entry, ...]
+    elsewhere: tuple[Entry, ...]
+
+
+class Entries:
+    """Those of one swarm, read by a process of `host` whose clocks are shifted by `offsets`."""
+
+    def __init__(self, folder: Path, swarm: str, host: str, offsets: Offsets) -> None:
+        self._folder, self._swarm, self._host, self._offsets = folder, swarm, host, offsets
+        self._ignored: set[Path] = set()
+
+    def read(self, *, apart_from: str) -> Found:
+        """All but that of one peer, of any version. A file that is no entry is ignored, and named once in a warning.
+
+        Raises:
+            RegistryError: the kernel does not say whether a process lives.
+        """
+        found = Found((), (), ())
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                with path.open("rb") as file:
+                    entry = parse_entry(file.read(ENTRY_MAX_BYTES))
+                self._check_place(entry, path)
+            except FileNotFoundError:
+                continue  # its owner left meanwhile
+            except (OSError, ValueError) as error:
+                if path not in self._ignored:
+                    self._ignored.add(path)
+                    logger.warning("%s is ignored, it is no entry of this swarm: %s", path, error)
+                continue
+            if entry.peer_id == apart_from:
+                continue
+            if self._lives(entry):
+                found = found._replace(living=(*found.living, entry))
+            elif entry.host != self._host and is_held(self._folder / "lock", place_of(entry.peer_id)):
+                found = found._replace(elsewhere=(*found.elsewhere, entry))
+            else:
+                found = found._replace(dead=(*found.dead, entry))
+        return found
+
+    def _check_place(self, entry: Entry, path: Path) -> None:
+        """Refuse an entry from elsewhere: what an entry names is unlinked when its peer is dead."""
+        if path != self._folder / f"{entry.peer_id}.json" or entry.swarm != self._swarm:
+            raise ValueError(f"it is of peer {entry.peer_id!r} in swarm {entry.swarm!r}")
+        for address in (entry.control_address, entry.data_address):
+            socket = Path(address.removeprefix("ipc://"))
+            if socket.parent != self._folder or not HEX_NAME.fullmatch(socket.name):
+                raise ValueError(f"its address {address!r} is not in this folder")
+
+    def _lives(self, entry: Entry) -> bool:
+        try:
+            if entry.host != self._host:
+                return False
+            if entry.offsets == self._offsets:
+                return lives(entry.pid, entry.process_start)
+            # Starts are shifted by the boottime clock, and rounded.
+            start = entry.process_start + self._offsets.ticks - entry.offsets.ticks
+            return any(lives(entry.pid, start + rounded) for rounded in (-1, 0, 1))
+        except OSError as error:
+            raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
