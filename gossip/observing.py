@@ -26,7 +26,11 @@ NUM_PROVING = 2
 with its feeder after an update of its own. In an operation that scripts call by themselves nobody is compared."""
 
 MOST_ASKED = 20
-"""Who has asked so often with a state is too slow for that, and is compared once it has its seat."""
+"""Who has asked so often with a state, and runs operations that scripts call by themselves, may not come to a step of
+the model for long: it is compared once it has its seat."""
+
+MOST_ASKED_IN_STEPS = 240
+"""So is who has asked so often in front of steps of the model, which may take long: it is too slow for that."""
 
 MOST_STEP_US = 1 << 40
 """Of what is said of a script's step."""
@@ -85,7 +89,7 @@ class Observing:
         self._is_barrier_known = False
         self._num_run = self._num_asked = 0
         self._least_lag = math.inf, -math.inf
-        self._is_proven = False
+        self._is_proven = self._has_run_own = False
 
     # Steps.
 
@@ -95,8 +99,9 @@ class Observing:
         if not self.follows or done == NOTHING_DONE:
             return done, digest
         self._num_asked += 1
+        most = MOST_ASKED if self._has_run_own else MOST_ASKED_IN_STEPS
         is_proven = self._is_proven and self._pace.is_known
-        return (done, digest) if is_proven or self._num_asked > MOST_ASKED else (NOTHING_DONE, b"")
+        return (done, digest) if is_proven or self._num_asked > most else (NOTHING_DONE, b"")
 
     def pace_said(self) -> tuple[int, bool]:
         """Microseconds of its script's step, and whether it lags, for a JOIN."""
@@ -242,7 +247,8 @@ class Observing:
         """The state after `step` was loaded, or that step was run with what was fed."""
         self.knows_steps |= step > NOTHING_DONE
         is_run = self._applying == (step, digest)
-        self._num_run += is_run and not self._fed.is_own(step, digest)
+        self._has_run_own = is_run and self._fed.is_own(step, digest)
+        self._num_run += is_run and not self._has_run_own
         self._is_proven |= self._num_run >= NUM_PROVING
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):

@@ -6,7 +6,7 @@ from gossip import Member
 from gossip.admission import Admission, AdmissionConfig
 from gossip.effects import Discard, Load, Removed
 from gossip.messages import Decide, Head, Join
-from gossip.observing import MOST_STEP_US, NUM_PROVING
+from gossip.observing import MOST_ASKED, MOST_STEP_US, NUM_PROVING
 from gossip.pace import MOST_HELD_S
 from gossip.progress import NOTHING_DONE, Ready
 from gossip.view import NO_VIEW
@@ -217,6 +217,19 @@ def test_r9_an_operation_of_the_script_proves_nothing_since_nobody_is_compared_i
     new.loads(8)
     new.observing.waits(2.0, yes)
     assert new.observing.asks_from() == (8, digest(8))
+
+
+def test_r9_who_runs_operations_of_its_own_waits_less_long_for_a_step_of_the_model_to_prove_itself_in() -> None:
+    """Members in a validation call hundreds; steps of the model may take half a minute each."""
+    new = Observer(3)
+    for _ in range(MOST_ASKED + 1):
+        assert new.observing.asks_from() == (NOTHING_DONE, b"")
+    new.observing.fed(4, digest(3), digest(4), 1, is_own=True)
+    new.loads(4)
+    assert new.observing.asks_from() == (4, digest(4))
+    new.fed(5)
+    new.loads(5)
+    assert new.observing.asks_from() == (NOTHING_DONE, b"")
 
 
 def enters(new: Observer, now: float = 2.0, wanted: int = 20) -> None:

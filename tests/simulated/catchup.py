@@ -28,6 +28,8 @@ MOST_FED = 4
 FED_LOST = 0.03
 LOOK_S = 0.02
 """A script that is held is looked at so often."""
+LONGEST_RUN_S = 8.0
+"""Of a slow observer's steps, so that one which begins while there are faults is over long before the run is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class CatchUp:
     def _run_s(self) -> float:
         """What the script of an observer takes for a step."""
         slowness = 1.0 if self._world.is_calm else self.slowness
-        return PACE * slowness * self._world.compute_s(self._rng)
+        return min(PACE * slowness * self._world.compute_s(self._rng), LONGEST_RUN_S)
 
     # What others are given.
 
