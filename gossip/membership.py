@@ -35,6 +35,9 @@ from .succession import Succession
 from .swim import Swim
 from .view import LAST_VIEW, NO_VIEW, Member, Stamp, View, feeder_of
 
+LEAVES = "leaves"
+"""What is said of who has said LEAVE."""
+
 MOST_PENDING_READY = 256
 """Members of a view that is not installed here yet, whose READY is kept."""
 
@@ -103,14 +106,14 @@ class Membership:
             return self._swim.declare_dead(now, source, State.LEFT)  # else whoever decides may be waited for (R29)
         if self.view is None or self.view.since(source) is None:
             return []
+        effects: list[Effect] = [] if source in self.next.leavers else [Explain(f"{source} {LEAVES}")]
         self.next.leavers[source] = None
         if stamp.lineage == self.view.lineage:  # else it counts other views
             self._steps.hear(leave.given_up)
         if stamp != self.view.stamp:
-            return []
-        effects: list[Effect] = []
+            return effects
         if leave.finish is not None:  # which may be the only word of it, and differ
-            effects = self._steps.receive(source, Progress(leave.finish.step - 1, b"", leave.finish))
+            effects += self._steps.receive(source, Progress(leave.finish.step - 1, b"", leave.finish))
         return [*effects, *self._steps.part_from(source, leave.outvoted)]
 
     def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from gossip.membership import LEAVES
+
 from ..telemetry.snapshot import SHORT, Change, Snapshot
 from .places import Place
 
@@ -44,6 +46,7 @@ class Progress:
         self._known: dict[str, int] = {}
         self._counted: set[str] = set()
         self._untold: dict[str, Untold] = {}
+        self._told_ns = -1  # what happened until then belongs to changes that were told
         self._rated = now, -1
         self._rate_at = now + RATE_S
         self._waiting: dict[Place, tuple[int, float]] = {}
@@ -107,6 +110,7 @@ class Progress:
         for peer_id in self._members:
             self.name(peer_id)  # as long as its entry is there
         lines = [] if is_first else self._changes(before, standing, now)
+        self._told_ns = standing.time_ns
         self._known |= self._members
         return lines
 
@@ -133,8 +137,10 @@ class Progress:
         return lines
 
     def _why_out(self, peer_id: str, standing: Snapshot) -> str:
-        known = [text for _, text in standing.events if peer_id in text]
-        why = next((text for text in reversed(known) if text.startswith(peer_id)), known[-1] if known else "")
+        known = [text for at_ns, text in standing.events if peer_id in text and at_ns > self._told_ns]
+        own = [text for text in known if text.startswith(peer_id)] or known
+        # Who has left is soon heard no more, and suspected, where the next view begins later.
+        why = next((text for text in own if text == f"{peer_id} {LEAVES}"), own[-1] if own else "")
         return f" ({self.rename(why)})" if why else ""
 
     def died(self, place: Place, line: str, now: float) -> list[str]:

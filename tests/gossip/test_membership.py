@@ -588,7 +588,7 @@ def test_a_question_for_the_view_in_the_same_view_needs_no_answer() -> None:
 
 def test_a_leaver_is_left_out_of_the_next_view_and_votes_for_it() -> None:
     peer = seated(B)
-    assert say(peer, B, Leave()) == [Explain("2 of 2 members of view 2 are here; without b")]
+    assert say(peer, B, Leave()) == [Explain("b leaves"), Explain("2 of 2 members of view 2 are here; without b")]
     effects = peer.tick(0.0)
     assert view_of(peer).members == (A,)
     assert (B, Decide(view_of(peer))) in bodies(Decide, effects)

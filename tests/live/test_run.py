@@ -154,7 +154,7 @@ def test_a_later_launch_has_other_names_and_the_first_one_says_who_has_joined(sh
     late.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(late)
     assert code == 0 and rows(stderr)[0].startswith("2 left, asked to by SIGTERM"), stderr
-    line_like(run, r"shoal: peer 2 is out at step \d+; 2 members \(2 has left.*\)|shoal: peer 2 is out .*")
+    line_like(run, r"shoal: peer 2 is out at step \d+; 2 members \(2 leaves\); .*")
 
 
 def test_a_launcher_keeps_receipts_and_traces_and_each_record_once(

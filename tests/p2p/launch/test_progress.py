@@ -1,6 +1,7 @@
 """What a launcher says of its run, from what its peers report."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ class Run:
         for place in self.places:
             place.child = object()  # type: ignore[assignment]  # one that runs
         self.here = {C: "7"}
+        self.events = [(0, "view 1")]
         self.progress = Progress(self.places, self.here.get, 100.0)
 
     def report(self, index: int, now: float = 100.0, **changes: object) -> list[str]:
@@ -28,10 +30,11 @@ class Run:
     def members(
         self, view: int, *members: tuple[str, int], step: int = 5, reasons: tuple[str, ...] = (), redone: int = -1
     ) -> list[str]:
-        """All of them go on in this view."""
-        events = tuple(enumerate(reasons))
+        """All of them go on in this view, for these reasons, which are new."""
+        self.events += [(len(self.events) + number, reason) for number, reason in enumerate(reasons, 1)]
         change = Change(view=view, waited_s=0.014, redone=redone)
-        return self.report(0, has_begun=True, step=step, view=view, members=members, events=events, change=change)
+        seen: Any = {"step": step, "view": view, "members": members, "events": tuple(self.events)}
+        return self.report(0, has_begun=True, change=change, time_ns=len(self.events), **seen)
 
 
 def test_who_comes_goes_and_returns_is_one_line_each_with_its_name_and_the_reason() -> None:
@@ -49,6 +52,26 @@ def test_who_comes_goes_and_returns_is_one_line_each_with_its_name_and_the_reaso
         "peer dddddddd is out at step 5; 3 members (dddddddd is dead: its process has ended); "
         "resumed after 14 ms, no step lost"
     ]
+
+
+def test_who_has_left_is_not_said_to_be_suspect_though_it_is_heard_no_more() -> None:
+    """The next view begins with the next step of its members, which may take a while."""
+    run = Run()
+    run.report(1)
+    assert run.members(2, (A, 1), (D, 1)) == []
+    why = (f"{D} leaves", f"1 of 2: without {D}", f"{D} may be dead: its link", f"{D} is suspect: {A} had no answer")
+    line = "peer dddddddd is out at step 5; 1 member (dddddddd leaves); resumed after 14 ms, no step lost"
+    assert run.members(3, (A, 1), reasons=why) == [line]
+
+
+def test_that_a_peer_has_left_before_says_nothing_of_why_it_is_out_now() -> None:
+    run = Run()
+    run.report(1)
+    assert run.members(2, (A, 1), (D, 1)) == []
+    assert len(run.members(3, (A, 1), reasons=(f"{D} leaves",))) == 1
+    assert len(run.members(4, (A, 1), (D, 2))) == 1
+    (line,) = run.members(5, (A, 1), reasons=(f"{D} is dead: its process has ended",))
+    assert "(dddddddd is dead: its process has ended)" in line
 
 
 def test_one_of_ours_that_was_out_for_a_while_is_back() -> None:
