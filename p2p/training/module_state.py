@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .as_begun import AsBegun
 from .edge import EXTRA_STATE, Edge
 from .layouts import DEVICES, is_overlapping
+from .replica_state import Stateful
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -39,11 +41,16 @@ def parameters_of(module: nn.Module) -> set[str]:
 
 
 class ModuleState:
-    """A part of the state, as an optimizer is one."""
+    """A part of the state, as an optimizer is one.
 
-    def __init__(self, module: nn.Module, edge: Edge) -> None:
-        """Of `module` and those in it; what forward passes change is as `edge` has kept it."""
+    Attributes:
+        begun: how the script has made it.
+    """
+
+    def __init__(self, module: nn.Module, edge: Edge, parts: Mapping[str, Stateful]) -> None:
+        """Of `module` and those in it, which `parts` change; what forward passes change is as `edge` has kept it."""
         self._module, self._edge = module, edge
+        self.begun = AsBegun(module, parts)
         self._after: Any = ({}, {})
 
     def state_dict(self) -> dict[str, Any]:
@@ -57,6 +64,7 @@ class ModuleState:
                 name: kept.get(name, owner.get_buffer(key)) for name, owner, key in _not_persistent(self._module)
             },
             "after": self._edge.after(),
+            "begun": self.begun.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -66,6 +74,7 @@ class ModuleState:
                 parameter.requires_grad_(state["trained"][name])
         self._set_extra(state["extra"])
         self._after = state.get("after", ({}, {}))
+        self.begun.load_state_dict(state.get("begun"))
         for name, owner, key in _not_persistent(self._module):
             if name in state["buffers"]:
                 _put(owner, key, state["buffers"][name])
@@ -101,3 +110,10 @@ def _put(owner: nn.Module, key: str, value: Tensor) -> None:
         buffer.data.copy_(value)
     else:
         owner._buffers[key] = value
+
+
+def take_names_of_module(wrapper: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    """`load_state_dict` takes what `state_dict` returns; and names that begin with `module`, as those of DDP."""
+    for name in wrapper.module.state_dict(keep_vars=True):  # type: ignore[union-attr]
+        if prefix + name in state_dict:
+            state_dict[f"{prefix}module.{name}"] = state_dict.pop(prefix + name)

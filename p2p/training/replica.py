@@ -15,6 +15,7 @@ from ..session.device_memory import is_far
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
+from .as_begun import has_moments, say_what_is_lost
 from .comparison import are_at, check, first_change, settings_of, show
 from .edge import Edge
 from .gradients import Gradients
@@ -64,7 +65,7 @@ class ModelReplica:
         self._module = module
         self._parts = parts
         self.edge = Edge(module, lambda: session.done, partial(is_far, session))
-        self._state = ModuleState(module, self.edge)
+        self._state = ModuleState(module, self.edge, parts)
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
@@ -121,6 +122,7 @@ class ModelReplica:
     def refresh(self) -> None:
         """All members go on with the module as it is now: a step, which says what it is like."""
         self.edge.refresh(self._module)
+        self._state.begun.refresh()
         offered = self.offered()
         layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
         what = f"refresh to {offered.traits['buckets'].decode()} and a state of layout {layout}"
@@ -143,12 +145,17 @@ class ModelReplica:
         return lower(tensors, self._given, self._session.share.pack(), parameters_of(self._module))
 
     def _load(self, state: PackedState) -> None:
-        before = settings_of(self._parts)
+        share, before = self._session.share, settings_of(self._parts)
+        own = share.num_trained, has_moments(self._parts)
         self._copies.hold()
         self._gradients.stir()
-        self._session.share.load(unpack_into(state, tensors_of(self._module), self._given))
-        if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
+        share.load(unpack_into(state, tensors_of(self._module), self._given))
+        if share.is_resuming and (changed := self._state.begun.resume()):
+            logger.warning("%s: they are as in this one", changed)
+        if not share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+        if not (share.num_trained or has_moments(self._parts)):
+            say_what_is_lost(own[0], had_moments=own[1])
         if self.updates is not None:
             if self.updates.is_amid_step:
                 self._state.go_on()

@@ -16,9 +16,11 @@ import torch
 from torch import nn
 
 from ..device import HOST, Device
+from ..errors import JoinRefused
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
 from ..session.device_memory import is_far
 from ..session.session import Session
+from .changes import OF_ROUNDS
 from .comparison import first_change, settings_of
 from .dense import DensePhase
 from .edge import Edge
@@ -99,7 +101,7 @@ class RoundReplica:
         self._parts = parts
         self._dense = dense
         self._edge = Edge(module, lambda: session.done, partial(is_far, session)) if dense is None else dense.edge
-        self._state = ModuleState(module, self._edge)
+        self._state = ModuleState(module, self._edge, parts)
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         is_exact = all(each.dtype == torch.float32 for each in self._trained.values())
         self._outer_state = _OuterState(outer, has_anchor=not is_exact)
@@ -176,6 +178,10 @@ class RoundReplica:
         self._copies.hold()
         taken = [*self._parts.values(), self._state, self._outer_state, *self._keeper]
         self._session.share.load(unpack_into(state, tensors_of(self._module), taken))
+        if self._session.share.is_resuming and (changed := self._state.begun.resume()):
+            if not self._session.share.is_dense:
+                raise JoinRefused(f"{changed}, so rounds would exchange others: {OF_ROUNDS}")
+            logger.warning("%s: they are as in this one", changed)
         if self._session.share.is_dense:
             assert self._dense is not None
             self._dense.loaded()

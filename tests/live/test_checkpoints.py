@@ -261,3 +261,64 @@ def test_a_peer_that_ends_by_an_error_writes_no_checkpoint_of_what_it_interrupte
     (peer,) = start(swarm, folder, 1, "every=1000", "fails=7", name="one")
     assert peer.end() == 1 and peer.stderr[-1] == "RuntimeError: at step 7"
     assert files(folder) == []
+
+
+PHASES = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+folder, trains, epochs, wrapper, order = sys.argv[1:]
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+model[0].requires_grad_(trains == "all")
+groups = [{"params": list(model[int(place)].parameters())} for place in order]
+optimizer = torch.optim.AdamW(groups, lr=0.01 if trains == "head" else 0.02)
+first = model[0].weight.clone()
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    kept = p2p.Checkpoint(folder, every=2)
+    parallel = getattr(p2p, wrapper)(peer, model, optimizer, checkpoint=kept)
+    dataset = torch.utils.data.TensorDataset(torch.randn(32, 4))
+    length = {"inner_steps": 2} if wrapper == "DiLoCo" else {}
+    for (x,) in peer.loader(dataset, global_batch=8, epochs=int(epochs), **length):
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        optimizer.step()
+    print("ends", (model[0].weight == first).all().item(), model[0].weight.requires_grad)
+"""
+
+
+def phase(swarm: Swarm, number: int, name: str, *words: str) -> list[Process]:
+    return [swarm.start(PHASES, *words, min_peers=number, name=name) for _ in range(number)]
+
+
+def test_a_layer_that_the_next_script_trains_is_trained_and_its_moments_are_its_own(swarm: Swarm, folder: Path) -> None:
+    (one,) = phase(swarm, 1, "one", str(folder), "head", "1", "DataParallel", "012")
+    ended([one])
+    assert one.stdout[-1] == "ends True False"
+    swapped = phase(swarm, 2, "swapped", str(folder), "all", "2", "DataParallel", "102")
+    ended(swapped, 1)
+    for peer in swapped:
+        assert (
+            "group 0 of AdamW has other parameters, or in another order: 2 parameters, the first 1." in peer.stderr[-1]
+        )
+    peers = phase(swarm, 2, "two", str(folder), "all", "2", "DataParallel", "012")
+    ended(peers)
+    for peer in peers:
+        assert peer.stdout[-1] == "ends False True"
+        said = "\n".join(peer.stderr)
+        assert "2 parameters, the first 0.weight, are trained in this script, and were frozen in the one that" in said
+        assert (
+            "lr of group 0 of AdamW was 0.01 in the script that the checkpoint is of, and is 0.02 in this one" in said
+        )
+
+
+def test_rounds_that_would_exchange_other_parameters_than_those_of_the_checkpoint_are_refused(
+    swarm: Swarm, folder: Path
+) -> None:
+    ended(phase(swarm, 1, "one", str(folder), "head", "1", "DiLoCo", "012"))
+    (peer,) = phase(swarm, 1, "two", str(folder), "all", "2", "DiLoCo", "012")
+    ended([peer], 1)
+    assert "2 parameters, the first 0.weight, are trained in this script, and were frozen in the one" in peer.stderr[-1]

@@ -62,7 +62,7 @@ def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
 def loaded(state: PackedState, *, is_amid_step: bool) -> list[int]:
     """What a joiner has counted with `state`."""
     model, optimizer = make()
-    module_state = ModuleState(model, Edge(model, lambda: -1))
+    module_state = ModuleState(model, Edge(model, lambda: -1), {})
     unpack_into(state, tensors_of(model), [optimizer, module_state])
     if is_amid_step:
         module_state.go_on()
@@ -143,7 +143,7 @@ def test_a_small_constant_is_copied_once() -> None:
 
 def test_what_has_no_edge_is_lent_as_it_is() -> None:
     model, optimizer = make()
-    parts: list[Stateful] = [optimizer, ModuleState(model, Edge(model, lambda: 0))]
+    parts: list[Stateful] = [optimizer, ModuleState(model, Edge(model, lambda: 0), {})]
     model(torch.ones(4, 2))
     state = pack(tensors_of(model), parts, [])
     assert loaded(state, is_amid_step=False) == loaded(state, is_amid_step=True) == [1, 1, 1]
