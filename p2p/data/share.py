@@ -47,6 +47,7 @@ class Share:
         is_resuming: what is loaded now is of a checkpoint, and not of a member.
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
+        frozen: which of the parameters that are trained need no gradient now, in words.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
@@ -55,6 +56,7 @@ class Share:
         self.fraction = self.keep = 1.0
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = self.is_resuming = False
+        self.frozen = ""
         self.rounds: RoundEnd | None = None
         self.is_amid_round = False
         self.dense_steps = 0
@@ -219,20 +221,21 @@ class Share:
 
     @property
     def collective(self) -> AllGather:
-        """Of the counts: what all peers must have in common of the open step's samples."""
+        """Of the counts: what all peers must have in common of the open step's samples, and of what they train."""
+        words = [*filter(None, (self._samples_in_words(), self.frozen))]
+        return AllGather(is_counts=True, label=", while ".join(words)) if words else ONLY_COUNTS
+
+    def _samples_in_words(self) -> str:
         if (track := self._current) is None:
-            if not self.num_unused:
-                return ONLY_COUNTS
-            return AllGather(is_counts=True, label=UNUSED.format(self.num_unused, "es"[: 2 * (self.num_unused > 1)]))
+            unused = UNUSED.format(self.num_unused, "es"[: 2 * (self.num_unused > 1)])
+            return unused if self.num_unused else self.frozen and "samples of its own"
         if self._num_updates:
             number = self._num_updates + 1
-            return AllGather(
-                is_counts=True, label=f"{track.description}, update {number} of the batch before {track.state.position}"
-            )
+            return f"{track.description}, update {number} of the batch before {track.state.position}"
         again = (
             f", again {xxhash.xxh3_64_hexdigest(repr(track.state.returned).encode())}" if track.state.returned else ""
         )
-        return AllGather(is_counts=True, label=f"{track.description}, from {track.state.position} on{again}")
+        return f"{track.description}, from {track.state.position} on{again}"
 
     def operation(self) -> Operation:
         """Operation 0 of a step: who adds which samples, and how many.

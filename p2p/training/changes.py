@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, is_, methodcaller
 
+import xxhash
 from torch import nn
 
 from ..errors import ShoalError
@@ -22,12 +23,15 @@ class Watch:
     """Of one model: that all of its parameters that need a gradient are among those that are summed, and these in it.
 
     Costs 3 ms for 20,000 parameters of 10,000 layers, as long as nothing has changed.
+
+    Attributes:
+        summed: parameters that needed a gradient.
     """
 
     def __init__(self, module: nn.Module, summed: Iterable[nn.Parameter], advice: str = OF_STEPS) -> None:
         """Of `module` as it is now; `summed`: those of its parameters that need a gradient."""
         self._module, self._advice = module, advice
-        self._summed = frozenset(summed)
+        self.summed = frozenset(summed)
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._remember()
 
@@ -43,12 +47,20 @@ class Watch:
                 raise ShoalError(f"parameter {name} was {what} after the model was wrapped, so {self._advice}")
             self._remember()
 
+    def frozen(self) -> str:
+        """Which of those that are summed need no gradient now, in words that are the same for the same ones."""
+        if all(map(attrgetter("requires_grad"), self.summed)):
+            return ""
+        names = [name for each, name in self._names.items() if each in self.summed and not each.requires_grad]
+        digest = xxhash.xxh3_64_hexdigest(repr(names).encode())
+        return f"{len(names)} parameters, the first {names[0]}, are frozen (digest {digest})"
+
     def _remember(self) -> None:
         tables = ((each._parameters, each._modules) for each in self._module.modules())
         every = [table for pair in tables for table in pair]
         self._tables, self._empty = [each for each in every if each], [each for each in every if not each]
         self._held = list(_values(self._tables))
-        self._frozen = [each for each in self._module.parameters() if each not in self._summed]
+        self._frozen = [each for each in self._module.parameters() if each not in self.summed]
 
     def _is_as_before(self) -> bool:
         if any(self._empty) or any(map(attrgetter("requires_grad"), self._frozen)):
@@ -60,10 +72,10 @@ class Watch:
         named = dict(self._module.named_parameters())
         before = set(self._names.values())
         for name, parameter in named.items():
-            if parameter.requires_grad and parameter not in self._summed:
+            if parameter.requires_grad and parameter not in self.summed:
                 return name, "unfrozen" if parameter in self._names else "replaced" if name in before else "added"
         there = set(named.values())
-        return next(((name, "removed") for each, name in self._names.items() if each in self._summed - there), None)
+        return next(((name, "removed") for each, name in self._names.items() if each in self.summed - there), None)
 
 
 def _values(tables: Sequence[Mapping[str, object]]) -> Iterable[object]:

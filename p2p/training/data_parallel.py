@@ -40,6 +40,7 @@ from .copies import Copies
 from .gradients import Gradients, NonFinite, policy
 from .mirrors import Mirror
 from .models import OneOfSeveral, gather, name_parts
+from .module_state import take_names_of_module
 from .passes import Passes
 from .replica import ModelReplica
 from .replica_state import Stateful
@@ -169,7 +170,7 @@ class DataParallel(torch.nn.Module):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         models = gather(module, optimizer)
         self.module = module = models.module
-        self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         if self._gradients.device is not HOST:
@@ -186,9 +187,14 @@ class DataParallel(torch.nn.Module):
             module, parts, keeper, self._session, self._gradients, resync, is_digested_whole=whole, scaling=scaling
         )
         offered = replica.offered()
-        num_models = len(models.optimizers)
         updates = partial(
-            Updates, parts, self._gradients, num_models=num_models, allow_local=allow_local, scaling=scaling
+            Updates,
+            parts,
+            self._gradients,
+            num_models=len(models.optimizers),
+            allow_local=allow_local,
+            scaling=scaling,
+            has_left=lambda: self._session.has_left,
         )
         self._passes = Passes(
             self._session,
@@ -373,10 +379,3 @@ class DataParallel(torch.nn.Module):
             means = {name: each.grad if self.has_committed else None for name, (each, _) in pairs.items()}
             found[model] = given_as(by_model[model], means)
         return found if self._names else found[""]
-
-
-def _take_names_of_module(wrapper: DataParallel, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
-    """`load_state_dict` takes what `state_dict` returns; and names that begin with `module`, as those of DDP."""
-    for name in wrapper.module.state_dict(keep_vars=True):
-        if prefix + name in state_dict:
-            state_dict[f"{prefix}module.{name}"] = state_dict.pop(prefix + name)

@@ -29,6 +29,7 @@ from .exchange import check_room
 from .gradients import policy
 from .mirrors import Mirror
 from .models import AS_ONE, name_parts
+from .module_state import take_names_of_module
 from .outer import OuterConfig, payload_bytes
 from .outer_on_device import outer_of
 from .rates import unwrapped
@@ -138,6 +139,7 @@ class DiLoCo(torch.nn.Module):
         check_length(inner_steps, round_s)
         _check(module, dense_steps, state_digest, buffers)
         self.module = module
+        self.register_load_state_dict_pre_hook(take_names_of_module)  # type: ignore[no-untyped-call]
         parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}

@@ -38,7 +38,7 @@ class Gradients:
         parameters: whose gradients are averaged, in about the order in which backward reaches them.
         watch: of the model, that these are all.
         reached: the models that belong to the open step, so far.
-        num_turns: in so many steps all parameters are shown to be the same.
+        num_turns: in so many steps, or fewer, all parameters are shown to be the same.
     """
 
     num_turns = NUM_TURNS
@@ -286,7 +286,8 @@ class Gradients:
     def rest(self) -> None:
         """The parameters stay as they are until `stir`: begin to read those whose digest the open step shows."""
         step = self._session.done + 1
-        self._mirror.begin(self.parameters[step % self.num_turns :: self.num_turns])
+        num_turns = min(self.num_turns, len(self.parameters))  # so that each step shows something
+        self._mirror.begin(self.parameters[step % num_turns :: num_turns])
         self._resting = step
 
     def stir(self) -> None:

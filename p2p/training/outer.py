@@ -207,6 +207,23 @@ class Outer:
                 vector[:] = 0
         self._pending = None
 
+    def follow(self) -> bool:
+        """What was changed in the parameters since the round ended is so in the anchor; momentum and residual stay.
+
+        A parameter that is not finite is left to `payloads`, which names it.
+
+        Returns:
+            Whether anything was changed.
+        """
+        has_changed = False
+        for _, parameter, piece in self._pieces():
+            now, anchor = parameter.detach().reshape(-1), self._tensor(self.anchor[piece])
+            differs = anchor.to(parameter.dtype) != now
+            if differs.any() and now.isfinite().all():
+                anchor[differs] = now[differs].to(torch.float32)
+                has_changed = True
+        return has_changed
+
     def restore(self) -> None:
         """Set the parameters to the anchor, rounded to their types."""
         with torch.no_grad():

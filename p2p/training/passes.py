@@ -83,8 +83,7 @@ class Passes:
     def end(self) -> None:
         """Follow no further pass, and no update."""
         self.end_following()
-        for hook in self.updates.hooks:
-            hook.remove()
+        self.updates.end()
 
     def end_following(self) -> None:
         """Follow no further pass."""
@@ -269,6 +268,7 @@ class Passes:
         if self._ends_step:
             self.open_window(is_over=True)
             self._share.end()
+            self._share.frozen = self._gradients.watch.frozen()
             counts = self._share.operation()
             self._session.open_step(BACKWARD)
             self.is_under_way = True

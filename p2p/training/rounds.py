@@ -25,12 +25,20 @@ from .exchange import check_own, check_room
 from .iterations import Iterations
 from .outer import Outer
 from .rates import Rates
+from .strangers import Strangers
 
 logger = logging.getLogger("p2p")
 
 EXCHANGE: Final = "an exchange is under way: call no other operation before it ends"
+STRANGER: Final = (
+    "{0} makes an update of this model, and p2p.DiLoCo was not given it, so no round would end behind that: pass the "
+    "optimizer of the model, and all further ones in extra=; to begin anew with moments or rates in the middle of a "
+    "run take the same one, `optimizer.state.clear()` and its param_groups, on every peer"
+)
 NUM_TURNS: Final = 16
 """In so many rounds all of the anchor is compared, where a part of it is in each."""
+FEW_ELEMENTS: Final = 1 << 20
+"""An anchor of no more is compared as a whole: that takes a millisecond, and its runs are short."""
 
 
 class Rounds:
@@ -74,15 +82,19 @@ class Rounds:
         self._freeze = freeze
         self._inner_steps, self._round_s = inner_steps, round_s
         self._nonfinite = nonfinite
-        self._num_turns = 1 if is_digested_whole else NUM_TURNS
+        self._num_turns = 1 if is_digested_whole or len(outer.anchor) <= FEW_ELEMENTS else NUM_TURNS
         self._frozen_after = -2
         self._began_s: float | None = None
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         self._iterations = Iterations(optimizers)
         self._rates = Rates(parts, "and train otherwise")
+        self._strangers = Strangers(
+            optimizers, lambda each: each in watch.summed, lambda: session.has_left, self._refuse_stranger
+        )
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
         self._update_is_due = False
+        self._is_ahead = False  # an update has begun that belongs to the round
         self._share.rounds = self
         session.round_edge = self.begin
         session.history.end_listeners.append(self._drop_rest)
@@ -98,6 +110,7 @@ class Rounds:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._strangers.end()
 
     def _drop_rest(self) -> None:
         """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
@@ -127,6 +140,7 @@ class Rounds:
 
     def _end_round(self) -> None:
         self._iterations.end_round()
+        self._is_ahead = False
         self._share.is_amid_round = False
 
     # When a round begins, and ends.
@@ -145,12 +159,22 @@ class Rounds:
         if self._share.is_dense:
             return  # its passes say when the state is complete
         if self._frozen_after != self._session.done:
+            self._follow()
             self._freeze()
             self._frozen_after = self._session.done
             self._rates.forget()
         if self._began_s is None:
             self._began_s = self._session.loop.now()
         self._session.state_is_complete()
+
+    def _follow(self) -> None:
+        """What a script has set between two rounds, weights that it has loaded, is what all begin the next one with.
+
+        As a delta it would move the anchor by `outer_lr` and momentum, past what was set. Who alone has set something
+        has another anchor than the others from here on, which its next round shows.
+        """
+        if not self._is_ahead and self._outer.follow():
+            logger.info("the script has changed parameters since the last round: they are the anchor as they are now")
 
     def _drop_gradients(self) -> None:
         """They are of other parameters, where a script has come to its update without a word before."""
@@ -177,16 +201,26 @@ class Rounds:
         if not (self.is_amid or self._share.is_round_open or self._share.is_dense):
             self._freeze()
 
+    def _refuse_stranger(self, name: str) -> None:
+        raise ShoalError(STRANGER.format(name))
+
     def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._share.is_dense or self._update_is_due:
+        self._strangers.is_within = True
+        if self._share.is_dense:
+            return
+        if self._update_is_due:
+            self._is_ahead = True
             return
         self.begin()
+        self._follow()
+        self._is_ahead = True
         if self.length_s is None:
             self._rates.look(optimizer)
         else:
             self._rates.look_in_round(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._strangers.is_within = False
         if self._share.is_dense or self._update_is_due:
             self._update_is_due = False  # this was the one
             return
@@ -235,6 +269,7 @@ class Rounds:
             ValueError: this host has no room for what all send.
         """
         self._watch.check()
+        self._share.frozen = self._watch.frozen()
         step, loop = self._session.done + 1, self._session.loop
         check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
         num_sent_bytes = loop.num_sent_bytes

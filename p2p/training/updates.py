@@ -1,6 +1,7 @@
 """Optimizers use gradients that all members have, or none."""
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +10,9 @@ from ..errors import ShoalError
 from .gradients import Gradients
 from .rates import Rates
 from .scaling import LrScaling, ScaledRates
+from .strangers import Strangers
+
+logger = logging.getLogger("p2p")
 
 TWICE = (
     "backward was called twice for one `optimizer.step`: to add up k batches, write `with model.no_sync() if (i + 1) % "
@@ -57,6 +61,7 @@ class Updates:
         num_models: int,
         allow_local: bool,
         scaling: LrScaling = AS_SET,
+        has_left: Callable[[], bool] = lambda: False,
     ) -> None:
         """Look at each update of the optimizers in `parts`.
 
@@ -67,6 +72,7 @@ class Updates:
             num_models: that have optimizers.
             allow_local: gradients of this peer alone may be used.
             scaling: of the learning rates of all of them.
+            has_left: whether the peer has.
         """
         self._names = {part: name for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
         self._optimizers = [*self._names]
@@ -79,11 +85,19 @@ class Updates:
         self._rates = Rates(parts)
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
+        self._has_warned = False
+        self._strangers = Strangers(self._optimizers, self._is_ours, has_left, self._name_stranger)
         self._under_way: torch.optim.Optimizer | None = None
         self._unused = b""  # a digest of the parameters that have to change
         self._last_pass = -1  # autograd's number of it; they ascend
         self.hooks = [each.register_step_pre_hook(self._before) for each in self._optimizers]
         self.hooks += [each.register_step_post_hook(self._after) for each in self._optimizers]
+
+    def end(self) -> None:
+        """Look at no further update."""
+        for hook in self.hooks:
+            hook.remove()
+        self._strangers.end()
 
     @property
     def is_due(self) -> bool:
@@ -152,6 +166,7 @@ class Updates:
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._strangers.is_within = True
         if torch._C._current_graph_task_id() >= 0:
             raise ShoalError(WITHIN)
         self._gradients.device.check()
@@ -174,11 +189,25 @@ class Updates:
 
         return arguments[:1], {**named, "closure": check_after_closure}
 
+    def _is_ours(self, parameter: torch.Tensor) -> bool:
+        return self._gradients.model_of(parameter) is not None
+
+    def _name_stranger(self, name: str) -> None:
+        if not (self._has_warned or self._allow_local):
+            self._has_warned = True
+            logger.warning(
+                "%s makes updates of this model, and is not in extra=: a joiner has none of its state, and neither has "
+                "a checkpoint; put it into extra, on every peer; in place of a new one in the middle of a run take the "
+                "same one, `optimizer.state.clear()` and its param_groups; this is said once",
+                name,
+            )
+
     def _scale(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer in self._due or not self._allow_local:  # else with gradients of this peer alone
             self.scaled.apply(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._strangers.is_within = False
         self.scaled.restore()
         self._due.discard(optimizer)
         if self._since_commit is not None:

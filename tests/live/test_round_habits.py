@@ -452,3 +452,72 @@ def test_a_run_in_rounds_by_time_that_is_killed_as_a_whole_goes_on(swarm: Swarm,
     _, done, samples = begin.split()
     assert int(done) >= 2 and rounds.get(done, samples).split()[0] == samples  # nobody may have come to print it
     assert again[0].expect("end").split()[1] == "2400"
+
+
+BETWEEN = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+case, wrapper = sys.argv[1:]
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0 if case == "load" else 0.1)
+inputs = torch.randn(64, 4)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    if wrapper == "rounds":
+        wrapped = p2p.DiLoCo(peer, model, optimizer, codec="float32", inner_steps=2)
+    else:
+        wrapped = p2p.DataParallel(peer, model, optimizer)
+    best = {name: torch.full_like(each, 0.25) for name, each in wrapped.state_dict().items()}
+    if case == "new":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while peer.done < 6:
+        if peer.done == 2 and wrapped.has_committed:
+            if case == "load" or (case == "load on one" and peer.rank == 1):
+                wrapped.load_state_dict(best)
+            if case == "freeze on one" and peer.rank == 1:
+                model[0].requires_grad_(False)
+        optimizer.zero_grad()
+        (wrapped(inputs[peer.rank :: 2]).mean() - 1).pow(2).backward()
+        if not (case == "leave out on one" and peer.done == 3 and peer.rank == 1):
+            optimizer.step()
+    print("end", {each.unique().tolist()[0] for each in model.parameters()})
+"""
+
+
+def test_weights_that_all_load_between_two_rounds_are_what_they_go_on_with(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, BETWEEN, "load", "rounds")
+    check_ends(*peers)
+    for peer in peers:
+        assert lines(peer, "end") == ["end {0.25}"]
+
+
+@pytest.mark.parametrize(
+    ("case", "wrapper", "said"),
+    [
+        ("load on one", "rounds", "parameters of step 3 differ: "),
+        ("leave out on one", "steps", "parameters of step 4 differ: "),
+        ("freeze on one", "rounds", "while 2 parameters, the first 0.weight, are frozen (digest "),
+        ("freeze on one", "steps", "while 2 parameters, the first 0.weight, are frozen (digest "),
+        ("new", "rounds", "SGD makes an update of this model, and p2p.DiLoCo was not given it, so no round"),
+    ],
+)
+def test_what_one_peer_alone_does_to_its_model_and_an_optimizer_that_nobody_knows_are_refused(
+    swarm: Swarm, case: str, wrapper: str, said: str
+) -> None:
+    peers = swarm.start_all(2, BETWEEN, case, wrapper)
+    check_ends(*peers, code=1)
+    for peer in peers:
+        assert said in peer.stderr[-1], peer.report()
+
+
+def test_an_optimizer_that_data_parallel_was_not_given_is_named_once(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, BETWEEN, "new", "steps")
+    check_ends(*peers)
+    for peer in peers:
+        assert (
+            len([line for line in peer.stderr if "SGD makes updates of this model, and is not in extra=" in line]) == 1
+        )

@@ -75,3 +75,16 @@ def test_what_needs_no_gradient_may_come_and_go_and_what_is_summed_may_be_frozen
     found[3].requires_grad_(True)
     with pytest.raises(ShoalError, match=r"parameter 3\.weight was added"):
         watched.check()
+
+
+def test_what_is_frozen_behind_the_wrap_is_said_in_words_that_are_its_own() -> None:
+    found = model()
+    watched = watch(found)
+    assert watched.frozen() == ""
+    found[2][0].requires_grad_(False)
+    both = watched.frozen()
+    assert both.startswith("2 parameters, the first 2.0.weight, are frozen (digest ")
+    found[2][0].weight.requires_grad_(True)
+    assert watched.frozen() != both and watched.frozen().startswith("1 parameters, the first 2.0.bias,")
+    found[2][0].requires_grad_(True)
+    assert watched.frozen() == ""

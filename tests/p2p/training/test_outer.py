@@ -353,3 +353,24 @@ def test_parameters_that_are_taken_are_the_anchor_and_nothing_is_left_of_rounds_
         assert outer.momentum is not None and not outer.momentum.any()
         assert outer.residual is None or not outer.residual.any()
         assert all(not payload.any() for payload in outer.payloads()) or codec == "sign"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_was_set_between_two_rounds_is_the_anchor_and_nothing_else_changes(dtype: torch.dtype) -> None:
+    model = torch.nn.Linear(3, 2).to(dtype).requires_grad_(False)
+    outer = Outer(dict(model.named_parameters()), OuterConfig(codec="sign"))
+    train(dict(model.named_parameters()), 1, 0.1)
+    outer.apply([payload[None] for payload in outer.payloads()], [1], 0)
+    assert outer.momentum is not None and outer.residual is not None
+    before = [vector.copy() for vector in (outer.anchor, outer.momentum, outer.residual)]
+    assert not outer.follow()
+    with torch.no_grad():
+        model.weight[0, 0] = 7
+    assert outer.follow() and not outer.follow()
+    assert outer.anchor[0] == 7 and outer.anchor[1:].tobytes() == before[0][1:].tobytes()
+    assert (outer.momentum.tobytes(), outer.residual.tobytes()) == (before[1].tobytes(), before[2].tobytes())
+    with torch.no_grad():
+        model.weight[0, 1] = torch.nan
+    assert not outer.follow()
+    with pytest.raises(NonFiniteGradient, match="weight has become NaN"):
+        outer.payloads()
