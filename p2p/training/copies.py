@@ -77,8 +77,8 @@ class Copies(Beside):
             if seen is not None and seen() is holder and old != digest:
                 logger.warning(
                     "%s has a copy of the model's parameters, which changes, and is not in extra=: "
-                    "a joiner would begin its own anew, an average of weights, a teacher or a target network; put it "
-                    "into extra, on every peer; this is said once",
+                    "a joiner, or a run that is resumed, would begin its own anew, an average of weights, a teacher or "
+                    "a target network; put it into extra, on every peer; this is said once",
                     type(holder).__name__,
                 )
                 self._has_warned = True

@@ -10,6 +10,7 @@ Vectors on a device are in outer_on_device.py. Leaves out: when a round ends, an
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -210,19 +211,17 @@ class Outer:
     def follow(self) -> bool:
         """What was changed in the parameters since the round ended is so in the anchor; momentum and residual stay.
 
-        A parameter that is not finite is left to `payloads`, which names it.
+        A parameter that is not finite is left to `payloads`, which names it. Waits for a device, once.
 
         Returns:
             Whether anything was changed.
         """
-        has_changed = False
-        for _, parameter, piece in self._pieces():
-            now, anchor = parameter.detach().reshape(-1), self._tensor(self.anchor[piece])
-            differs = anchor.to(parameter.dtype) != now
-            if differs.any() and now.isfinite().all():
-                anchor[differs] = now[differs].to(torch.float32)
-                has_changed = True
-        return has_changed
+        pairs = [(each.detach().reshape(-1), self._tensor(self.anchor[piece])) for _, each, piece in self._pieces()]
+        differ = [(anchor.to(now.dtype) != now).any() & now.isfinite().all() for now, anchor in pairs]
+        changed = torch.stack(differ).tolist()
+        for now, anchor in compress(pairs, changed):
+            torch.where(anchor.to(now.dtype) != now, now.to(torch.float32), anchor, out=anchor)
+        return any(changed)
 
     def restore(self) -> None:
         """Set the parameters to the anchor, rounded to their types."""

@@ -53,7 +53,8 @@ class Rates:
             if old != new:
                 logger.warning(
                     "lr of group %d of %s has become %g, it was %g, by nothing that is in extra=: a joiner would go "
-                    "on with another one, %s; put the schedule into extra, or compute the rate from peer.done alone",
+                    "on with another one, %s, and a run that is resumed with this one; put the schedule into extra, or "
+                    "compute the rate from peer.done alone",
                     *(number, self._watched.pop(optimizer), new, old, self._fate),
                 )
                 return

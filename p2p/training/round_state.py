@@ -207,7 +207,12 @@ class RoundReplica:
         if vectors["anchor"] is None:
             flat = [each.detach().reshape(-1) for each in self._trained.values()]
             vectors = {**vectors, "anchor": torch.cat(flat)}
-        self._outer.load_state_dict(vectors)
+        try:
+            self._outer.load_state_dict(vectors)
+        except ValueError as error:
+            raise JoinRefused(
+                f"the state is of rounds with another outer step, {error}: say the same `momentum`, 0 or not"
+            ) from None
 
 
 def _without_moments(part: Stateful) -> dict[str, Any]:

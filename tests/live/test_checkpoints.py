@@ -270,7 +270,7 @@ import p2p
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-folder, trains, epochs, wrapper, order = sys.argv[1:]
+folder, trains, epochs, wrapper, order, *options = sys.argv[1:]
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
 model[0].requires_grad_(trains == "all")
 groups = [{"params": list(model[int(place)].parameters())} for place in order]
@@ -279,7 +279,7 @@ first = model[0].weight.clone()
 with p2p.join() as peer:
     print("here", peer.peer_id)
     kept = p2p.Checkpoint(folder, every=2)
-    parallel = getattr(p2p, wrapper)(peer, model, optimizer, checkpoint=kept)
+    parallel = getattr(p2p, wrapper)(peer, model, optimizer, checkpoint=kept, **dict(map(eval, options)))
     dataset = torch.utils.data.TensorDataset(torch.randn(32, 4))
     length = {"inner_steps": 2} if wrapper == "DiLoCo" else {}
     for (x,) in peer.loader(dataset, global_batch=8, epochs=int(epochs), **length):
@@ -322,3 +322,39 @@ def test_rounds_that_would_exchange_other_parameters_than_those_of_the_checkpoin
     (peer,) = phase(swarm, 1, "two", str(folder), "all", "2", "DiLoCo", "012")
     ended([peer], 1)
     assert "2 parameters, the first 0.weight, are trained in this script, and were frozen in the one" in peer.stderr[-1]
+
+
+def test_a_checkpoint_of_rounds_with_another_outer_step_is_refused(swarm: Swarm, folder: Path) -> None:
+    ended(phase(swarm, 1, "one", str(folder), "all", "1", "DiLoCo", "012"))
+    (peer,) = phase(swarm, 1, "two", str(folder), "all", "2", "DiLoCo", "012", "('momentum', 0.0)")
+    ended([peer], 1)
+    assert re.search(r"momentum is float32 .* and missing here: say the same `momentum`", peer.stderr[-1])
+
+
+LOADS = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+with p2p.join() as peer:
+    print("here", peer.peer_id, flush=True)
+    if "loads" in sys.argv:
+        peer.load_state_dict({"done": 7})
+    parallel = p2p.DataParallel(peer, model, optimizer)
+    parallel(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    print("step", peer.done)
+"""
+
+
+def test_who_has_loaded_a_state_that_the_founder_has_not_is_told_that_it_is_lost(swarm: Swarm) -> None:
+    founder = swarm.start(LOADS, min_peers=2)
+    founder.expect("here")
+    other = swarm.start(LOADS, "loads", min_peers=2)
+    ended([founder, other])
+    said = "the script of this peer has loaded a state, of step 7, and the swarm was founded without it, at step 0"
+    assert said in "\n".join(other.stderr) and founder.stderr == []

@@ -121,6 +121,11 @@ def test_replicas_on_a_device_and_on_the_host_have_the_same_bits(codec: str, mom
         assert len({flat(each).tobytes() for each in models}) == 1
         if outers[0].residual is not None:
             assert np.array_equal(np.asarray(outers[0].residual), np.asarray(outers[1].residual))
+        assert not any(outer.follow() for outer in outers)
+        for each in models:
+            next(iter(each.values()))[:1] = turn + 1.5  # all set the same between two rounds
+        assert all(outer.follow() for outer in outers)
+        assert len({bytes(outer.part(outer.anchor, 0, 1 << 20)) for outer in outers}) == 1
     state = outers[0].state_dict()
     outers[3].load_state_dict(state)
     outers[2].load_state_dict(outers[1].state_dict())
