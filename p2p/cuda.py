@@ -48,7 +48,7 @@ class CudaMark:
     def is_over(self) -> bool:
         is_over = bool(self.event.query())
         if is_over:
-            self._in_use = ()
+            self.wait()  # returns at once; of the two, torch's stream sanitizer sees only this
         return is_over
 
     def wait(self) -> None:
@@ -252,6 +252,7 @@ def _attribute(number: int, index: int) -> bool | None:
     for library in _libraries():
         if library.cudaDeviceGetAttribute(ctypes.byref(value), number, index) == 0:
             return bool(value.value)
+        library.cudaGetLastError()  # as above
     return None
 
 
