@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import gpu_tests, staging
+from bench import gpu_tests, here, staging
 from p2p.staging import cuda_devices
 from tests.p2p.staging.standin import StandIn
 
@@ -40,6 +40,11 @@ def test_the_stages_of_a_step_are_seen_each_with_its_end() -> None:
     _, stages = staging.steps(StandIn(0), "cpu", 16)
     assert {name for name, _, _ in stages} == {"backward", "D2H", "H2D"}
     assert all(begun <= ended for _, begun, ended in stages)
+
+
+def test_what_was_carried_to_a_machine_is_found_by_its_peers_behind_what_is_installed_there() -> None:
+    assert here.python_path(["", "/installed", str(here.WHEELS)]) == [str(here.ROOT), "/installed", str(here.WHEELS)]
+    assert here.python_path(["", "/installed"]) == [str(here.ROOT)]
 
 
 @NEEDS_NONE
