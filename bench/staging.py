@@ -95,8 +95,11 @@ def _border(device: Device, where: str) -> Finding:
     mapped = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     memory = np.frombuffer(mapped, np.uint8)
     pieces = memory[: mmap.PAGESIZE], memory[mmap.PAGESIZE :]
-    for piece in pieces:
-        device.pin(piece)
+    try:
+        for piece in pieces:
+            device.pin(piece)
+    except PinRefused as error:
+        return Finding("border", f"nothing was registered ({error})", is_well=False)
     tensor = torch.ones(2 * mmap.PAGESIZE, dtype=torch.uint8, device=where)
     try:
         device.fetch(tensor, memory, [device.mark()]).wait()
