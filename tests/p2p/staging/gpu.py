@@ -111,8 +111,8 @@ class Gpu:
     @contextmanager
     def refuses_waits(self) -> Iterator[None]:
         """What torch would wait for raises in this block, in all threads."""
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             yield
         finally:
             torch.cuda.set_sync_debug_mode("default")

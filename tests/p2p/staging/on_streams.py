@@ -41,7 +41,7 @@ def fill_on_streams(bucket: StagedBucket, device: Any, drawn: random.Random) -> 
         with device.on(here):
             bucket.operation.completed(b"a view")
             given = [each for each in bucket.hand_out() if each is not None]
-            assert torch.equal(torch.cat(given), values), (step, given, expected)
+            assert torch.equal(torch.cat(given).cpu(), values), (step, given, expected)
         bucket.begin_step()
 
 

@@ -12,6 +12,7 @@ SEEDS = some_of([(of_kinds, seed) for seed in range(3 * len(MODES))], *range(len
 ON_GPU = [pytest.param(Gpu, seed, marks=pytest.mark.gpu) for seed in range(2 * len(MODES))]
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 @pytest.mark.parametrize(("make", "seed"), [*SEEDS, *ON_GPU])
 def test_a_steady_step_waits_for_its_device_at_the_end_of_backward_and_nowhere_else(make: Make, seed: int) -> None:
     make(seed)  # or the test is skipped
