@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,9 +53,10 @@ class RowBucket(Bucket):
         rows = result[-len(self.marks) :].nonzero()[:, 0]
         found = None
         if len(rows):
-            found = torch.sparse_coo_tensor(
-                rows[None], values[rows], values.shape, is_coalesced=True, check_invariants=False
-            ).to(self.parameters[0].device)
+            checks: Any = torch.sparse.check_sparse_tensor_invariants
+            with checks(False):  # torch 2.11 warns where the argument alone says so
+                found = torch.sparse_coo_tensor(rows[None], values[rows], values.shape, is_coalesced=True)
+            found = found.to(self.parameters[0].device)
         self._handed_out = [found]
         return self._handed_out
 
