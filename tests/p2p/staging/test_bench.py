@@ -36,6 +36,13 @@ def test_the_stand_in_goes_through_all_that_a_gpu_would(tmp_path: Path, monkeypa
     assert all(f"  {name}" in (tmp_path / "staging.log").read_text() for name in names)
 
 
+def test_where_nothing_can_be_registered_that_is_said_of_borders_too() -> None:
+    device = StandIn(0)
+    device.refuses_every = 1
+    found = staging._border(device, "cpu")
+    assert not found.is_well and found.says.startswith("nothing was registered (the stand-in refuses")
+
+
 def test_the_stages_of_a_step_are_seen_each_with_its_end() -> None:
     _, stages = staging.steps(StandIn(0), "cpu", 16)
     assert {name for name, _, _ in stages} == {"backward", "D2H", "H2D"}
