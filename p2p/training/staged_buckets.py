@@ -45,6 +45,7 @@ class StagedBucket(Bucket):
         """Before its first use: this is the way between the device and the operation, and a byte beside that."""
         self._staged, self._verdict = staged, verdict
         self._num_own_users = num_users(self.flat)
+        self._stream = staged.stream()  # which has filled it with zeros
         self.operation.completed = self._store
 
     @property

@@ -104,8 +104,8 @@ def streams(seeds: range, make: Make = StandIn) -> None:
     """Gradients of one bucket come on several streams of the script, and so do its passes."""
     device = make(0)
     parameters = [nn.Parameter(torch.zeros(4, device=device.where)) for _ in range(5)]
-    bucket = make_staged_bucket(parameters, None, make_staged=lambda: Staged(device))
     with watched(device):
+        bucket = make_staged_bucket(parameters, None, make_staged=lambda: Staged(device))
         for seed in seeds:
             _replay(seed, device, partial(fill_on_streams, bucket, device))
 

@@ -87,10 +87,13 @@ class Watching(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found, order = func(*args, **(kwargs or {})), self._device.order
+        named, order = kwargs or {}, self._device.order
+        found = func(*args, **named)
         read: list[Tensor] = []
         written: list[Tensor] = []
-        for value, argument in zip(args, func._schema.arguments, strict=False):
+        arguments = func._schema.arguments
+        values = [*zip(args, arguments, strict=False), *((named[a.name], a) for a in arguments if a.name in named)]
+        for value, argument in values:
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             (written if is_written else read).extend(_tensors(value))
         known = {_place(each) for each in (*read, *written)}
