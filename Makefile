@@ -124,7 +124,7 @@ staging: $(STAMP)
 gpu-wheels:
 	$(PYTHON) -m pip install --quiet --upgrade --target .whl --no-deps --only-binary=:all: --implementation cp \
 	  --python-version $(GPU_PYTHON_VERSION) --platform manylinux_2_28_x86_64 --platform manylinux_2_26_x86_64 \
-	  --platform manylinux2014_x86_64 -c constraints.txt pyzmq platformdirs safetensors
+	  --platform manylinux2014_x86_64 -c constraints.txt pyzmq platformdirs safetensors msgpack xxhash
 
 test-gpu:
 	@$(GPU_PYTHON) -m bench.gpu_tests

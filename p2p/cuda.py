@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -209,10 +208,16 @@ class CudaAdder:
                 mark.wait()
 
 
-@cache
+_ONE_AT_A_TIME: Final = threading.Lock()
+_DEVICES: Final[dict[int, CudaDevice]] = {}
+
+
 def cuda_device(index: int) -> CudaDevice:
-    """The same for all tensors of one GPU."""
-    return CudaDevice(index)
+    """The same for all tensors of one GPU, whichever threads ask."""
+    with _ONE_AT_A_TIME:
+        if index not in _DEVICES:
+            _DEVICES[index] = CudaDevice(index)
+        return _DEVICES[index]
 
 
 def describe(index: int) -> str:

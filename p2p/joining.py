@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -227,15 +228,15 @@ class _Handler:
     """Ends the script with an exception, when its peer can be interrupted."""
 
     def __init__(self, peer: Peer, make: Callable[[], BaseException]) -> None:
-        self._peer, self._make, self._pid = peer, make, os.getpid()
+        self._peer, self._make, self._pid = weakref.ref(peer), make, os.getpid()  # which has left if it is gone
 
     def __call__(self, received: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:  # a handler of the script's own passes it on, in a forked child
             signal.signal(received, DEFAULTS[received])
             signal.raise_signal(received)
             return
-        interruption = self._make()
-        if not self._peer._defer(interruption):
+        peer, interruption = self._peer(), self._make()
+        if peer is None or not peer._defer(interruption):
             raise interruption
 
 

@@ -67,6 +67,7 @@ class Passes:
         self._ends_step = True
         self.updates = updates(self)
         self._hooks: list[RemovableHandle] = list(map(self._follow, gradients.parameters))
+        session.history.end_listeners.append(self.end)  # hooks of parameters keep all that they know, and no gc sees it
         self._has_begun = False
 
     def _follow(self, parameter: torch.Tensor) -> RemovableHandle:
