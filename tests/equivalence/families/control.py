@@ -258,12 +258,12 @@ def two_epochs(run: Run) -> None:
             run.log(loss)
 
 
-@case()
+@case(elastic=True, joiner_refused=" is ... here, ... there; put whatever changes it")
 def a_new_optimizer_in_the_middle(run: Run) -> None:
     model = mlp()
     optimizer: torch.optim.Optimizer = sgd(model)
     parallel = run.wrap(model, optimizer, extra=[])
-    for step, (x, y) in enumerate(run.own_loader()):
+    for step, (x, y) in enumerate(run.loader()):
         if step == 5:
             optimizer = adamw(model)
         optimizer.zero_grad()
