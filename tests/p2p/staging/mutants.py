@@ -59,6 +59,14 @@ def _missing(campaign: str, seed: int, *patches: tuple[object, str, Any]) -> Mis
     return Missing(mutant(*patches, breaks="elements"), campaign, seed)
 
 
+def _go_by_without_a_stream(go_by: Callable[..., None]) -> Callable[..., None]:
+    def changed(self: StagedBucket, staged: Staged, verdict: Array) -> None:
+        go_by(self, staged, verdict)
+        self._stream = None
+
+    return changed
+
+
 def _nothing(*_: object) -> None:
     pass
 
@@ -370,6 +378,9 @@ MUTANTS = {
         "streams", 0, (Staged, "beside", lambda self, stream: nullcontext())
     ),
     "a stream does not follow the one that has used a bucket": _missing("streams", 0, (Staged, "follow", _nothing)),
+    "the first stream does not follow the one that has filled a bucket with zeros": _missing(
+        "streams", 0, (StagedBucket, "go_by", _go_by_without_a_stream(StagedBucket.go_by))
+    ),
     "a handle is waited for on another stream": _missing("handles on streams", 1, (Staged, "follow", _nothing)),
     "a verdict lies where no device copies by itself": _missing(
         "steady", 0, (StagedBucket, "go_by", _verdict_on_the_heap)
