@@ -82,7 +82,7 @@ def given_up(seeds: range, make: Make = StandIn) -> None:
     """The result of a step may be on its way when that is given up, and the next one begins in the same buffer."""
     device = make(0)
     bucket = make_staged_bucket(
-        [nn.Parameter(torch.zeros(6, device=device.where))], None, make_staged=lambda: Staged(device)
+        [nn.Parameter(torch.zeros(6, device=device.where))], None, device.empty, make_staged=lambda: Staged(device)
     )
     assert bucket.operation.completed is not None
     for seed in seeds:
@@ -105,7 +105,7 @@ def streams(seeds: range, make: Make = StandIn) -> None:
     device = make(0)
     parameters = [nn.Parameter(torch.zeros(4, device=device.where)) for _ in range(5)]
     with watched(device):
-        bucket = make_staged_bucket(parameters, None, make_staged=lambda: Staged(device))
+        bucket = make_staged_bucket(parameters, None, device.empty, make_staged=lambda: Staged(device))
         for seed in seeds:
             _replay(seed, device, partial(fill_on_streams, bucket, device))
 
@@ -125,7 +125,7 @@ def handles(seeds: range, make: Make = StandIn) -> None:
 def states(seeds: range, make: Make = StandIn) -> None:
     """A state is on its way to a joiner while it is changed, after each copy was begun."""
     device = make(0)
-    slots = [np.empty(SLOT_BYTES, np.uint8) for _ in range(NUM_SLOTS)]
+    slots = [device.empty(SLOT_BYTES, np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
     copies = StateCopies(device, device.device_of, slots)
     for seed in seeds:
         _replay(seed, device, partial(_copy_states, device, copies))
@@ -194,7 +194,7 @@ def _rounds(device: Any, drawn: random.Random) -> None:
         {"weight": torch.zeros(700, device=each), "bias": torch.zeros(40, dtype=torch.bfloat16, device=each)}
         for each in places
     ]
-    host, there = Outer(models[0], config), OuterOnDevice(models[1], config, Staged(device), np.empty)
+    host, there = Outer(models[0], config), OuterOnDevice(models[1], config, Staged(device), device.empty)
     for _ in range(2):
         for name, value in models[0].items():
             value += torch.randn(value.shape, generator=generator)

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from collectives import Array
@@ -96,6 +97,11 @@ class Gpu:
     def unpin(self, memory: Array) -> None:
         self._device.unpin(memory)
         self.pinned.pop(memory.ctypes.data)
+
+    @staticmethod
+    def empty(count: int, dtype: np.dtype[Any]) -> Array:
+        """Pinned, or copies would not be late."""
+        return torch.empty(count * dtype.itemsize, dtype=torch.uint8, pin_memory=True).numpy().view(dtype)
 
     def settle(self) -> None:
         self._device.settle()

@@ -123,6 +123,8 @@ class StandIn:
     numerics = ""
     where = "cpu"
     """As torch names it."""
+    empty = staticmethod(np.empty)
+    """Memory of the host, copies of which may be late."""
 
     def __init__(self, seed: int) -> None:
         self.begin(seed)
