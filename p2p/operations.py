@@ -122,7 +122,8 @@ class Operations:
                 memory of its own; undefined until this returns.
             async_op: return at once. All operations up to the first `wait`, of the peer or of a handle, are one step,
                 in the order of the calls, the same on every peer; nothing else can be called before that, and the
-                tensors must not be written. Each holds its input, and memory for its result, until then.
+                tensors must not be written, nor passed to another call of the step, which would not see the result
+                (both are refused). Each holds its input, and memory for its result, until then.
             commit: wait until all members have the result; False: see above.
 
         Returns:
@@ -296,8 +297,9 @@ class Operations:
     def step(self, samples: int | None = None) -> AbstractContextManager[Step]:
         """`with peer.step(samples=n):` makes one step of all operations in the block, committed at its end.
 
-        In the block the tensors hold the inputs, and must not be written; after it, the results. The number of
-        operations, and each of them, must be the same on every peer.
+        In the block the tensors hold the inputs, and must not be written, nor be passed to a second operation, which
+        would not see the result of the first one; after it they hold the results. The number of operations, and each
+        of them, must be the same on every peer.
 
         An exception in the block takes back what was submitted, and the others wait. If the script catches it and goes
         on, with whatever it calls next, the step is void: all others raise `OperationInterrupted` for it, once, so that

@@ -27,6 +27,7 @@ from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .device_memory import pinned, staged_by, the_device_of
 from .operation_call import Asked, OperationCall, StagedCall
+from .places import Places
 from .session import Session
 from .tensors import Buffers
 
@@ -62,9 +63,16 @@ class ScriptStep:
         self._waiting: deque[tuple[OperationCall, int]] = deque()
         """Calls, and which one of their operations."""
         self._is_committed = False
+        self._what = "`peer.step` block" if what is BY_HAND else "step of asynchronous operations"
+        self._places = Places()
 
     def add(self, call: OperationCall) -> None:
-        """Submit the operations of one more call, each as soon as it is ready, and those before it are."""
+        """Submit the operations of one more call, each as soon as it is ready, and those before it are.
+
+        Raises:
+            ValueError: one of the step writes what it reads or writes; nothing is submitted.
+        """
+        call.take_place(self._places)
         self._calls.append(call)
         self._waiting += ((call, index) for index in range(len(call.operations)))
         while self._waiting and self._waiting[0][0].is_ready(self._waiting[0][1]):
@@ -95,6 +103,15 @@ class ScriptStep:
         for each in self._calls if self.is_open else ():
             each.check()
 
+    def check_inputs(self) -> None:
+        """Before it is committed: raise ShoalError if the script has written an input, and give the step up."""
+        try:
+            for number, each in enumerate(self._calls if self.is_open else (), 1):
+                each.check_input(number)
+        except ShoalError as error:
+            self.withdraw(error)
+            raise
+
     def check(self) -> None:
         """Raise RootLost if the root of an operation was gone; the current stream sees the committed step."""
         self.follow()
@@ -107,9 +124,9 @@ class ScriptStep:
             call.follow()
 
     def withdraw(self, error: BaseException) -> None:
-        """Take everything back: `error` ended the block."""
+        """Take everything back: `error` ended the step."""
         self.is_open = False
-        self.session.withdraw(f"{type(error).__name__} ended a `peer.step` block of peer {self.session.loop.peer_id}")
+        self.session.withdraw(f"{type(error).__name__} ended a {self._what} of peer {self.session.loop.peer_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +170,7 @@ class Handle:
             if self._is_in_block and self._step.is_open:
                 raise ShoalError(BY_HAND)
             self._step.check_devices()
+            self._step.check_inputs()
             self._step.commit()
             self._step.check()
             return self._call.value()
@@ -257,6 +275,7 @@ class Calls:
             self._session.membership.check_usable()
             if self._asynchronous is not None and self._asynchronous.is_open:
                 self._asynchronous.check_devices()
+                self._asynchronous.check_inputs()
                 self._asynchronous.commit()
                 self._asynchronous.check()
             elif self._asynchronous is not None:
@@ -342,6 +361,7 @@ class Calls:
             self._session.submit(counts)
             yield Step(step.number, weight)
             step.check_devices()
+            step.check_inputs()
         except BaseException as error:
             step.withdraw(error)
             raise

@@ -13,6 +13,7 @@ from ..errors import RootLost
 from ..staging import Staged, flat_of
 from ..step.collective import AllGather, AllReduce, Moved
 from ..step.operation import Operation, Outcome, parts_of
+from .places import Places, Unwritten, places_of
 from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
 
 Empty = Callable[[int, np.dtype[Any]], Array]
@@ -92,6 +93,7 @@ class OperationCall:
         self.operations = operations_of(asked, flat, result, self._array.shape)
         self._value: Any = None
         self._lost: RootLost | None = None
+        self._input: Unwritten | None = None
 
     @property
     def operation(self) -> Operation:
@@ -99,8 +101,28 @@ class OperationCall:
         (operation,) = self.operations
         return operation
 
+    def take_place(self, places: Places) -> None:
+        """It belongs to a step, with the calls before it; from now on the script must not write its tensor.
+
+        Raises:
+            ValueError: one of them writes what it reads or writes.
+        """
+        writes = None if self._asked.collective.is_new else self._array if self._asked.out is None else self._result
+        self._take_place(places, self._array, writes)
+
+    def _take_place(self, places: Places, reads: Array, writes: Array | None) -> None:
+        collective = self._asked.collective
+        may_come_again = not (isinstance(collective, AllReduce) and collective.op == "sum")
+        places.add(reads, writes, (collective, self._asked.algorithm) if may_come_again else None)
+        self._input = Unwritten(self._tensor)
+
     def check(self) -> None:
         """Raise ShoalError if the device cannot be called now."""
+
+    def check_input(self, number: int) -> None:
+        """Raise ShoalError if the script has written the tensor since; it is call `number` of its step."""
+        if self._input is not None:
+            self._input.check(number, self.operations[0].describe())
 
     def is_ready(self, index: int) -> bool:
         """Whether this one of the operations can be submitted."""
@@ -175,12 +197,17 @@ class StagedCall(OperationCall):
         result = input if isinstance(asked.collective, AllGather) else empty[1](math.prod(shape), dtype)
         self.operations = operations_of(asked, input, result, shape)
         self._staged = [staged(index) for index in range(len(self.operations))]
-        self._value, self._lost = None, None
+        self._value, self._lost, self._input = None, None, None
         self._stream: Hashable = None
         flat, start = flat_of(self._tensor.contiguous()), 0
         for each, operation in zip(self._staged, self.operations, strict=True):
             each.fetch((flat[start : start + operation.input.size], operation.input))
             start += operation.input.size
+
+    def take_place(self, places: Places) -> None:
+        """As `OperationCall`."""
+        writes = None if self._asked.collective.is_new else places_of(self._target)
+        self._take_place(places, places_of(self._tensor), writes)
 
     def check(self) -> None:
         """As `OperationCall`."""

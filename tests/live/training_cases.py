@@ -521,6 +521,39 @@ def a_block_is_a_step_with_samples(peer: Peer) -> None:
     assert counted == 190
 
 
+@case
+def a_tensor_belongs_to_one_operation_of_a_step_until_its_end(peer: Peer) -> None:
+    """Its result would be of what another one had left there, or of what the script has, by chance."""
+    peer.wait_view()
+    parts = torch.ones(6)
+    for call in (peer.all_reduce, peer.all_gather, peer.broadcast):
+        peer.all_reduce(parts[:3], async_op=True)
+        raises(ValueError, "would not see it", partial(call, parts[2:], async_op=True))
+        peer.all_reduce(parts[3:], async_op=True)
+        peer.wait()
+    assert parts.tolist() == [8] * 6
+    tied = torch.tensor(float(peer.rank))
+    with peer.step():
+        peer.all_reduce(tied, op="mean")
+        peer.all_reduce(tied, op="mean")
+    assert tied == 0.5
+    gradient = torch.full((3,), 1.0 + peer.rank)
+
+    def clip_too_early() -> None:
+        peer.all_reduce(gradient, async_op=True)
+        if peer.rank:
+            gradient.mul_(0.5)
+        peer.wait()
+
+    if peer.rank:
+        raises(p2p.ShoalError, "operation 1 of this step (all_reduce sum", clip_too_early)
+    else:
+        raises(p2p.OperationInterrupted, "ended a step of asynchronous operations", clip_too_early)
+    assert gradient.tolist() == [1.0] * 3
+    peer.all_reduce(gradient)
+    assert gradient.tolist() == [2.0] * 3
+
+
 def main(*, on_stand_in: bool = False) -> None:
     """Run all cases, each in a swarm of its own, or those that are named; tensors may live on a device."""
     torch.set_num_threads(1)

@@ -1,0 +1,139 @@
+"""The memory that the calls of one open step read and write, so that what they come to does not depend on a guess.
+
+Operations of a step are given what tensors held when they were called, and write results when it commits. Someone who
+knows `torch.distributed` expects that an operation sees the result of the one before. Where these two differ, the call
+is refused; so is a step of which the script has written an input meanwhile. Leaves out what is written past torch's
+count of changes (`.data`, numpy).
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable
+from typing import Any, Final
+
+import numpy as np
+
+from collectives import Array
+
+from ..errors import ShoalError
+
+MOST_WORK: Final = 100_000
+"""May be spent on whether two strided tensors have an element in common; beyond that, they have none."""
+
+TWICE: Final = (
+    "an operation of this step, which is not committed yet, writes its result into memory of this tensor, and this one "
+    "would not see it: operations of a step are given what tensors held when they were called. Call `peer.wait()` in "
+    "between, or end the `peer.step` block, or pass another tensor as `out`"
+)
+WRITTEN: Final = (
+    "the tensor of operation {0} of this step ({1}) was written between its call and the end of the step, so what was "
+    "summed of it would be chance, and this step is given up: write it after `wait`, or behind the `peer.step` block "
+    "(clipping, zero_grad and optimizers write `grad`), or pass a copy"
+)
+
+
+class Elsewhere:
+    """A tensor of torch as an array of the same addresses, perhaps of a device: nobody may look at its elements."""
+
+    def __init__(self, tensor: Any) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), True),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(size * stride for stride in tensor.stride()),
+            "typestr": f"|V{size}",
+        }
+
+
+def places_of(tensor: Any) -> Array:
+    """An array of the addresses of a tensor, wherever that lives."""
+    return np.asarray(Elsewhere(tensor)) if tensor.numel() else np.empty(0)
+
+
+def first_byte(array: Array) -> int:
+    """The address of the first element."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def extent(array: Array) -> tuple[int, int]:
+    """The addresses between which all elements lie."""
+    start = stop = first_byte(array)
+    if array.flags.c_contiguous:
+        return start, start + array.nbytes
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if not size:
+            return start, start
+        start, stop = start + min(0, (size - 1) * stride), stop + max(0, (size - 1) * stride)
+    return start, stop + array.itemsize
+
+
+class Places:
+    """What the calls of one step write when it commits. A call costs a few comparisons, however many there are."""
+
+    def __init__(self) -> None:
+        self._written: list[tuple[int, int, int]] = []
+        """First address, the one behind the last, and which call; in ascending order."""
+        self._longest = 0
+        self._calls: list[tuple[Array, Hashable]] = []
+
+    def add(self, reads: Array, writes: Array | None, kind: Hashable) -> None:
+        """A call reads one array, and writes the other one when the step commits.
+
+        Args:
+            reads: the input.
+            writes: takes the result; None: new memory does.
+            kind: of calls that may have one tensor in common, as those of tied weights in a loop over a state_dict: to
+                call it again changes nothing. None: there are no such calls.
+
+        Raises:
+            ValueError: a call before it writes what this one reads or writes.
+        """
+        for array in (reads,) if writes is None or _place(writes) == _place(reads) else (reads, writes):
+            self._check(array, None if kind is None else (kind, _place(reads), writes is not None and _place(writes)))
+        if writes is not None and writes.nbytes:
+            start, stop = extent(writes)
+            insort(self._written, (start, stop, len(self._calls)))
+            self._longest = max(self._longest, stop - start)
+            again = None if kind is None else (kind, _place(reads), _place(writes))
+            self._calls.append((writes, again))
+
+    def _check(self, array: Array, again: Hashable) -> None:
+        start, stop = extent(array)
+        first = bisect_left(self._written, (start - self._longest,))
+        for other_start, other_stop, index in self._written[first : bisect_left(self._written, (stop,))]:
+            if other_start < stop and start < other_stop:
+                other, before = self._calls[index]
+                if (again is None or again != before) and _share_an_element(array, other):
+                    raise ValueError(TWICE)
+
+
+def _place(array: Array) -> Hashable:
+    return first_byte(array), array.shape, array.strides, array.dtype
+
+
+def _share_an_element(one: Array, other: Array) -> bool:
+    try:
+        return np.shares_memory(one, other, max_work=MOST_WORK)  # type: ignore[arg-type]  # its stub knows two numbers
+    except np.exceptions.TooHardError:
+        return False
+
+
+class Unwritten:
+    """Whether a tensor is as it was, by torch's count of changes.
+
+    Views of one tensor have one count, so only those are looked at that are all of their memory.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        """From now on; `tensor` may be an array, which has no count."""
+        self._tensor: Any = None
+        if isinstance(tensor, np.ndarray) or tensor.is_inference():
+            return
+        if tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes():
+            self._tensor, self._version = tensor, tensor._version
+
+    def check(self, number: int, what: str) -> None:
+        """Raise ShoalError if it was written; it is that of operation `number` of a step."""
+        if self._tensor is not None and self._tensor._version != self._version:
+            raise ShoalError(WRITTEN.format(number, what))
