@@ -186,6 +186,7 @@ class Loader:
             check_is_enough(self._dense_cutter.sampler.batch_of(len(members)), members)
         self._advise()
         self._entered, self._num_loads = self.epoch, share.num_loads
+        self._prefetch.renew()
         track.is_spent = True
         try:
             while (epoch := self.epoch) < self._sampler.epochs:
@@ -240,6 +241,7 @@ class Loader:
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
                 "after a round (`model.has_committed`), or in `with model.anchor():`"
             )
+        self._prefetch.renew()
         left = union([(0, self._sampler.num_samples)])
         while left:
             members = share.contributors

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from .attributes import digest_of_attributes
 from .worker_deaths import WORKER_DEATHS
 
 Indices = list[int]
@@ -65,6 +66,22 @@ class Prefetch:
         self._forecast = Forecast()
         self._loader = DataLoader(dataset, batch_sampler=self._forecast, **options)
         self._iterator: Iterator[Any] | None = None
+        self._begun_with = 0
+
+    def renew(self) -> None:
+        """An epoch begins: workers see what the script has set in the dataset since they began.
+
+        Not if it wants `persistent_workers`, which with torch's DataLoader do not see that either.
+        """
+        if self._iterator is not None and self._has_copies and self._attributes() != self._begun_with:
+            self.close()
+
+    @property
+    def _has_copies(self) -> bool:
+        return self._loader.num_workers > 0 and not self._loader.persistent_workers
+
+    def _attributes(self) -> int:
+        return digest_of_attributes(self._loader.dataset, self._loader.collate_fn)
 
     def get(self, parts: Sequence[Indices], ahead: Iterator[Indices]) -> Any:
         """The batch of the first of `parts`; the others are asked for next, and then probably those of `ahead`.
@@ -86,6 +103,7 @@ class Prefetch:
             forecast.begin_anew(source)
         while True:
             if self._iterator is None:
+                self._begun_with = self._attributes() if self._has_copies else 0
                 self._iterator = iter(self._loader)
                 WORKER_DEATHS.take_over()
             try:

@@ -90,6 +90,32 @@ def test_workers_stay_from_epoch_to_epoch_and_load_ahead() -> None:
     assert len({sample["pid"] for step in steps for sample in step["a"]}) == 2
 
 
+class Curriculum(Squares):
+    """The script says between two epochs how hard samples are; a transform has that, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform = Squares(0)
+
+    def __getitem__(self, index: int) -> Sample:
+        return {**super().__getitem__(index), "level": self.transform.size}
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_workers_see_what_the_script_has_set_in_the_dataset_between_two_epochs(is_persistent: bool) -> None:
+    """As with torch's DataLoader, whose workers live for an epoch; and as there not if they are to stay."""
+    swarm, dataset = Lockstep("a"), Curriculum()
+    options = {"num_workers": 1, "collate_fn": list, "persistent_workers": is_persistent}
+    loaders = swarm.loaders(dataset, global_batch=5, epochs=4, options=options)
+    seen = []
+    for level in (0, 1, 2, 2):
+        dataset.transform.size = level
+        samples = [sample for step in swarm.train(loaders) for sample in step["a"]]
+        seen.append({(sample["level"], sample["pid"]) for sample in samples})
+    assert [{level for level, _ in each} for each in seen] == 4 * [{0}] if is_persistent else [{0}, {1}, {2}, {2}]
+    assert seen[2] == seen[3]
+
+
 def test_workers_begin_again_when_the_last_step_of_all_leaves_something() -> None:
     swarm = Lockstep("a", "b")
     loaders = swarm.loaders(Squares(8), global_batch=8, options={"num_workers": 1, "collate_fn": list})
