@@ -15,8 +15,8 @@ from .description import BATCHES, check, check_settings, describe, in_words
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
-from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, Slice
-from .sayings import NOT_COUNTED, OTHER_BATCH, OURS
+from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice
+from .sayings import AGAIN, NOT_COUNTED, OTHER_BATCH, OURS
 from .share import Share
 from .timed import TimedSampler
 
@@ -107,6 +107,8 @@ class Loader:
         self._turn = object()
         self._entered, self._num_loads = -1, 0
         self._has_advised = self._has_said_left = self._has_said_shorter = False
+        self._has_said_again, self._counted_before = False, 0
+        self._passed_over: SamplerState | None = None
 
     def __len__(self) -> int:
         """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several.
@@ -187,6 +189,7 @@ class Loader:
         self._advise()
         self._entered, self._num_loads = self.epoch, share.num_loads
         self._prefetch.renew()
+        self._tell_of_passed_over()
         track.is_spent = True
         try:
             while (epoch := self.epoch) < self._sampler.epochs:
@@ -199,6 +202,7 @@ class Loader:
                 plan = share.plan(track)
                 part = None if share.is_void else plan.slices.get(self._script.peer_id)
                 share.hand_out(track, part)
+                self._counted_before = share.num_samples
                 self._tell_of_failed()
                 yield from self._micro_batches(plan, part)
                 share.end_round()
@@ -330,6 +334,15 @@ class Loader:
         if self._on_poison == "raise":
             raise ShoalError(f"{text}; with on_poison='skip' training goes on without it")
         logger.warning("%s", text)
+
+    def _tell_of_passed_over(self) -> None:
+        """Of a batch that comes again, while steps count those of another loader; to look at it once is no mistake."""
+        state = self._track.state
+        if not self._track.is_spent and self._share.num_samples > self._counted_before and not self._has_said_again:
+            self._has_said_again = state == self._passed_over
+            self._passed_over = state
+            if self._has_said_again:
+                logger.warning("%s", AGAIN)
 
     def _advise(self) -> None:
         """Say once that a loop is not what it looks like."""

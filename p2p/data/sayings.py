@@ -18,3 +18,9 @@ OTHER_BATCH: Final = (
     "a step was committed, and did not count this loader's batch: a step counts the samples of one loader, the last "
     "one that was asked for a batch; give a second stream of samples a DataLoader of its own"
 )
+AGAIN: Final = (
+    "a batch of this loader is handed out for the third time at least, since none of the steps between counted it: a "
+    "step counts the samples of one loader, the last one that was asked for a batch. If it is trained on (as by "
+    "`next(iter(loader))` of two loaders in one step), it is always the same one: give that second stream of samples a "
+    "DataLoader of its own; this is said once"
+)

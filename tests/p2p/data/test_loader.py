@@ -226,6 +226,30 @@ def test_an_epoch_that_is_left_early_goes_on_in_the_next_loop_and_says_so(caplog
     assert "the loop over epoch 0 was left early" in caplog.text and "end_epoch" in caplog.text
 
 
+def test_a_batch_that_no_step_counts_and_that_comes_again_and_again_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`next(iter(loader))` of two loaders, for one step: it counts the samples of the second one."""
+    swarm = Lockstep("a")
+    (first,), (second,) = (
+        swarm.loaders(range(20), global_batch=2, seed=seed, options=LISTS).values() for seed in (1, 2)
+    )
+    assert next(iter(first)) == next(iter(first)), "a look at it"
+    for loader in (first, second) * 3:  # alternately, and one batch more is asked for than is trained on
+        batches = iter(loader)
+        next(batches)
+        swarm.commit()
+        next(batches)
+    assert "handed out" not in caplog.text
+    seen = []
+    for turn in range(4):
+        seen.append((tuple(next(iter(first))), tuple(next(iter(second)))))
+        swarm.commit()
+        assert ("handed out for the third time" in caplog.text) == (turn > 0), "once already before this loop"
+    assert len({batch for batch, _ in seen}) == 1 and len({batch for _, batch in seen}) == 4
+    assert caplog.text.count("handed out for the third time") == 1
+
+
 def test_an_epoch_that_is_left_early_comes_again_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     swarm = Lockstep("a")
     loader = swarm.loader("a", range(20), global_batch=5, epochs=2, options=LISTS)
