@@ -27,6 +27,7 @@ class Strangers:
         is_ours: Callable[[torch.Tensor], bool],
         has_left: Callable[[], bool],
         found: Callable[[str], None],
+        other: Callable[[Optimizer], None] = lambda _: None,
     ) -> None:
         """Look at each update of any optimizer of this process.
 
@@ -35,9 +36,11 @@ class Strangers:
             is_ours: whether a parameter is one of the wrapped model.
             has_left: the peer has, and a script may do what it likes.
             found: is called before an update by another one of a parameter that is ours, with its name.
+            other: is called before an update of parameters none of which is ours.
         """
         self.is_within = False
         self._known, self._is_ours, self._has_left, self._found = frozenset(known), is_ours, has_left, found
+        self._other = other
         if not _HOOKS:  # for good: nobody may remove one while torch goes through them
             _HOOKS.append(register_optimizer_step_pre_hook(_look))
         _FOLLOWING.add(self)
@@ -54,6 +57,8 @@ class Strangers:
             self.end()
         elif any(self._is_ours(parameter) for group in optimizer.param_groups for parameter in group["params"]):
             self._found(type(optimizer).__name__)
+        else:
+            self._other(optimizer)
 
 
 def _look(optimizer: Optimizer, *_: object) -> None:

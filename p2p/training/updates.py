@@ -8,6 +8,7 @@ import torch
 
 from ..errors import ShoalError
 from .gradients import Gradients
+from .outside import OUTSIDE, Outside
 from .rates import Rates
 from .scaling import LrScaling, ScaledRates
 from .strangers import Strangers
@@ -86,7 +87,8 @@ class Updates:
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
         self._has_warned = False
-        self._strangers = Strangers(self._optimizers, self._is_ours, has_left, self._name_stranger)
+        outside = Outside(lambda: self._last_pass, self._name_outside)
+        self._strangers = Strangers(self._optimizers, self._is_ours, has_left, self._name_stranger, outside.look)
         self._under_way: torch.optim.Optimizer | None = None
         self._unused = b""  # a digest of the parameters that have to change
         self._last_pass = -1  # autograd's number of it; they ascend
@@ -201,6 +203,10 @@ class Updates:
                 "same one, `optimizer.state.clear()` and its param_groups; this is said once",
                 name,
             )
+
+    def _name_outside(self, name: str) -> None:
+        if not self._allow_local:
+            logger.warning(OUTSIDE, name)
 
     def _scale(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer in self._due or not self._allow_local:  # else with gradients of this peer alone

@@ -474,6 +474,8 @@ with p2p.join() as peer:
     best = {name: torch.full_like(each, 0.25) for name, each in wrapped.state_dict().items()}
     if case == "new":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scale = torch.ones(1, requires_grad=case == "beside")
+    beside = torch.optim.SGD([scale], lr=0.1)
     while peer.done < 6:
         if peer.done == 2 and wrapped.has_committed:
             if case == "load" or (case == "load on one" and peer.rank == 1):
@@ -481,9 +483,11 @@ with p2p.join() as peer:
             if case == "freeze on one" and peer.rank == 1:
                 model[0].requires_grad_(False)
         optimizer.zero_grad()
-        (wrapped(inputs[peer.rank :: 2]).mean() - 1).pow(2).backward()
+        beside.zero_grad()
+        (wrapped(inputs[peer.rank :: 2]).mean() - scale).pow(2).sum().backward()
         if not (case == "leave out on one" and peer.done == 3 and peer.rank == 1):
             optimizer.step()
+        beside.step()
     print("end", {each.unique().tolist()[0] for each in model.parameters()})
 """
 
@@ -514,10 +518,16 @@ def test_what_one_peer_alone_does_to_its_model_and_an_optimizer_that_nobody_know
         assert said in peer.stderr[-1], peer.report()
 
 
-def test_an_optimizer_that_data_parallel_was_not_given_is_named_once(swarm: Swarm) -> None:
-    peers = swarm.start_all(2, BETWEEN, "new", "steps")
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("new", "SGD makes updates of this model, and is not in extra="),
+        ("beside", "SGD makes updates of parameters that are in no wrapped model, by backward passes that train this"),
+    ],
+)
+def test_an_optimizer_that_data_parallel_was_not_given_is_named_once(swarm: Swarm, case: str, said: str) -> None:
+    peers = swarm.start_all(2, BETWEEN, case, "steps")
     check_ends(*peers)
     for peer in peers:
-        assert (
-            len([line for line in peer.stderr if "SGD makes updates of this model, and is not in extra=" in line]) == 1
-        )
+        assert len([line for line in peer.stderr if "SGD makes updates" in line]) == 1
+        assert [line for line in peer.stderr if said in line], peer.report()

@@ -1,0 +1,54 @@
+"""Parameters beside a wrapped model that the same backward passes train: of a loss (centers, weights of tasks), a head.
+
+Their gradients are those of this peer's samples, so that each peer soon has others, and nothing that is compared shows
+it. They are found by their optimizer, from its second update on. Leaves out updates by hand.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim import Optimizer
+
+OUTSIDE: Final = (
+    "%s makes updates of parameters that are in no wrapped model, by backward passes that train this one: gradients of "
+    "this peer's samples alone, so each peer soon has others, and a joiner begins its own anew. Wrap them, too, in one "
+    "nn.ModuleDict with the model or as several models by name; or average their gradients by hand, with "
+    "`peer.all_reduce`, and give them to joiners; this is said once"
+)
+
+
+class Outside:
+    """Of one wrapper."""
+
+    def __init__(self, last_pass: Callable[[], int], found: Callable[[str], None]) -> None:
+        """Look at the optimizers of such parameters.
+
+        Args:
+            last_pass: autograd's number of the last backward pass that has reached the wrapped model.
+            found: is called once, with the name of an optimizer that uses gradients of such a pass.
+        """
+        self._last_pass, self._found = last_pass, found
+        self._passes: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()
+        self._has_found = False
+
+    def look(self, optimizer: Optimizer) -> None:
+        """It is about to make an update, of no parameter of the model."""
+        if self._has_found:
+            return
+        passes = self._passes.get(optimizer)
+        if passes is None:
+            every = (each for group in optimizer.param_groups for each in group["params"])
+            first = next((each for each in every if each.grad is not None and each.requires_grad), None)
+            if first is not None:
+                self._passes[optimizer] = passes = []
+                first.register_post_accumulate_grad_hook(partial(_note_pass, passes))
+        elif passes and passes[0] == self._last_pass():
+            self._has_found = True
+            self._found(type(optimizer).__name__)
+
+
+def _note_pass(passes: list[int], _: torch.Tensor) -> None:
+    passes[:] = [torch._C._current_graph_task_id()]
