@@ -12,6 +12,13 @@ WITHOUT: Final = "this script reads its data without peer.loader"
 INSTEAD: Final = "take peer.loader, which hands out each sample once, whoever comes and goes"
 
 
+NO_STATE: Final = (
+    "this peer has joined at step %d, and adds up tensors with the others without p2p.DataParallel or peer.loader, so "
+    "it was given nothing of theirs: parameters, optimizers and counters are those that its script begins with. Take "
+    "them from an operation that all call in each turn (examples/custom_loop.py averages models, in which a joiner's "
+    "weighs 0), or wrap the model; this is said once"
+)
+
 UNUSED: Final = (
     "samples of its own, behind one in which {0} forward pass{1} in training had no backward pass (leave a batch out "
     "with `model.skip_step()`, not `continue`; what is not to be trained on belongs under torch.no_grad())"
@@ -24,7 +31,8 @@ class OwnData:
     def __init__(self) -> None:
         self._members: tuple[str, ...] = ()
         self._num_before = 0
-        self._has_said_change = self._has_said_rank = False
+        self._has_said_change = self._has_said_rank = self._has_said_state = False
+        self._began_at = 0
 
     def ask_rank(self, rank: int) -> None:
         """The script of a peer without a seat asks for its rank, and has made no loader."""
@@ -38,9 +46,19 @@ class OwnData:
                 INSTEAD,
             )
 
-    def join(self, num_trained: int) -> None:
-        """This peer's script begins where the swarm has trained so many steps."""
-        self._num_before = num_trained
+    def join(self, num_trained: int, step: int) -> None:
+        """This peer's script begins where the swarm has committed `step`, and has trained so many steps."""
+        self._num_before, self._began_at = num_trained, step
+
+    @property
+    def is_late(self) -> bool:
+        """Others have committed something before this peer's script began, and it was not told what that means."""
+        return self._began_at > 0 and not self._has_said_state
+
+    def add_up(self) -> None:
+        """The script of a peer that is late, and is given no state, calls for a sum, or a mean, of numbers."""
+        self._has_said_state = True
+        logger.warning(NO_STATE, self._began_at)
 
     def train(self, members: tuple[str, ...], step: int) -> None:
         """Training step `step` of these members is committed, on samples that no loader has handed out."""

@@ -93,7 +93,7 @@ class History:
     def begin(self) -> None:
         """The script is told of the view as it is: no listener is."""
         self._announced = self.view
-        self.own_data.join(self._share.num_trained if self.done > 0 else 0)
+        self.own_data.join(self._share.num_trained if self.done > 0 else 0, self.done)
         if self.view is not None:
             for listener in self.seat_listeners:
                 listener(self.view, self.done)

@@ -13,7 +13,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_nothing_is_said_while_nobody_comes_or_goes(caplog: pytest.LogCaptureFixture) -> None:
     data = OwnData()
-    data.join(0)
+    data.join(0, 0)
     for step in range(1, 5):
         data.train(("a", "b"), step)
     assert said(caplog) == []
@@ -23,7 +23,7 @@ def test_a_joiner_is_told_once_where_the_swarm_is_and_no_more_of_those_who_come(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     data = OwnData()
-    data.join(40)
+    data.join(40, 40)
     data.train(("a", "b"), 41)
     (line,) = said(caplog)
     assert "the swarm has trained 40 steps" in line and "peer.done" in line and "peer.loader" in line
@@ -43,7 +43,7 @@ def test_a_member_is_told_once_that_the_members_have_changed(caplog: pytest.LogC
 
 def test_who_is_left_alone_is_told_so_whatever_was_said_before(caplog: pytest.LogCaptureFixture) -> None:
     data = OwnData()
-    data.join(1)
+    data.join(1, 1)
     data.train(("a", "b", "c"), 2)
     said(caplog)
     data.train(("c",), 3)
@@ -59,3 +59,18 @@ def test_a_rank_behind_all_members_is_explained_once(caplog: pytest.LogCaptureFi
     data.ask_rank(2)
     (line,) = said(caplog)
     assert "its rank is 2 of 2" in line and "DistributedSampler" in line
+
+
+def test_who_adds_up_with_others_that_were_there_before_it_is_told_once_that_it_has_none_of_their_state(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = OwnData()
+    assert not data.is_late
+    data.join(0, 0)
+    assert not data.is_late
+    data.join(0, 64)
+    assert data.is_late
+    data.add_up()
+    (line,) = said(caplog)
+    assert "has joined at step 64" in line and "given nothing of theirs" in line
+    assert not data.is_late
