@@ -192,15 +192,14 @@ class Calls:
         """See `Peer.all_reduce`."""
         with self._session.callers.call("peer.all_reduce"):
             handle: Handle | None = self._run(tensor, Asked(_all_reduce(op), algorithm, out), async_op, commit)
-            if op in ("sum", "mean") and math.prod(tensor.shape) > 1:  # gradients or parameters, perhaps
-                self._tell_what_is_not_given()
+            if self._session.history.own_data.is_late and op in ("sum", "mean") and math.prod(tensor.shape) > 1:
+                self._tell_what_is_not_given()  # they may be gradients, or parameters
             return handle if async_op else None
 
     def _tell_what_is_not_given(self) -> None:
         session = self._session
-        own_data = session.history.own_data
-        if own_data.is_late and not (session.membership.trains_model or session.share.epochs):
-            own_data.add_up()
+        if not (session.membership.trains_model or session.share.epochs):
+            session.history.own_data.add_up()
 
     def broadcast(
         self, tensor: Any, root: int | str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
