@@ -1,6 +1,7 @@
 """Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -66,14 +67,25 @@ class Passes:
         self._checked = -2
         self._ends_step = True
         self.updates = updates(self)
-        self._hooks: list[RemovableHandle] = list(map(self._follow, gradients.parameters))
-        session.history.end_listeners.append(self.end)  # hooks of parameters keep all that they know, and no gc sees it
+        self._hooks: list[RemovableHandle] = [_follow(each, self._take_gradient) for each in gradients.parameters]
+        session.history.end_listeners.append(self._let_go)
         self._has_begun = False
 
-    def _follow(self, parameter: torch.Tensor) -> RemovableHandle:
-        """Take each gradient away after all hooks that there are so far have seen it."""
-        hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-        return hook
+    def _let_go(self) -> None:
+        """The peer has left: parameters keep this, and all that it knows, no longer than its script does.
+
+        No garbage collector sees what their hooks keep. While this is there a backward pass says what has happened.
+        """
+        if not self._hooks:
+            return
+        self.end_following()
+        take = weakref.WeakMethod(self._take_gradient)
+
+        def take_if_there(parameter: torch.nn.Parameter) -> None:
+            if (still_there := take()) is not None:
+                still_there(parameter)
+
+        self._hooks = [_follow(each, take_if_there) for each in self._gradients.parameters]
 
     def is_in_use(self) -> bool:
         """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
@@ -106,7 +118,7 @@ class Passes:
         self._beside = self._make_beside()
         for hook in self._hooks:
             hook.remove()
-        self._hooks = list(map(self._follow, self._gradients.parameters))
+        self._hooks = [_follow(each, self._take_gradient) for each in self._gradients.parameters]
         self._has_begun = False
 
     def go_on(self) -> None:
@@ -138,7 +150,7 @@ class Passes:
             for index, parameter in enumerate(self._gradients.parameters):
                 if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
                     self._hooks[index].remove()
-                    self._hooks[index] = self._follow(parameter)
+                    self._hooks[index] = _follow(parameter, self._take_gradient)
         self.open_window()
 
     def open_window(self, *, is_over: bool = False) -> None:
@@ -342,3 +354,9 @@ def _add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_ke
     """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
     found = gradient.detach().clone() if is_kept else gradient.detach()
     parameter.grad = found if parameter.grad is None else parameter.grad + found
+
+
+def _follow(parameter: torch.nn.Parameter, take: Callable[[torch.nn.Parameter], None]) -> RemovableHandle:
+    """Take each gradient away after all hooks that there are so far have seen it."""
+    hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+    return hook

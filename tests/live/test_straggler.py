@@ -30,7 +30,7 @@ with Peer(PeerConfig.from_environment(os.environ, loop=loop)) as peer:
         peer.all_reduce(tensor)
         if peer.rank == 0:
             compute()
-        peer.all_reduce(tensor, op="max")
+        peer.all_reduce(np.ones(1000, np.float32), op="max")
     print("end", peer.world_size)
 """
 

@@ -178,7 +178,7 @@ def _an_observer_is_fed_too_early() -> None:
     stage.until_trained(2)
     stage.launch("p4")
     stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare)  # it stays an observer
-    stage.until(lambda: stage.named("p4") is not None and stage.peer("p4").done > 3)
+    stage.until(lambda: stage.named("p4") is not None and stage.peer("p4").done > 20)  # it has proven itself
     feeder = feeder_of(stage.peer("p4").member, stage.view_of("p1")).peer_id
     slow, victim = (name for name in ("p1", "p2", "p3") if name != feeder)
     step = stage.peer(slow).done + 2  # nothing of it is on its way
