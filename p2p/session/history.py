@@ -26,6 +26,7 @@ class History:
         num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
         count_listeners: called when the first step is committed that counts this peer.
         end_listeners: called when nothing more is committed.
+        kept: until then, whether or not the script does: what follows its passes.
         seat_listeners: called with the view and the last committed step that the script begins with.
         own_data: that no loader hands out.
         speeds: of the members.
@@ -40,6 +41,7 @@ class History:
         self.num_steps = self.num_samples = 0
         self.count_listeners: list[Callable[[], None]] = []
         self.end_listeners: list[Callable[[], None]] = []
+        self.kept: set[object] = set()
         self.seat_listeners: list[Callable[[View, int], None]] = []
         self._share = share
         self._ledger = ledger
@@ -115,5 +117,6 @@ class History:
         """Nothing more is written, or committed."""
         for listener in self.end_listeners:
             listener()
+        self.kept.clear()
         if self._ledger is not None:
             self._ledger.close()

@@ -67,25 +67,10 @@ class Passes:
         self._checked = -2
         self._ends_step = True
         self.updates = updates(self)
-        self._hooks: list[RemovableHandle] = [_follow(each, self._take_gradient) for each in gradients.parameters]
-        session.history.end_listeners.append(self._let_go)
+        self._take = _weakly(self._take_gradient)
+        self._hooks = [_follow(each, self._take) for each in gradients.parameters]
+        session.history.kept.add(self)
         self._has_begun = False
-
-    def _let_go(self) -> None:
-        """The peer has left: parameters keep this, and all that it knows, no longer than its script does.
-
-        No garbage collector sees what their hooks keep. While this is there a backward pass says what has happened.
-        """
-        if not self._hooks:
-            return
-        self.end_following()
-        take = weakref.WeakMethod(self._take_gradient)
-
-        def take_if_there(parameter: torch.nn.Parameter) -> None:
-            if (still_there := take()) is not None:
-                still_there(parameter)
-
-        self._hooks = [_follow(each, take_if_there) for each in self._gradients.parameters]
 
     def is_in_use(self) -> bool:
         """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
@@ -96,6 +81,7 @@ class Passes:
     def end(self) -> None:
         """Follow no further pass, and no update."""
         self.end_following()
+        self._session.history.kept.discard(self)
         self.updates.end()
 
     def end_following(self) -> None:
@@ -118,7 +104,7 @@ class Passes:
         self._beside = self._make_beside()
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [_follow(each, self._take_gradient) for each in self._gradients.parameters]
+        self._hooks = [_follow(each, self._take) for each in self._gradients.parameters]
         self._has_begun = False
 
     def go_on(self) -> None:
@@ -150,7 +136,7 @@ class Passes:
             for index, parameter in enumerate(self._gradients.parameters):
                 if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
                     self._hooks[index].remove()
-                    self._hooks[index] = _follow(parameter, self._take_gradient)
+                    self._hooks[index] = _follow(parameter, self._take)
         self.open_window()
 
     def open_window(self, *, is_over: bool = False) -> None:
@@ -354,6 +340,17 @@ def _add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_ke
     """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
     found = gradient.detach().clone() if is_kept else gradient.detach()
     parameter.grad = found if parameter.grad is None else parameter.grad + found
+
+
+def _weakly(take: Callable[[torch.nn.Parameter], None]) -> Callable[[torch.nn.Parameter], None]:
+    """A method, as long as its object is there: no garbage collector sees what hooks of parameters keep."""
+    known = weakref.WeakMethod(take)
+
+    def take_if_there(parameter: torch.nn.Parameter) -> None:
+        if (still_there := known()) is not None:
+            still_there(parameter)
+
+    return take_if_there
 
 
 def _follow(parameter: torch.nn.Parameter, take: Callable[[torch.nn.Parameter], None]) -> RemovableHandle:

@@ -201,14 +201,14 @@ with p2p.join() as peer:
         loss.backward()
         optimizers[name].step()
         print("step", peer.done, peer.world_size)
-        ends.append(peer.done + 40) if peer.world_size == 2 else None
+        return together + 1 if peer.world_size == 2 else 0
 
-    ends = []
-    while not ends or peer.done < ends[0]:
+    together = 0
+    while together < 40:
         noise = torch.randn(6, 4)
         fake = nets["g"](noise)
-        update("d", (nets["d"](fake.detach()) - nets["d"](torch.randn(6, 3))).mean())
-        update("g", -nets["d"](fake).mean())  # over what was computed before the step of `d`
+        together = update("d", (nets["d"](fake.detach()) - nets["d"](torch.randn(6, 3))).mean())
+        together = update("g", -nets["d"](fake).mean())  # over what was computed before the step of `d`
         if peer.done >= 12 and "waits" in sys.argv:
             sys.argv.remove("waits")
             sys.stdin.readline()
@@ -224,4 +224,6 @@ def test_a_joiner_of_a_loop_with_two_updates_finds_its_place_in_it(swarm: Swarm,
     joiner.expect("here")
     founder.tell("go on")
     assert [founder.end(), joiner.end()] == [0, 0], founder.report() + joiner.report()
+    # It may be given the state of the barrier at another place of its loop, and comes back once (decision 90).
+    assert sum("comes back" in line for line in joiner.stdout) <= 1, joiner.report()
     assert founder.stdout[-1] == joiner.stdout[-1]
