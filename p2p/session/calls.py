@@ -192,13 +192,14 @@ class Calls:
         """See `Peer.all_reduce`."""
         with self._session.callers.call("peer.all_reduce"):
             handle: Handle | None = self._run(tensor, Asked(_all_reduce(op), algorithm, out), async_op, commit)
-            if self._session.history.own_data.is_late and op in ("sum", "mean") and math.prod(tensor.shape) > 1:
-                self._tell_what_is_not_given()  # they may be gradients, or parameters
+            if self._session.history.own_data.is_late and op in ("sum", "mean"):
+                self._tell_what_is_not_given(tensor)
             return handle if async_op else None
 
-    def _tell_what_is_not_given(self) -> None:
-        session = self._session
-        if not (session.membership.trains_model or session.share.epochs):
+    def _tell_what_is_not_given(self, tensor: Any) -> None:
+        """Of several numbers, which may be gradients or parameters; counters are not."""
+        session, is_one = self._session, math.prod(tensor.shape) <= 1
+        if not (is_one or "float" not in str(tensor.dtype) or session.membership.trains_model or session.share.epochs):
             session.history.own_data.add_up()
 
     def broadcast(
