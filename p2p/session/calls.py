@@ -25,9 +25,9 @@ from ..staging import Staged
 from ..step.collective import AllGather, AllReduce, Barrier, Moved
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
+from .aliasing import Accesses
 from .device_memory import pinned, staged_by, the_device_of
 from .operation_call import Asked, OperationCall, StagedCall
-from .places import Places
 from .session import Session
 from .tensors import Buffers
 
@@ -64,7 +64,7 @@ class ScriptStep:
         """Calls, and which one of their operations."""
         self._is_committed = False
         self._what = "`peer.step` block" if what is BY_HAND else "step of asynchronous operations"
-        self._places = Places()
+        self._accesses = Accesses()
 
     def add(self, call: OperationCall) -> None:
         """Submit the operations of one more call, each as soon as it is ready, and those before it are.
@@ -72,7 +72,7 @@ class ScriptStep:
         Raises:
             ValueError: one of the step writes what it reads or writes; nothing is submitted.
         """
-        call.take_place(self._places)
+        call.note_access(self._accesses)
         self._calls.append(call)
         self._waiting += ((call, index) for index in range(len(call.operations)))
         while self._waiting and self._waiting[0][0].is_ready(self._waiting[0][1]):

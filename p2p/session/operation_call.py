@@ -13,7 +13,7 @@ from ..errors import RootLost
 from ..staging import Staged, flat_of
 from ..step.collective import AllGather, AllReduce, Moved
 from ..step.operation import Operation, Outcome, parts_of
-from .places import Places, Unwritten, places_of
+from .aliasing import Accesses, Unwritten, addresses_of
 from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
 
 Empty = Callable[[int, np.dtype[Any]], Array]
@@ -101,19 +101,19 @@ class OperationCall:
         (operation,) = self.operations
         return operation
 
-    def take_place(self, places: Places) -> None:
+    def note_access(self, accesses: Accesses) -> None:
         """It belongs to a step, with the calls before it; from now on the script must not write its tensor.
 
         Raises:
             ValueError: one of them writes what it reads or writes.
         """
         writes = None if self._asked.collective.is_new else self._array if self._asked.out is None else self._result
-        self._take_place(places, self._array, writes)
+        self._note_access(accesses, self._array, writes)
 
-    def _take_place(self, places: Places, reads: Array, writes: Array | None) -> None:
+    def _note_access(self, accesses: Accesses, reads: Array, writes: Array | None) -> None:
         collective = self._asked.collective
         may_come_again = not (isinstance(collective, AllReduce) and collective.op == "sum")
-        places.add(reads, writes, (collective, self._asked.algorithm) if may_come_again else None)
+        accesses.add(reads, writes, (collective, self._asked.algorithm) if may_come_again else None)
         self._input = Unwritten(self._tensor)
 
     def check(self) -> None:
@@ -204,10 +204,10 @@ class StagedCall(OperationCall):
             each.fetch((flat[start : start + operation.input.size], operation.input))
             start += operation.input.size
 
-    def take_place(self, places: Places) -> None:
+    def note_access(self, accesses: Accesses) -> None:
         """As `OperationCall`."""
-        writes = None if self._asked.collective.is_new else places_of(self._target)
-        self._take_place(places, places_of(self._tensor), writes)
+        writes = None if self._asked.collective.is_new else addresses_of(self._target)
+        self._note_access(accesses, addresses_of(self._tensor), writes)
 
     def check(self) -> None:
         """As `OperationCall`."""

@@ -40,19 +40,19 @@ from .copies import Copies
 from .gradients import Gradients, NonFinite, policy
 from .mirrors import Mirror
 from .models import OneOfSeveral, gather, name_parts
-from .module_state import take_names_of_module
 from .passes import Passes
 from .replica import ModelReplica
 from .replica_state import Stateful
 from .resync import Resynchronisation
 from .scaling import LrScaling
 from .updates import Updates
+from .wrapper import Wrapper
 
 BUCKET_BYTES = 12 << 20
 """An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
 
 
-class DataParallel(torch.nn.Module):
+class DataParallel(Wrapper):
     """Wraps a model whose replicas train together, or several that are trained in turn.
 
     Several are called by name, and have one seat and one state:
@@ -169,8 +169,8 @@ class DataParallel(torch.nn.Module):
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         models = gather(module, optimizer)
-        self.module = module = models.module
-        self.register_load_state_dict_pre_hook(take_names_of_module)  # type: ignore[no-untyped-call]
+        module = models.module
+        self._wrap(module)
         self._session = peer._session
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         if self._gradients.device is not HOST:

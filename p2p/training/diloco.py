@@ -29,7 +29,6 @@ from .exchange import check_room
 from .gradients import policy
 from .mirrors import Mirror
 from .models import AS_ONE, name_parts
-from .module_state import take_names_of_module
 from .outer import OuterConfig, payload_bytes
 from .outer_on_device import outer_of
 from .rates import unwrapped
@@ -37,11 +36,12 @@ from .replica_state import Stateful
 from .round_state import RoundReplica
 from .rounds import Rounds, nonfinite_policy
 from .same_settings import SameSettings
+from .wrapper import Wrapper
 
 logger = logging.getLogger("p2p")
 
 
-class DiLoCo(torch.nn.Module):
+class DiLoCo(Wrapper):
     """Wraps a model whose replicas train on their own for a round, and become one at its end.
 
         model = p2p.DiLoCo(peer, model, optimizer, codec="int4")
@@ -138,8 +138,7 @@ class DiLoCo(torch.nn.Module):
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
         check_length(inner_steps, round_s)
         _check(module, dense_steps, state_digest, buffers)
-        self.module = module
-        self.register_load_state_dict_pre_hook(take_names_of_module)  # type: ignore[no-untyped-call]
+        self._wrap(module)
         parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}

@@ -110,10 +110,3 @@ def _put(owner: nn.Module, key: str, value: Tensor) -> None:
         buffer.data.copy_(value)
     else:
         owner._buffers[key] = value
-
-
-def take_names_of_module(wrapper: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
-    """`load_state_dict` takes what `state_dict` returns; and names that begin with `module`, as those of DDP."""
-    for name in wrapper.module.state_dict(keep_vars=True):  # type: ignore[union-attr]
-        if prefix + name in state_dict:
-            state_dict[f"{prefix}module.{name}"] = state_dict.pop(prefix + name)

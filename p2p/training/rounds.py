@@ -23,14 +23,14 @@ from .beside import Beside
 from .changes import Watch
 from .exchange import check_own, check_room
 from .iterations import Iterations
+from .other_optimizers import OtherOptimizers
 from .outer import Outer
 from .rates import Rates
-from .strangers import Strangers
 
 logger = logging.getLogger("p2p")
 
 EXCHANGE: Final = "an exchange is under way: call no other operation before it ends"
-STRANGER: Final = (
+OTHER: Final = (
     "{0} makes an update of this model, and p2p.DiLoCo was not given it, so no round would end behind that: pass the "
     "optimizer of the model, and all further ones in extra=; to begin anew with moments or rates in the middle of a "
     "run take the same one, `optimizer.state.clear()` and its param_groups, on every peer"
@@ -88,8 +88,13 @@ class Rounds:
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         self._iterations = Iterations(optimizers)
         self._rates = Rates(parts, "and train otherwise")
-        self._strangers = Strangers(
-            optimizers, lambda each: each in watch.summed, lambda: session.has_left, self._refuse_stranger
+        self._is_within_update = False
+        self._others = OtherOptimizers(
+            optimizers,
+            lambda each: each in watch.summed,
+            lambda: self._is_within_update,
+            lambda: session.has_left,
+            self._refuse_other,
         )
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
@@ -110,7 +115,7 @@ class Rounds:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._strangers.end()
+        self._others.end()
 
     def _drop_rest(self) -> None:
         """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
@@ -201,11 +206,11 @@ class Rounds:
         if not (self.is_amid or self._share.is_round_open or self._share.is_dense):
             self._freeze()
 
-    def _refuse_stranger(self, name: str) -> None:
-        raise ShoalError(STRANGER.format(name))
+    def _refuse_other(self, name: str) -> None:
+        raise ShoalError(OTHER.format(name))
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self._strangers.is_within = True
+        self._is_within_update = True
         if self._share.is_dense:
             return
         if self._update_is_due:
@@ -220,7 +225,7 @@ class Rounds:
             self._rates.look_in_round(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self._strangers.is_within = False
+        self._is_within_update = False
         if self._share.is_dense or self._update_is_due:
             self._update_is_due = False  # this was the one
             return

@@ -8,10 +8,10 @@ import torch
 
 from ..errors import ShoalError
 from .gradients import Gradients
+from .other_optimizers import OtherOptimizers
 from .outside import OUTSIDE, Outside
 from .rates import Rates
 from .scaling import LrScaling, ScaledRates
-from .strangers import Strangers
 
 logger = logging.getLogger("p2p")
 
@@ -88,7 +88,14 @@ class Updates:
         self.num_stale = 0
         self._has_warned = False
         outside = Outside(lambda: self._last_pass, self._name_outside)
-        self._strangers = Strangers(self._optimizers, self._is_ours, has_left, self._name_stranger, outside.look)
+        self._others = OtherOptimizers(
+            self._optimizers,
+            self._is_ours,
+            lambda: self._under_way is not None,
+            has_left,
+            self._name_other,
+            outside.look,
+        )
         self._under_way: torch.optim.Optimizer | None = None
         self._unused = b""  # a digest of the parameters that have to change
         self._last_pass = -1  # autograd's number of it; they ascend
@@ -99,7 +106,7 @@ class Updates:
         """Look at no further update."""
         for hook in self.hooks:
             hook.remove()
-        self._strangers.end()
+        self._others.end()
 
     @property
     def is_due(self) -> bool:
@@ -168,7 +175,6 @@ class Updates:
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        self._strangers.is_within = True
         if torch._C._current_graph_task_id() >= 0:
             raise ShoalError(WITHIN)
         self._gradients.device.check()
@@ -194,7 +200,7 @@ class Updates:
     def _is_ours(self, parameter: torch.Tensor) -> bool:
         return self._gradients.model_of(parameter) is not None
 
-    def _name_stranger(self, name: str) -> None:
+    def _name_other(self, name: str) -> None:
         if not (self._has_warned or self._allow_local):
             self._has_warned = True
             logger.warning(
@@ -213,7 +219,6 @@ class Updates:
             self.scaled.apply(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self._strangers.is_within = False
         self.scaled.restore()
         self._due.discard(optimizer)
         if self._since_commit is not None:

@@ -45,7 +45,7 @@ class Elsewhere:
         }
 
 
-def places_of(tensor: Any) -> Array:
+def addresses_of(tensor: Any) -> Array:
     """An array of the addresses of a tensor, wherever that lives."""
     return np.asarray(Elsewhere(tensor)) if tensor.numel() else np.empty(0)
 
@@ -68,7 +68,7 @@ def extent(array: Array) -> tuple[int, int]:
     return start, stop + array.itemsize
 
 
-class Places:
+class Accesses:
     """What the calls of one step write when it commits. A call costs a few comparisons, however many there are."""
 
     def __init__(self) -> None:
@@ -89,13 +89,13 @@ class Places:
         Raises:
             ValueError: a call before it writes what this one reads or writes.
         """
-        for array in (reads,) if writes is None or _place(writes) == _place(reads) else (reads, writes):
-            self._check(array, None if kind is None else (kind, _place(reads), writes is not None and _place(writes)))
+        again = None if kind is None else (kind, _identity(reads), writes is not None and _identity(writes))
+        for array in (reads,) if writes is None or _identity(writes) == _identity(reads) else (reads, writes):
+            self._check(array, again)
         if writes is not None and writes.nbytes:
             start, stop = extent(writes)
             insort(self._written, (start, stop, len(self._calls)))
             self._longest = max(self._longest, stop - start)
-            again = None if kind is None else (kind, _place(reads), _place(writes))
             self._calls.append((writes, again))
 
     def _check(self, array: Array, again: Hashable) -> None:
@@ -108,7 +108,7 @@ class Places:
                     raise ValueError(TWICE)
 
 
-def _place(array: Array) -> Hashable:
+def _identity(array: Array) -> Hashable:
     return first_byte(array), array.shape, array.strides, array.dtype
 
 

@@ -7,28 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import ShoalError
-from p2p.session.places import Places, Unwritten, extent
+from p2p.session.aliasing import Accesses, Unwritten, extent
 
 
-def places_of(*calls: tuple[Any, Any, Any]) -> Places:
-    places = Places()
+def accesses_of(*calls: tuple[Any, Any, Any]) -> Accesses:
+    accesses = Accesses()
     for reads, writes, kind in calls:
-        places.add(reads, writes, kind)
-    return places
+        accesses.add(reads, writes, kind)
+    return accesses
 
 
 def test_calls_of_other_tensors_and_of_parts_that_lie_apart_are_one_step() -> None:
     flat = np.zeros(12)
-    places = places_of((flat[:4], flat[:4], None), (flat[4:8], flat[4:8], None))
-    places.add(flat[9::2], flat[9::2], None)
-    places.add(flat[8::2], flat[8::2], None)
-    places.add(np.zeros(12), None, None)
-    places.add(flat[:0], flat[:0], None)
+    accesses = accesses_of((flat[:4], flat[:4], None), (flat[4:8], flat[4:8], None))
+    accesses.add(flat[9::2], flat[9::2], None)
+    accesses.add(flat[8::2], flat[8::2], None)
+    accesses.add(np.zeros(12), None, None)
+    accesses.add(flat[:0], flat[:0], None)
 
 
 def test_what_is_only_read_may_be_read_again_and_written_by_a_later_call() -> None:
     x = np.zeros(3)
-    places_of((x, None, None), (x, np.zeros(3), None), (x, x, None))
+    accesses_of((x, None, None), (x, np.zeros(3), None), (x, x, None))
 
 
 @pytest.mark.parametrize(
@@ -37,32 +37,32 @@ def test_what_is_only_read_may_be_read_again_and_written_by_a_later_call() -> No
 )
 def test_a_call_that_reads_or_writes_what_one_before_it_writes_is_refused(reads: slice, writes: slice | None) -> None:
     x = np.zeros(8)
-    places = places_of((x[:4], x[:4], None), (np.zeros(9), np.zeros(9), None))
+    accesses = accesses_of((x[:4], x[:4], None), (np.zeros(9), np.zeros(9), None))
     with pytest.raises(ValueError, match="would not see it"):
-        places.add(x[reads], None if writes is None else x[writes], None)
+        accesses.add(x[reads], None if writes is None else x[writes], None)
 
 
 def test_the_same_call_again_is_no_other_one() -> None:
     """As of tied weights, in a loop over a state_dict."""
     x = np.zeros((2, 3))
-    places = places_of((x, x, "mean"), (x, x, "mean"))
+    accesses = accesses_of((x, x, "mean"), (x, x, "mean"))
     for reads, kind in ((x, "max"), (x.T, "mean"), (x[:1], "mean"), (x, None)):
         with pytest.raises(ValueError, match="would not see it"):
-            places.add(reads, reads, kind)
+            accesses.add(reads, reads, kind)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(1, 3)), max_size=12))
 def test_a_call_is_refused_exactly_if_it_has_an_element_of_one_before(parts: list[tuple[int, int, int]]) -> None:
     flat = np.arange(120)
-    places, taken = Places(), set[int]()
+    accesses, taken = Accesses(), set[int]()
     for start, number, step in parts:
         part = flat[start : start + number * step : step]
         its = set(part.tolist())
         if its & taken:
             with pytest.raises(ValueError, match="would not see it"):
-                places.add(part, part, None)
+                accesses.add(part, part, None)
         else:
-            places.add(part, part, None)
+            accesses.add(part, part, None)
             taken |= its
 
 

@@ -10,21 +10,18 @@ from torch.utils.hooks import RemovableHandle
 
 from .rates import unwrapped
 
-_FOLLOWING: "weakref.WeakSet[Strangers]" = weakref.WeakSet()
+_FOLLOWING: "weakref.WeakSet[OtherOptimizers]" = weakref.WeakSet()
 _HOOKS: list[RemovableHandle] = []
 
 
-class Strangers:
-    """Of one wrapper, as long as that is there.
-
-    Attributes:
-        is_within: an optimizer that is known makes an update; one in it (of Lookahead) may be anybody's.
-    """
+class OtherOptimizers:
+    """Of one wrapper, as long as that is there."""
 
     def __init__(
         self,
         known: Collection[Optimizer],
         is_ours: Callable[[torch.Tensor], bool],
+        is_within: Callable[[], bool],
         has_left: Callable[[], bool],
         found: Callable[[str], None],
         other: Callable[[Optimizer], None] = lambda _: None,
@@ -34,13 +31,13 @@ class Strangers:
         Args:
             known: what the wrapper was given.
             is_ours: whether a parameter is one of the wrapped model.
+            is_within: an optimizer that is known makes an update; one in it (of Lookahead) may be anybody's.
             has_left: the peer has, and a script may do what it likes.
             found: is called before an update by another one of a parameter that is ours, with its name.
             other: is called before an update of parameters none of which is ours.
         """
-        self.is_within = False
-        self._known, self._is_ours, self._has_left, self._found = frozenset(known), is_ours, has_left, found
-        self._other = other
+        self._known, self._is_ours, self._is_within, self._has_left = frozenset(known), is_ours, is_within, has_left
+        self._found, self._other = found, other
         if not _HOOKS:  # for good: nobody may remove one while torch goes through them
             _HOOKS.append(register_optimizer_step_pre_hook(_look))
         _FOLLOWING.add(self)
@@ -51,7 +48,7 @@ class Strangers:
 
     def look(self, optimizer: Optimizer) -> None:
         """It is about to make an update."""
-        if optimizer in self._known or self.is_within or unwrapped(optimizer) in self._known:
+        if optimizer in self._known or self._is_within() or unwrapped(optimizer) in self._known:
             return
         if self._has_left():
             self.end()

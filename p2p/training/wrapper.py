@@ -1,0 +1,27 @@
+"""What DataParallel and DiLoCo have in common as modules: the model under the name `module`, as DDP has it."""
+
+from typing import Any, NoReturn
+
+from torch import nn
+
+
+class Wrapper(nn.Module):
+    """Of one model, and of one peer."""
+
+    def _wrap(self, module: nn.Module) -> None:
+        """Hold it, and load also what its own `state_dict` returns."""
+        self.module = module
+        self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Neither `copy.deepcopy` nor pickle, which is what `torch.save` calls, can have another one."""
+        what = f"p2p.{type(self).__name__}"
+        raise TypeError(
+            f"{what} belongs to its peer, and cannot be copied or saved: take `.module`, or its state_dict()"
+        )
+
+
+def _take_names_of_module(wrapper: Wrapper, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    for name in wrapper.module.state_dict(keep_vars=True):
+        if prefix + name in state_dict:
+            state_dict[f"{prefix}module.{name}"] = state_dict.pop(prefix + name)

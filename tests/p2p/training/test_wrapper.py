@@ -1,0 +1,28 @@
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from p2p.training.wrapper import Wrapper
+
+
+def wrapped() -> tuple[Wrapper, torch.nn.Module]:
+    wrapper, module = Wrapper(), torch.nn.Linear(2, 1)
+    wrapper._wrap(module)
+    return wrapper, module
+
+
+@pytest.mark.parametrize("call", [copy.deepcopy, copy.copy])
+def test_what_belongs_to_a_peer_has_no_copy_and_its_model_has(call: Callable[[object], object]) -> None:
+    wrapper, module = wrapped()
+    with pytest.raises(TypeError, match=r"p2p\.Wrapper belongs to its peer, and cannot be copied or saved: take"):
+        call(wrapper)
+    call(module)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_it_loads_what_the_model_returns_and_what_ddp_does(prefix: str) -> None:
+    wrapper, module = wrapped()
+    wrapper.load_state_dict({f"{prefix}weight": torch.ones(1, 2), f"{prefix}bias": torch.ones(1)})
+    assert [each.tolist() for each in module.state_dict().values()] == [[[1.0, 1.0]], [1.0]]
