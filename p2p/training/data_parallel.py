@@ -169,8 +169,7 @@ class DataParallel(Wrapper):
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         models = gather(module, optimizer)
-        module = models.module
-        self._wrap(module)
+        self.module = module = models.module
         self._session = peer._session
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         if self._gradients.device is not HOST:

@@ -138,7 +138,7 @@ class DiLoCo(Wrapper):
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
         check_length(inner_steps, round_s)
         _check(module, dense_steps, state_digest, buffers)
-        self._wrap(module)
+        self.module = module
         parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}

@@ -6,11 +6,12 @@ from torch import nn
 
 
 class Wrapper(nn.Module):
-    """Of one model, and of one peer."""
+    """Of one `module`, and of one peer. It loads also what the `state_dict` of that returns."""
 
-    def _wrap(self, module: nn.Module) -> None:
-        """Hold it, and load also what its own `state_dict` returns."""
-        self.module = module
+    module: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -9,7 +9,7 @@ from p2p.training.wrapper import Wrapper
 
 def wrapped() -> tuple[Wrapper, torch.nn.Module]:
     wrapper, module = Wrapper(), torch.nn.Linear(2, 1)
-    wrapper._wrap(module)
+    wrapper.module = module
     return wrapper, module
 
 
