@@ -8,7 +8,7 @@ import torch
 import xxhash
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
-from ..errors import DatasetRefused
+from ..errors import DatasetRefused, ShoalError
 from .sampler import MIN_LOCAL_BATCH
 
 BATCHES: Final = frozenset({"global_batch", "batch_per_peer"})
@@ -16,6 +16,15 @@ BATCHES: Final = frozenset({"global_batch", "batch_per_peer"})
 
 NUM_ROWS: Final = 16
 """So many samples of an array are looked at, from the first to the last."""
+
+
+def check_length(dataset: Any, num_samples: int) -> None:
+    """Raise ShoalError if it has not so many samples any more: which is in which batch follows from their number."""
+    if len(dataset) != num_samples:
+        raise ShoalError(
+            f"{type(dataset).__name__} has {len(dataset)} samples, and had {num_samples} when this loader was made: "
+            "make another loader of it, on every peer after the same step"
+        )
 
 
 def check(dataset: Any) -> int:

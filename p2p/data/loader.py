@@ -11,7 +11,7 @@ from collectives import Array
 
 from ..errors import ShoalError
 from .cutter import Cutter, check_is_enough, check_rounds
-from .description import BATCHES, check, check_settings, describe, in_words
+from .description import BATCHES, check, check_length, check_settings, describe, in_words
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
@@ -169,12 +169,13 @@ class Loader:
                 cannot be taken back.
             ValueError: in rounds, a global batch has fewer samples than there are members.
             ShoalError: a batch was asked for before the step of the last one was committed, or a micro-batch had no
-                backward pass.
+                backward pass; or the dataset has another number of samples than when the loader was made.
             TooSlow: all wait for this peer, and it was told to leave then (`slow_peers` of `p2p.join`).
             Whatever the dataset raises, if it is not a sample that fails alone, or `max_attempts` is 0.
         """
         self._turn = turn = object()
         share, track = self._share, self._track
+        check_length(self.dataset, self._sampler.num_samples)
         if share.rounds is not None and self._inner_steps is None and track.round_s is None:
             raise ValueError(
                 "this model is trained in rounds: say how many batches one has, `inner_steps=`, or how many seconds it "
@@ -198,6 +199,7 @@ class Loader:
                     return  # what the script does between two epochs belongs to the state
                 before, done = done, self._script.begin()
                 if not (track.is_spent or share.is_void):
+                    share.check_model()
                     raise ShoalError(NOT_COUNTED if done == before else OTHER_BATCH)
                 plan = share.plan(track)
                 part = None if share.is_void else plan.slices.get(self._script.peer_id)
@@ -245,6 +247,7 @@ class Loader:
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
                 "after a round (`model.has_committed`), or in `with model.anchor():`"
             )
+        check_length(self.dataset, self._sampler.num_samples)
         self._prefetch.renew()
         left = union([(0, self._sampler.num_samples)])
         while left:

@@ -4,7 +4,8 @@ from typing import Final
 
 OURS: Final = {
     "batch_size": "global_batch says how many samples a step has over all peers; max_local_batch, how many at a time",
-    "sampler": "each peer's samples follow from the receipts",
+    "sampler": "each peer's samples follow from the receipts; to have some more often, or not at all, give a "
+    "torch.utils.data.Subset of indices that all peers draw with one seed",
     "batch_sampler": "each peer's samples follow from the receipts",
     "in_order": "batches come in the order of the steps",
 }

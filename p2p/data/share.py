@@ -1,6 +1,6 @@
 """What this peer adds to the open step, and what of each loader's samples is used up: folded over receipts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
@@ -47,6 +47,7 @@ class Share:
         is_resuming: what is loaded now is of a checkpoint, and not of a member.
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
+        check_model: raises ShoalError if the model is not the one that was wrapped.
         frozen: which of the parameters that are trained need no gradient now, in words.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
@@ -57,6 +58,7 @@ class Share:
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = self.is_resuming = False
         self.frozen = ""
+        self.check_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
         self.is_amid_round = False
         self.dense_steps = 0

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Receipt
-from .beside import Beside
+from .beside import Beside, first_difference
 from .comparison import digest_of
 from .replica_state import Stateful
 
@@ -49,15 +49,11 @@ class Agreement(Beside):
         if self._gather is None or self._has_warned:
             return
         rows = self._gather.result.reshape(-1, self._gather.input.size)
-        for name, column in zip(self._parts, rows.T, strict=True):
-            (others,) = (column != column[0]).nonzero()
-            if len(others):
-                one, other = (receipt.contributions[index].peer_id for index in (0, int(others[0])))
-                logger.warning(
-                    "%s in extra= is not the same at peers %s and %s in step %d, so sooner or later they have other "
-                    "parameters, and one of them has to go: give it what all have, as in "
-                    "`schedule.step(peer.combine(loss, samples=n)[0])`; this is said once",
-                    *(name, one, other, receipt.step),
-                )
-                self._has_warned = True
-                return
+        if (found := first_difference(self._parts, rows, receipt)) is not None:
+            logger.warning(
+                "%s in extra= is not the same at peers %s and %s in step %d, so sooner or later they have other "
+                "parameters, and one of them has to go: give it what all have, as in "
+                "`schedule.step(peer.combine(loss, samples=n)[0])`; this is said once",
+                *found[:4],
+            )
+            self._has_warned = True

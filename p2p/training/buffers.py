@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from collectives import Array
+from gossip import View
 
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Receipt
-from .beside import Beside
+from .beside import Beside, first_difference
 from .buckets import DTYPES, Bucket, make_bucket
 from .edge import LARGE_BYTES
 from .layouts import dense_strides, laid_out
@@ -98,12 +99,22 @@ class Buffers(Beside):
             bucket.mark()
             yield bucket.operation
         if self._gather is not None:
-            shown = self._gather.input
             if self._mode == "check":
-                shown[:] = [xxhash.xxh3_64_intdigest(raws[name].data) >> 1 if name else 0 for name in self._turns()]
+                self._show(self._gather, raws)
             else:
-                np.concatenate([shown[:0], *raws.values()], out=shown)
+                np.concatenate([self._gather.input[:0], *raws.values()], out=self._gather.input)
             yield self._gather
+
+    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+        """Those of the open step, which is `step` now: they show what was loaded. This peer has no samples in it."""
+        if self._gather is not None and self._mode == "check":
+            self.begin(step)
+            self._show(self._gather, dict(zip(self._wanted, self._mirror.read(), strict=True)))
+            self._begun = -1
+        return [*operations]
+
+    def _show(self, gather: Operation, raws: Mapping[str, Array]) -> None:
+        gather.input[:] = [xxhash.xxh3_64_intdigest(raws[name].data) >> 1 if name else 0 for name in self._turns()]
 
     def _turns(self) -> Iterator[str]:
         """For each place of a row the name of the one that is compared in this step, if one is."""
@@ -149,20 +160,16 @@ class Buffers(Beside):
         """Say once which buffer is not the same everywhere."""
         if self._has_warned:
             return
-        for column, name in enumerate(self._turns()):
-            (others,) = (rows[:, column] != rows[0, column]).nonzero()
-            if name and len(others):
-                one, other = (receipt.contributions[index].peer_id for index in (0, int(others[0])))
-                logger.warning(
-                    "buffer %s is not the same at peers %s and %s in step %d (digests %016x and %016x): it follows the "
-                    "samples, or the number of forward passes, of each peer alone, so replicas differ, and what is "
-                    "saved depends on who saves it; pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, "
-                    "or make it one after each update (`peer.all_reduce(model.largest, op='max')`) and pass "
-                    "'local', which also says that it may differ; this is said once",
-                    *(name, one, other, receipt.step, rows[0, column], rows[others[0], column]),
-                )
-                self._has_warned = True
-                return
+        if (found := first_difference(self._turns(), rows, receipt)) is not None:
+            logger.warning(
+                "buffer %s is not the same at peers %s and %s in step %d (digests %016x and %016x): it follows the "
+                "samples, or the number of forward passes, of each peer alone, so replicas differ, and what is "
+                "saved depends on who saves it; pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, "
+                "or make it one after each update (`peer.all_reduce(model.largest, op='max')`) and pass "
+                "'local', which also says that it may differ; this is said once",
+                *found,
+            )
+            self._has_warned = True
 
 
 def _laid_out(raw: Array, tensor: Tensor) -> Tensor:

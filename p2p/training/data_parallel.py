@@ -44,7 +44,9 @@ from .passes import Passes
 from .replica import ModelReplica
 from .replica_state import Stateful
 from .resync import Resynchronisation
+from .same_samples import SameSamples
 from .scaling import LrScaling
+from .unaveraged import Unaveraged
 from .updates import Updates
 from .wrapper import Wrapper
 
@@ -183,7 +185,7 @@ class DataParallel(Wrapper):
         whole = state_digest == "all"
         resync = Resynchronisation(self._session, self._gradients, [*parts.values()])
         self._replica = replica = ModelReplica(
-            module, parts, keeper, self._session, self._gradients, resync, is_digested_whole=whole, scaling=scaling
+            module, parts, keeper, self._session, self._gradients, is_digested_whole=whole, scaling=scaling
         )
         offered = replica.offered()
         updates = partial(
@@ -195,19 +197,25 @@ class DataParallel(Wrapper):
             scaling=scaling,
             has_left=lambda: self._session.has_left,
         )
+        make_mirror = partial(Mirror, self._session, self._gradients.device)
+        samples = SameSamples(self._session.share)
         self._passes = Passes(
             self._session,
             self._gradients,
             lambda: (
                 resync,
-                Buffers(module, buffers, algorithm, partial(Mirror, self._session, self._gradients.device)),
+                Buffers(module, buffers, algorithm, make_mirror),
+                Unaveraged(module, parts, make_mirror),
                 Agreement(parts),
                 Copies(module, parts, lambda: self._session.loop.now()),
+                samples,
             ),
             updates,
             replica.digest,
             replica.edge,
+            noted=samples.note,
         )
+        replica.renew = self._passes.renew
         replica.updates = self._passes.updates
         self._callable = {
             name: OneOfSeveral(each, partial(self._passes.forward, name)) for name, each in models.named.items()

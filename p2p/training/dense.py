@@ -5,7 +5,7 @@ where they are of several numerics classes, each writes those of one of them ove
 of the round that follows.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,6 @@ from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .agreement import Agreement
 from .beside import Beside
-from .buffers import Buffers
 from .by_hand import Matched
 from .changes import Watch
 from .edge import Edge
@@ -63,7 +62,7 @@ class DensePhase:
         module: nn.Module,
         parts: Mapping[str, Stateful],
         watch: Watch,
-        buffers: Buffers,
+        beside: Sequence[Beside],
         take_anchor: Callable[[], None],
         *,
         nonfinite: NonFinite,
@@ -76,7 +75,7 @@ class DensePhase:
             module: the model.
             parts: its optimizer first, and what else a joiner must have, by name.
             watch: of the model.
-            buffers: of the model.
+            beside: what else each step sends, as each round.
             take_anchor: is called at the commit that ends the phase, before the update.
             nonfinite: what becomes of gradients that are not finite, as of `DataParallel`.
             is_digested_whole: all parameters are compared in each step, not a sixteenth.
@@ -89,12 +88,12 @@ class DensePhase:
             self._gradients.num_turns = 1
         self.edge = Edge(module, lambda: session.done, partial(is_far, session))
         resync = Resynchronisation(session, self._gradients, [*parts.values()], is_whole=self._is_last)
-        beside = resync, _Anchor(session, self._end_last_step), buffers, Agreement(parts)
+        every = resync, _Anchor(session, self._end_last_step), *beside, Agreement(parts)
         self._take_anchor = take_anchor
         self.passes = Passes(
             session,
             self._gradients,
-            lambda: beside,
+            lambda: every,
             partial(Updates, parts, self._gradients, num_models=1, allow_local=False),
             self._digest,
             self.edge,

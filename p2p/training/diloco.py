@@ -36,6 +36,7 @@ from .replica_state import Stateful
 from .round_state import RoundReplica
 from .rounds import Rounds, nonfinite_policy
 from .same_settings import SameSettings
+from .unaveraged import Unaveraged
 from .wrapper import Wrapper
 
 logger = logging.getLogger("p2p")
@@ -149,7 +150,8 @@ class DiLoCo(Wrapper):
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         strategy += _describe_lengths(inner_steps, round_s, dense_steps)
-        averaged = Buffers(module, buffers, None, partial(Mirror, session, device))
+        make_mirror = partial(Mirror, session, device)
+        beside = Buffers(module, buffers, None, make_mirror), Unaveraged(module, {}, make_mirror)
         self._trained = frozenset(trained.values())
         self._local = LocalPasses(trained.values())
         watch = Watch(module, trained.values(), OF_ROUNDS)
@@ -161,7 +163,7 @@ class DiLoCo(Wrapper):
                 module,
                 parts,
                 watch,
-                averaged,
+                beside,
                 lambda: self._rounds.take_anchor(),
                 nonfinite=policy(nonfinite, extra),
                 is_digested_whole=state_digest == "all",
@@ -175,7 +177,7 @@ class DiLoCo(Wrapper):
             self._outer,
             watch,
             (
-                averaged,
+                *beside,
                 SameSettings(parts, lambda: self._rounds.length_s is not None),
                 Copies(module, parts, lambda: session.loop.now()),
             ),

@@ -10,9 +10,12 @@ import torch
 import xxhash
 from torch.utils.hooks import RemovableHandle
 
+from gossip import View
+
 from ..device import HOST
 from ..errors import OperationMismatch, ShoalError
 from ..session.session import BACKWARD, Session
+from ..step.operation import Operation
 from .beside import Beside
 from .edge import Edge
 from .forwards import Forwards
@@ -40,6 +43,7 @@ class Passes:
         edge: Edge,
         *,
         commit: Callable[[Callable[[], bytes]], bool] | None = None,
+        noted: Callable[[torch.Tensor | None], None] = lambda gradient: None,
     ) -> None:
         """Follow each backward pass from now on.
 
@@ -52,8 +56,9 @@ class Passes:
             edge: of the model.
             commit: commits the open step, and returns whether it is; else a member's state has come, which is loaded
                 before the next one. None: it is loaded within the step.
+            noted: is told each gradient as a pass has left it.
         """
-        self._commit = commit
+        self._commit, self._noted = commit, noted
         self.has_committed = self.is_under_way = self.has_summed = False
         self._session = session
         self._share = session.share
@@ -69,6 +74,7 @@ class Passes:
         self.updates = updates(self)
         self._take = _weakly(self._take_gradient)
         self._hooks = [_follow(each, self._take) for each in gradients.parameters]
+        session.share.check_model = lambda: gradients.watch.check()
         session.history.kept.add(self)
         self._has_begun = False
 
@@ -250,7 +256,14 @@ class Passes:
 
     # A pass.
 
+    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+        """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""
+        for each in self._beside:
+            operations = each.renew(operations, step, view)
+        return [*operations]
+
     def _put(self, parameter: torch.nn.Parameter) -> None:
+        self._noted(parameter.grad)
         if self._under_no_sync:
             self._gradients.reach_with(parameter)
         else:

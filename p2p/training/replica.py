@@ -1,12 +1,14 @@
 """What a joiner is given of a model, and what it is compared by while it observes."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import xxhash
 from torch import nn
+
+from gossip import View
 
 from ..device import HOST
 from ..errors import ShoalError
@@ -22,12 +24,13 @@ from .gradients import Gradients
 from .module_state import ModuleState, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
 from .replica_state import Lowered, Stateful, compare, describe, lent, lower, unpack_into
-from .resync import Resynchronisation
 from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
 from .updates import Updates
 
 logger = logging.getLogger("p2p")
+
+Renew = Callable[[Sequence[Operation], int, View | None], list[Operation]]
 
 
 class ModelReplica:
@@ -36,6 +39,7 @@ class ModelReplica:
     Attributes:
         updates: that were made of it; None before there can be any.
         edge: what forward passes change of it.
+        renew: the operations of the open step, once a state was loaded in the middle of it (`Replica`).
     """
 
     def __init__(
@@ -45,7 +49,6 @@ class ModelReplica:
         keeper: Stateful | None,
         session: Session,
         gradients: Gradients,
-        resync: Resynchronisation,
         *,
         is_digested_whole: bool,
         scaling: LrScaling,
@@ -58,7 +61,6 @@ class ModelReplica:
             keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
             session: of the peer.
             gradients: of the module's parameters.
-            resync: of the same, and their moments.
             scaling: of learning rates, part of what all have in common.
             is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
         """
@@ -69,7 +71,7 @@ class ModelReplica:
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
-        self._resync = resync
+        self.renew: Renew = lambda operations, step, view: [*operations]
         self._is_digested_whole = is_digested_whole
         self._scaling = scaling
         if is_digested_whole:
@@ -109,7 +111,7 @@ class ModelReplica:
             self._show,
             self._check,
             self.edge.keep,
-            self._resync.renew,
+            lambda *opened: self.renew(*opened),
             class_of(self._numerics),
             lender_of(self._session, self._gradients.device, self._copies, self._lower),
             self._copies,

@@ -95,12 +95,13 @@ class Rounds:
             lambda: self._is_within_update,
             lambda: session.has_left,
             self._refuse_other,
+            watch.check_other,
         )
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
         self._update_is_due = False
         self._is_ahead = False  # an update has begun that belongs to the round
-        self._share.rounds = self
+        self._share.rounds, self._share.check_model = self, watch.check
         session.round_edge = self.begin
         session.history.end_listeners.append(self._drop_rest)
 

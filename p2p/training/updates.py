@@ -87,14 +87,14 @@ class Updates:
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
         self._has_warned = False
-        outside = Outside(lambda: self._last_pass, self._name_outside)
+        self._outside = Outside(lambda: self._last_pass, self._name_outside)
         self._others = OtherOptimizers(
             self._optimizers,
             self._is_ours,
             lambda: self._under_way is not None,
             has_left,
             self._name_other,
-            outside.look,
+            self._look_outside,
         )
         self._under_way: torch.optim.Optimizer | None = None
         self._unused = b""  # a digest of the parameters that have to change
@@ -209,6 +209,11 @@ class Updates:
                 "same one, `optimizer.state.clear()` and its param_groups; this is said once",
                 name,
             )
+
+    def _look_outside(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._allow_local:
+            self._gradients.watch.check_other(optimizer)
+        self._outside.look(optimizer)
 
     def _name_outside(self, name: str) -> None:
         if not self._allow_local:

@@ -108,7 +108,8 @@ def a_copy_of_the_model_that_changes_and_is_not_in_extra_is_named_once(peer: Pee
         frozen = copy.deepcopy(model)
         with p2p.join(swarm=f"copies-{turn}") as another, Said() as lines:
             parallel = wrap(another, model, optimizer, extra=averages if is_given else [])
-            for x in torch.randn(9, 6, 4):
+            for inputs in torch.randn(9, 2, 6, 4):
+                x = inputs[another.rank]
                 optimizer.zero_grad()
                 (parallel(x) + frozen(x)).square().mean().backward()
                 optimizer.step()

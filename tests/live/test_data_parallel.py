@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.live.habit_cases import CASES
+from tests.live.sameness_cases import CASES
 from tests.live.swarm import Swarm
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.light]
 def test_what_scripts_do_trains_as_in_one_process(
     swarm: Swarm, on_stand_in: tuple[bool, bool], names: list[str]
 ) -> None:
-    source = "from tests.live.habit_cases import main\nmain(on_stand_in={})\n"
+    source = "from tests.live.sameness_cases import main\nmain(on_stand_in={})\n"
     peers = [swarm.start(source.format(each), *names, min_peers=2) for each in on_stand_in]
     for line in ("here", *(f"passed {name}" for name in names)):
         peers[0].expect(line)

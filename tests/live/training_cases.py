@@ -538,10 +538,13 @@ def a_tensor_belongs_to_one_operation_of_a_step_until_its_end(peer: Peer) -> Non
         peer.all_reduce(tied, op="mean")
     assert tied == 0.5
     gradient = torch.full((3,), 1.0 + peer.rank)
+    device = peer._session.device_of(gradient)
 
     def clip_too_early() -> None:
         peer.all_reduce(gradient, async_op=True)
         if peer.rank:
+            if isinstance(device, StandIn):
+                device.drain()  # it would say so first, of the copy that is under way
             gradient.mul_(0.5)
         peer.wait()
 

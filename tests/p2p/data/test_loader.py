@@ -264,6 +264,17 @@ def test_an_epoch_that_is_left_early_comes_again_and_says_so_once(caplog: pytest
     assert caplog.text.count("was left early, so the next one goes on with the rest of it") == 1
 
 
+def test_a_dataset_that_has_grown_is_refused_as_the_next_epoch_begins() -> None:
+    swarm, dataset = Lockstep("a"), Squares()
+    loaders = swarm.loaders(dataset, global_batch=5, epochs=3, options=LISTS)
+    swarm.train(loaders)
+    dataset.size = 24
+    words = "Squares has 24 samples, and had 20 when this loader was made: make another loader"
+    for batches in (iter(loaders["a"]), loaders["a"].evaluate()):
+        with pytest.raises(ShoalError, match=words):
+            next(batches)
+
+
 def test_an_epoch_can_be_ended_early_once() -> None:
     swarm = Lockstep("a")
     loader = swarm.loader("a", range(20), global_batch=5, epochs=3)

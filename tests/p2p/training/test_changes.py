@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from p2p.errors import ShoalError
-from p2p.training.changes import Watch
+from p2p.training.changes import OF_ROUNDS, OF_STEPS, Watch
 
 
 def model() -> Any:
@@ -61,20 +62,87 @@ def test_a_change_is_found_and_named(change: Callable[[Any], None], words: str) 
             watched.check()
 
 
-def test_what_needs_no_gradient_may_come_and_go_and_what_is_summed_may_be_frozen_or_moved() -> None:
+def add_frozen(found: Any) -> None:
+    found.append(nn.Linear(1, 1).requires_grad_(False))
+
+
+def move(found: Any) -> None:
+    found.insert(1, found[2])
+    del found[3]
+
+
+def add_statistics(found: Any) -> None:
+    found[2].append(nn.BatchNorm1d(1, affine=False))
+
+
+def prune_weights(found: Any) -> None:
+    prune.l1_unstructured(found[2][1], "weight", 0.5)  # type: ignore[no-untyped-call]
+
+
+def fill_buffer(found: Any) -> None:
+    found.scale = torch.ones(1)
+
+
+def remove_frozen(found: Any) -> None:
+    del found[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (add_frozen, "3.weight was added"),
+        (move, "1.0.weight was added"),
+        (add_statistics, "2.2.running_mean was added"),
+        (prune_weights, "2.1.weight_orig was added"),
+        (fill_buffer, "scale was added"),
+        (remove_frozen, "1.0.weight was added"),
+    ],
+)
+@pytest.mark.parametrize("advice", [OF_STEPS, OF_ROUNDS])
+def test_a_change_of_what_a_joiner_is_given_is_named(change: Callable[[Any], None], words: str, advice: str) -> None:
     found = model()
+    found.register_buffer("scale", None)
+    watched = Watch(found, [each for each in found.parameters() if each.requires_grad], advice)
+    watched.check()
+    change(found)
+    for _ in range(2):
+        with pytest.raises(ShoalError, match=words) as raised:
+            watched.check()
+        assert ("call `refresh()`" in str(raised.value)) == (advice is OF_STEPS)
+
+
+def test_what_is_no_state_may_come_and_go_and_what_is_summed_may_be_frozen() -> None:
+    found = model()
+    found.register_buffer("scale", torch.ones(1))
     watched = watch(found)
     found[1] = nn.Sequential(nn.ReLU(), nn.Dropout())
-    found.append(nn.Linear(1, 1).requires_grad_(False))
+    found.scale = torch.zeros(1)
+    found.register_buffer("cache", torch.ones(3), persistent=False)
     found[2].requires_grad_(False)
     watched.check()
     found[2].requires_grad_(True)
-    found.insert(1, found[2])
-    del found[3]
     watched.check()
-    found[3].requires_grad_(True)
-    with pytest.raises(ShoalError, match=r"parameter 3\.weight was added"):
-        watched.check()
+
+
+def optimizer_of(*parameters: nn.Parameter) -> torch.optim.Optimizer:
+    for each in parameters:
+        each.grad = torch.ones_like(each)
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def test_an_optimizer_of_layers_that_came_later_or_were_frozen_is_refused_and_any_other_is_not() -> None:
+    found, beside = model(), nn.Linear(2, 2)
+    watched, own = watch(found), optimizer_of(*beside.parameters())
+    watched.check_other(own)
+    found[2][1] = nn.Linear(3, 1)
+    watched.check_other(own)
+    with pytest.raises(ShoalError, match=r"parameter 2\.1\.weight was replaced"):
+        watched.check_other(optimizer_of(*found[2][1].parameters()))
+    found = model()
+    watched, layer = watch(found), found[0]
+    found[0] = nn.Identity()
+    with pytest.raises(ShoalError, match=r"0\.weight was"):
+        watched.check_other(optimizer_of(*layer.requires_grad_(True).parameters()))
 
 
 def test_what_is_frozen_behind_the_wrap_is_said_in_words_that_are_its_own() -> None:

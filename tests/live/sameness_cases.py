@@ -1,0 +1,117 @@
+"""What only one peer has, and nothing averages: named once. Layers that came behind the wrap: refused."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import swa_utils
+
+import p2p
+from p2p import Peer
+from tests.live.habit_cases import CASES, Said, main
+from tests.live.training_cases import case, linear, raises, wrap
+
+__all__ = ["CASES", "main"]
+
+
+class Prototypes(nn.Module):
+    """An average of features in a parameter that needs no gradient, beside one that stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.constant = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.average = nn.Parameter(torch.zeros(5000, 3), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layer(x) * self.constant
+        self.average.data.mul_(0.9).add_(features.detach().mean(0), alpha=0.1)
+        return features - self.average[:1]
+
+
+def train(peer: Peer, parallel: Any, optimizer: torch.optim.Optimizer, num_steps: int = 20) -> None:
+    """Each peer on samples of its own."""
+    for x in torch.randn(num_steps, 2, 6, 4):
+        optimizer.zero_grad()
+        parallel(x[peer.rank]).square().mean().backward()
+        optimizer.step()
+
+
+@case
+def a_parameter_without_a_gradient_that_differs_is_named_once(peer: Peer) -> None:
+    model = Prototypes()
+    optimizer = torch.optim.SGD(model.layer.parameters(), lr=0.1)
+    parallel = wrap(peer, model, optimizer)
+    with Said() as lines:
+        train(peer, parallel, optimizer, 40)
+    (line,) = lines
+    assert line.startswith("parameter average is not the same at peers ") and "buffers='mean'" in line, line
+
+
+@case
+def a_model_in_extra_that_differs_is_named_once_and_one_that_does_not_is_not(peer: Peer) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average, own = (swa_utils.AveragedModel(model, use_buffers=True) for _ in range(2))
+    parallel = wrap(peer, model, optimizer, extra=[average, own])
+    inputs = torch.randn(40, 2, 6, 4)
+    with Said() as lines:
+        for x in inputs:
+            optimizer.zero_grad()
+            parallel(x[peer.rank]).square().mean().backward()
+            optimizer.step()
+            average.update_parameters(model)
+            own(x[peer.rank])  # its statistics follow these samples
+    (line,) = lines
+    assert " of AveragedModel (extra[1]) is not the same at peers " in line, line
+
+
+@case
+def the_same_samples_at_all_peers_are_named_once_and_others_are_not(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    with Said() as lines:
+        for x in torch.randn(4, 6, 4):
+            optimizer.zero_grad()
+            parallel(x).square().mean().backward()
+            optimizer.step()
+    (line,) = lines
+    assert line.startswith("all 2 members have computed the same gradients in the first 2 steps"), line
+
+
+@case
+def one_step_on_the_same_samples_is_nothing_to_speak_of(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    with Said() as lines:
+        parallel(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        train(peer, parallel, optimizer, 3)
+    assert lines == []
+
+
+@case
+def layers_that_came_behind_the_wrap_are_trained_by_no_peer_alone(peer: Peer) -> None:
+    model, optimizer = linear()
+    wrap(peer, model, optimizer)
+    model.requires_grad_(False)
+    layers: Any = model
+    layers[2] = nn.Linear(8, 3)
+    later = torch.optim.SGD(layers[2].parameters(), lr=0.1)
+    model(torch.randn(6, 4)).square().mean().backward()
+    raises(p2p.ShoalError, "parameter 2.weight was replaced after the model was wrapped", later.step)
+
+
+@case
+def statistics_that_came_behind_the_wrap_are_refused_until_refresh(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    layers: Any = model
+    layers.append(nn.BatchNorm1d(3, affine=False))
+    raises(p2p.ShoalError, "3.running_mean was added after", lambda: train(peer, parallel, optimizer, 1))
+    parallel.refresh()
+    train(peer, parallel, optimizer)
+    least = layers[3].running_mean.clone()
+    peer.all_reduce(least, op="min")
+    assert torch.equal(least, layers[3].running_mean), "they are averaged"
