@@ -148,8 +148,8 @@ class Membership:
             why = "trains a model already" if self.trains_model else "asked for its seat without this model"
             raise ShoalError(
                 f"this peer {why}: wrap all models at once, before any operation, as in p2p.DataParallel(peer, "
-                '{"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d}); p2p.DiLoCo takes an nn.ModuleDict of them, and '
-                "their other optimizers in extra="
+                '{"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d}); p2p.DiLoCo takes an nn.ModuleDict '
+                "of them, and their other optimizers in extra="
             )
         history = self.history
         if history.view is not None:
