@@ -125,7 +125,6 @@ class Conductor:
     def _run(self, experiment: Experiment, seed: int, plan: Plan, folder: Path, start: Starter) -> None:
         folder.mkdir()
         (folder / "schedule.toml").write_text(to_toml(experiment, plan))
-        home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `folder` may be too long a name for a socket
         config = LaunchConfig(
             target=self._target(experiment, folder.absolute()),
             num_peers=experiment.run.peers,
@@ -135,16 +134,16 @@ class Conductor:
             policy=experiment.run.policy,
         )
         began_ns, environment = time.monotonic_ns(), {**machine(), "commit": commit()}
-        with ExitStack() as stack:
+        with _signals() as is_interrupted, ExitStack() as stack:
+            home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `folder` may be too long a name for a socket
             stack.callback(shutil.rmtree, home, ignore_errors=True)
             venue: Venue = ThisHost(home, start)
             if experiment.network is not None:
                 venue = Lab(stack.enter_context(NetworkLab(experiment.network, seed=seed)), home)
             swarm = Swarm(config, folder, self._environ(experiment), venue, experiment.run.loss)
-            director = Director(experiment, plan, swarm, self.say)
+            director = Director(experiment, plan, swarm, self.say, is_interrupted)
             try:
-                with _signals():
-                    director.run()
+                director.run()
             finally:
                 try:
                     swarm.close(time.monotonic_ns)
@@ -222,15 +221,27 @@ def _process(started: Started) -> Process:
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does, which is heard also where a shell has started this in the background."""
+def _signals() -> Iterator[Callable[[], bool]]:
+    """Until the end of `with` SIGINT, SIGTERM and SIGHUP end nothing; whether one has come is asked of what is yielded.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    So none cuts a start or a clean-up in two. SIGINT is heard also where a shell has started this in the background.
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    Raises:
+        KeyboardInterrupt: at the end, if one has come.
+    """
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup says that it must not matter
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield
+        yield lambda: bool(came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt

@@ -39,9 +39,17 @@ class Director:
         ended_by: `script`, `until` or `limit`; `interrupt` until the run is over.
     """
 
-    def __init__(self, experiment: Experiment, plan: Plan, swarm: Swarm, say: Callable[[str], None]) -> None:
-        """Nothing starts. `say`: what happens, for people."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        plan: Plan,
+        swarm: Swarm,
+        say: Callable[[str], None],
+        is_interrupted: Callable[[], bool],
+    ) -> None:
+        """Nothing starts. `say`: what happens, for people; `is_interrupted`: whether it is to end at once."""
         self._run, self._plan, self._swarm, self._say = experiment.run, plan, swarm, say
+        self._is_interrupted = is_interrupted
         self._never = threading.Event()
         self._until_ns = self._ends_ns = 0
         self._last_step = -1  # before the end
@@ -57,7 +65,7 @@ class Director:
         self._to_end = [pair for pair in self._to_do if pair[0].for_s or pair[0].do == "restart_all"]
 
     def run(self) -> None:
-        """Start the peers, do what is planned, and wait until all have ended."""
+        """Start the peers, do what is planned, and wait until all have ended, or it is interrupted."""
         try:
             self._conduct()
         finally:
@@ -70,6 +78,8 @@ class Director:
         looks = 0
         while self._swarm.living() or self._is_restarting():
             self._never.wait(POLL_S)
+            if self._is_interrupted():
+                return
             now_ns = time.monotonic_ns()
             self._swarm.look(now_ns)
             looks += 1

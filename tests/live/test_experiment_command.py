@@ -17,9 +17,11 @@ ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 pytestmark = pytest.mark.light
 
 SCRIPT = """
+import os
 import numpy as np
 import p2p
 
+print(os.environ["SHOAL_HOME"], flush=True)
 with p2p.join() as peer:
     peer.wait_view()
     while True:
@@ -88,14 +90,23 @@ def test_a_dry_run_starts_nothing(start: Start, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py", "x.toml"]
 
 
-def test_after_ctrl_c_nobody_runs_or_is_stopped_and_there_is_a_report(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_after_a_signal_nobody_runs_or_is_stopped_and_there_is_a_report(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip(f"{number.name} is ignored here")
     child, said = start(FILE)
     assert any("pause" in line for line in iter(said.readline, ""))
-    child.send_signal(signal.SIGINT)
-    text = said.read()
+    if number == signal.SIGHUP:  # as a terminal that is closed, which takes no more lines
+        said.close()
+    child.send_signal(number)
+    text = "" if said.closed else said.read()
     assert child.wait() == 130
-    assert "interrupted: all peers are ended" in text
+    assert said.closed or "interrupted: all peers are ended" in text
     assert "has not happened" not in text
+    home = (tmp_path / "x-report" / "run-1" / "peer-0.log").read_text().splitlines()[0]
+    assert not Path(home).exists()
     report = json.loads((tmp_path / "x-report" / "report.json").read_text())
     assert report["failures"] == ["a run was ended before its time"]
     account = json.loads((tmp_path / "x-report" / "run-1" / "run.json").read_text())
