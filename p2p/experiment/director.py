@@ -338,7 +338,7 @@ class Director:
         if is_until or is_late:
             self._ends_ns, self.ended_by = now_ns, "until" if is_until else "limit"
             limit = f"limit_s = {self._run.limit_s:g} is over: " if is_late and not is_until else ""
-            self._say(f"step {self._swarm.newest_step()}: {limit}all are asked to leave")
+            self._say(f"step {max(self._swarm.newest_step(), 0)}: {limit}all are asked to leave")
             self._swarm.ask_to_leave()
 
     def _last_ns(self) -> int:
@@ -360,7 +360,8 @@ class Director:
         end["interrupt"] = "the run was interrupted"
         for event, happened in zip(self._plan.events, self.happened, strict=True):
             if not happened.time_ns:
-                why = f"{end[self.ended_by]} at step {self._swarm.newest_step()}, before that"
+                step = self._swarm.newest_step()
+                why = f"{end[self.ended_by]} {f'at step {step}, before that' if step >= 0 else 'before its first step'}"
                 if happened.trigger_ns:
                     whom = in_words(event).removeprefix(event.do).strip()
                     why = f"there was no {whom} to {event.do}, with another peer to go on"
