@@ -12,7 +12,7 @@ from ..benchmark.plan import parse_size
 from ..errors import ExperimentError, LabError, LaunchError
 from ..launch.target import Target
 from ..netlab.config import LabConfig
-from .events import Event, read_event
+from .events import MOST_PEERS, Event, read_event
 from .lines import Lines, check_keys, read_table
 
 _BOUND: Final = re.compile(r"\s*(<=|>=|<|>|==?)?\s*([-+0-9.eE_]+)\s*")
@@ -172,8 +172,8 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
         raise ExperimentError(f"{lines.where('run', 0, 'args')}args are of a script or module; put them into command")
     if run.cycles < 1:
         raise ExperimentError(f"{lines.where('run', 0, 'cycles')}cycles is at least 1, got {run.cycles}")
-    if run.peers < 1:
-        raise ExperimentError(f"{lines.where('run', 0, 'peers')}peers is at least 1, got {run.peers}")
+    if not 1 <= run.peers <= MOST_PEERS:
+        raise ExperimentError(f"{lines.where('run', 0, 'peers')}peers is 1 to {MOST_PEERS}, got {run.peers}")
     if run.policy not in ("live", "majority"):
         where = lines.where("run", 0, "policy")
         raise ExperimentError(f"{where}policy is live or majority, got {run.policy!r}")

@@ -12,6 +12,8 @@ DOS: Final = ("join", "leave", "kill", "pause", "restart_all")
 IN_THE_LAB: Final = ("cut", "heal", "link", "kill_host")
 ENDS: Final = ("leave", "kill")
 HAVE_VICTIMS: Final = (*ENDS, "pause")
+MOST_PEERS: Final = 64
+"""At a time."""
 AFTER: Final = "previous resumed"
 STATE: Final = "state transfer"
 DURING: Final = ("backward", "exchange", STATE)
@@ -173,8 +175,8 @@ def _check_what(event: Event, lines: Lines, index: int) -> None:
         )
     if event.do != "pause" and event.for_s:
         raise ExperimentError(f"{lines.where('event', index, 'for_s')}for_s is of a pause, and this is a {event.do}")
-    if not 1 <= event.number <= 64:
+    if not 1 <= event.number <= MOST_PEERS:
         where = lines.where("event", index, "number")
-        raise ExperimentError(f"{where}number is 1 to 64, got {event.number}")
+        raise ExperimentError(f"{where}number is 1 to {MOST_PEERS}, got {event.number}")
     if event.random is not None and not event.random.per_minute:
         raise ExperimentError(f"{lines.where('event', index, 'random')}random needs per_minute, more than 0")
