@@ -35,18 +35,19 @@ def experiment(
     if repeat < 1:
         raise ExperimentError(f"--repeat is at least 1, got {repeat}")
     asked = Experiment.read(path)
+    folder, conductor = out or _free(Path(f"{path.stem}-report")), Conductor(os.environ, say)
     try:
         check_expectations(asked)
         planned = plans(asked, seed, repeat)
+        conductor.check(asked, planned, folder)
     except ExperimentError as error:
         raise ExperimentError(f"{path}: {error}") from None
     if is_dry:
         for each, plan in planned:
             say("\n".join([*timeline(asked, plan), f"     seed {each}"]))
         return 0
-    folder = out or _free(Path(f"{path.stem}-report"))
     try:
-        is_done = Conductor(os.environ, say).conduct(asked, planned, folder)
+        is_done = conductor.conduct(asked, planned, folder)
     except ShoalError:
         raise
     except Exception:  # a fault of this program: what ran is reported all the same

@@ -55,12 +55,7 @@ class Conductor:
             ExperimentError: nothing can be run, or written.
             LabError: there can be no lab here.
         """
-        try:
-            experiment.run.target(experiment.folder, out)
-        except LaunchError as error:
-            where = next((key for key in ("script", "module", "command") if getattr(experiment.run, key)), "")
-            raise ExperimentError(f"{error}; [run] {where} says so") from None
-        check_memory(experiment, [plan for _, plan in plans])
+        self.check(experiment, plans, out)
         prepare(out)
         (out / "experiment.toml").write_text(experiment.text)
         with self._starting(experiment, out) as start:
@@ -76,6 +71,19 @@ class Conductor:
                     self._give_up(error, out)
                     break
         return True
+
+    def check(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> None:
+        """Whether the machine has what is needed. Nothing is changed. ExperimentError: what is missing."""
+        run = experiment.run
+        where = next((key for key in ("script", "module", "command") if getattr(run, key)), "")
+        try:
+            target = run.target(experiment.folder, out)
+            program = target.command[0]
+            if shutil.which(program, path=self._environ(experiment).get("PATH")) is None:
+                raise LaunchError(f"there is no program {program} that can be run")
+        except LaunchError as error:
+            raise ExperimentError(f"{experiment.where(where, 'run')}{error}") from None
+        check_memory(experiment, [plan for _, plan in plans])
 
     def _give_up(self, error: OSError | ShoalError, out: Path) -> None:
         """Say why there are no more runs. If no step was committed, that is all: ExperimentError, or what it is."""

@@ -67,7 +67,12 @@ def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
             FILE.replace("at_step", "at_stp"),
             "shoal: x.toml: line 7: unknown key at_stp in [[event]], did you mean at_step",
         ),
-        (FILE.replace("script.py", "other.py"), "shoal: the script "),
+        (FILE.replace("script.py", "other.py"), "shoal: x.toml: line 3: the script "),
+        (
+            FILE.replace('script = "script.py"', 'command = ["no-such-program", "x"]'),
+            "shoal: x.toml: line 3: there is no program no-such-program that can be run",
+        ),
+        (FILE.replace("peers = 2", 'peers = 2\nresident = "90000G"'), "shoal: x.toml: line 5: 2 peers with resident"),
         (FILE.replace("who = 0", "who = 2"), "shoal: x.toml: line 6: there is no peer 2: 2 have started by then"),
         (
             FILE + "[expect]\nstep_lost = 0\n",
@@ -76,11 +81,13 @@ def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
     ],
 )
 def test_what_cannot_be_run_is_one_line_and_code_2(start: Start, tmp_path: Path, text: str, says: str) -> None:
-    child, said = start(text)
-    (line,) = said.read().splitlines()
-    assert line.startswith(says)
-    assert child.wait() == 2
-    assert not (tmp_path / "x-report").exists()
+    """By `--dry-run`, too."""
+    for options in ([], ["--dry-run"]):
+        child, said = start(text, *options)
+        (line,) = said.read().splitlines()
+        assert line.startswith(says)
+        assert child.wait() == 2
+        assert not (tmp_path / "x-report").exists()
 
 
 def test_a_dry_run_starts_nothing(start: Start, tmp_path: Path) -> None:
