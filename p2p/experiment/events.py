@@ -97,10 +97,17 @@ def read_event(values: Any, lines: Lines, index: int, num_hosts: int) -> Event:
         raise ExperimentError(f'{where}after is "{AFTER}", got {event.after!r}')
     if event.after and not index:
         raise ExperimentError(f"{lines.where('event', index, 'after')}the first event comes after none")
+    if event.number != 1 and event.do not in (*HAVE_VICTIMS, "join"):
+        where = lines.where("event", index, "number")
+        raise ExperimentError(f"{where}number is of peers, and this is a {event.do}, which is done once")
     if event.do in IN_THE_LAB:
         _check_hosts(event, lines, index, num_hosts)
     else:
         _check_what(event, lines, index)
+        if "who" in values and event.do not in HAVE_VICTIMS:
+            whose = "of new peers" if event.do == "join" else "done to all"
+            where = lines.where("event", index, "who")
+            raise ExperimentError(f"{where}who is of what is done to one peer, and this is a {event.do}, {whose}")
     return event
 
 

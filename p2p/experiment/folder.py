@@ -152,7 +152,7 @@ def has_begun(folder: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of all repetitions in an experiment's, those without run.json where none has one; or itself, of a run.
+    """The folders of all repetitions in an experiment's, without run.json where none has one; or itself, of a run.
 
     Raises:
         ExperimentError: there is none.
