@@ -12,7 +12,7 @@ from .config import Experiment, RunSettings
 from .events import AFTER, ENDS, HAVE_VICTIMS, IN_THE_LAB, MOST_PEERS, STATE, Event
 
 MOST_EVENTS: Final = 10_000
-MOST_DRAWN: Final = 1000
+MOST_DRAWN: Final = 3000
 DIGITS: Final = 3
 """Of a drawn time; a file that is run again has the same."""
 

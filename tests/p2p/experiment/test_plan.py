@@ -149,11 +149,11 @@ def test_a_plan_of_too_many_events_is_refused_before_it_is_made(cycles: int, num
     assert len(make_plan(parse(HEAD + "cycles = 150\n" + event), 0).events) in (150, 9600)
 
 
-def test_events_draw_1000_at_most_all_together() -> None:
-    drawn = '[[event]]\nrandom = {per_minute = 300}\ndo = "join"\n'
+def test_events_draw_3000_at_most_all_together() -> None:
+    drawn = '[[event]]\nrandom = {per_minute = 600}\ndo = "join"\n'
     make_plan(parse(HEAD + drawn), 0)
-    with pytest.raises(ExperimentError, match="line 8: random draws more than 1000 events"):
-        make_plan(parse(HEAD + 2 * drawn), 0)
+    with pytest.raises(ExperimentError, match="line 11: random draws more than 3000 events"):
+        make_plan(parse(HEAD + 3 * drawn), 0)
 
 
 def test_more_peers_than_there_may_be_at_a_time_are_refused() -> None:
