@@ -11,7 +11,6 @@ from rich.console import Console
 
 from ..benchmark.report import FILE_WIDTH
 from ..errors import ExperimentError, ShoalError
-from ..telemetry.records import Kind
 from .compare import compare, counts, is_worse, notes, table
 from .conduct import Conductor, plans
 from .config import Experiment
@@ -36,18 +35,19 @@ def experiment(
     if repeat < 1:
         raise ExperimentError(f"--repeat is at least 1, got {repeat}")
     asked = Experiment.read(path)
+    folder, conductor = out or _free(Path(f"{path.stem}-report")), Conductor(os.environ, say)
     try:
         check_expectations(asked)
         planned = plans(asked, seed, repeat)
+        conductor.check(asked, planned, folder)
     except ExperimentError as error:
         raise ExperimentError(f"{path}: {error}") from None
     if is_dry:
         for each, plan in planned:
             say("\n".join([*timeline(asked, plan), f"     seed {each}"]))
         return 0
-    folder = out or _free(Path(f"{path.stem}-report"))
     try:
-        is_done = Conductor(os.environ, say).conduct(asked, planned, folder)
+        is_done = conductor.conduct(asked, planned, folder)
     except ShoalError:
         raise
     except Exception:  # a fault of this program: what ran is reported all the same
@@ -85,7 +85,7 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
         say(f"loss = {about.loss!r} has matched nothing that the peers have printed")
     for line in [
         *map(str, drawn),
-        *_cut_short(evaluated),
+        *(line for each in evaluated for line in each.run.cut_short()),
         *_missed(evaluated),
         *(line for each in evaluated for line in each.failed),
         *unread,
@@ -98,8 +98,8 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
 
 def _readable(folder: Path) -> tuple[list[Evaluated], list[str]]:
     """Each run that can be read, and what is wrong with the others. ExperimentError: there is none that can."""
-    evaluated, unread = [], list[ExperimentError]()
-    for each in runs_in(folder):
+    evaluated, unread, runs = [], list[ExperimentError](), runs_in(folder)
+    for each in runs:
         try:
             evaluated.append(evaluate(read_run(each)))
         except ExperimentError as error:
@@ -107,7 +107,9 @@ def _readable(folder: Path) -> tuple[list[Evaluated], list[str]]:
     if not evaluated:
         raise unread[0]
     lines = [
-        f"{each} has no run.json, so it is left out: it ended before that was written" for each in unfinished_in(folder)
+        f"{each} has no run.json, so it is {'read from its receipts and traces' if each in runs else 'left out'}: "
+        "it ended before that was written"
+        for each in unfinished_in(folder)
     ]
     return evaluated, [*(f"left out: {error}" for error in unread), *lines]
 
@@ -139,21 +141,6 @@ def compare_reports(a: Path, b: Path) -> int:
     for line in notes(before, after):
         console.print(line, markup=False, soft_wrap=True)
     return 1 if is_worse(rows, counted) else 0
-
-
-def _cut_short(evaluated: Sequence[Evaluated]) -> list[str]:
-    """Traces that end before the receipts of their peers do."""
-    lines = []
-    for each in evaluated:
-        for peer_id, track in each.run.tracks.items():
-            last = max((record.step for record in track.records if record.kind == Kind.COMMITTED), default=-1)
-            if track.is_whole and track.receipts and last < track.receipts[-1].step:
-                until = f"at step {last}" if last >= 0 else "before any step"
-                lines.append(
-                    f"the trace of peer {peer_id} ends {until}, and its receipts at {track.receipts[-1].step}: "
-                    "times after that are not known"
-                )
-    return lines
 
 
 def _missed(evaluated: Sequence[Evaluated]) -> list[str]:

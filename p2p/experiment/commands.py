@@ -1,5 +1,7 @@
 """`shoal experiment`, `shoal report` and `shoal postmortem`. What they need is imported when they run."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,13 +31,19 @@ def experiment(
     """Run an unchanged script, and do to its peers what FILE says; leaves report.html and report.json.
 
     Ends with 0 if all is as expected; 1 if it is not, or an event has not happened; 2 if nothing was run; 130 after
-    Ctrl-C.
+    Ctrl-C, SIGTERM or SIGHUP.
     """
     from .command import experiment as run_experiment
 
-    raise typer.Exit(
-        run_experiment(file, out, repeat=repeat, seed=seed, is_dry=dry_run, say=lambda text: print(text, flush=True))
-    )
+    raise typer.Exit(run_experiment(file, out, repeat=repeat, seed=seed, is_dry=dry_run, say=_say))
+
+
+def _say(text: str) -> None:
+    """A line for people. A run goes on where nobody takes it any more: the terminal is closed, or the pipe."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report(

@@ -55,12 +55,7 @@ class Conductor:
             ExperimentError: nothing can be run, or written.
             LabError: there can be no lab here.
         """
-        try:
-            experiment.run.target(experiment.folder, out)
-        except LaunchError as error:
-            where = next((key for key in ("script", "module", "command") if getattr(experiment.run, key)), "")
-            raise ExperimentError(f"{error}; [run] {where} says so") from None
-        check_memory(experiment, [plan for _, plan in plans])
+        self.check(experiment, plans, out)
         prepare(out)
         (out / "experiment.toml").write_text(experiment.text)
         with self._starting(experiment, out) as start:
@@ -76,6 +71,19 @@ class Conductor:
                     self._give_up(error, out)
                     break
         return True
+
+    def check(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> None:
+        """Whether the machine has what is needed. Nothing is changed. ExperimentError: what is missing."""
+        run = experiment.run
+        where = next((key for key in ("script", "module", "command") if getattr(run, key)), "")
+        try:
+            target = run.target(experiment.folder, out)
+            program = target.command[0]
+            if shutil.which(program, path=self._environ(experiment).get("PATH")) is None:
+                raise LaunchError(f"there is no program {program} that can be run")
+        except LaunchError as error:
+            raise ExperimentError(f"{experiment.where(where, 'run')}{error}") from None
+        check_memory(experiment, [plan for _, plan in plans])
 
     def _give_up(self, error: OSError | ShoalError, out: Path) -> None:
         """Say why there are no more runs. If no step was committed, that is all: ExperimentError, or what it is."""
@@ -125,7 +133,6 @@ class Conductor:
     def _run(self, experiment: Experiment, seed: int, plan: Plan, folder: Path, start: Starter) -> None:
         folder.mkdir()
         (folder / "schedule.toml").write_text(to_toml(experiment, plan))
-        home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `folder` may be too long a name for a socket
         config = LaunchConfig(
             target=self._target(experiment, folder.absolute()),
             num_peers=experiment.run.peers,
@@ -135,16 +142,16 @@ class Conductor:
             policy=experiment.run.policy,
         )
         began_ns, environment = time.monotonic_ns(), {**machine(), "commit": commit()}
-        with ExitStack() as stack:
+        with _signals() as is_interrupted, ExitStack() as stack:
+            home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `folder` may be too long a name for a socket
             stack.callback(shutil.rmtree, home, ignore_errors=True)
             venue: Venue = ThisHost(home, start)
             if experiment.network is not None:
                 venue = Lab(stack.enter_context(NetworkLab(experiment.network, seed=seed)), home)
             swarm = Swarm(config, folder, self._environ(experiment), venue, experiment.run.loss)
-            director = Director(experiment, plan, swarm, self.say)
+            director = Director(experiment, plan, swarm, self.say, is_interrupted)
             try:
-                with _signals():
-                    director.run()
+                director.run()
             finally:
                 try:
                     swarm.close(time.monotonic_ns)
@@ -222,15 +229,27 @@ def _process(started: Started) -> Process:
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does, which is heard also where a shell has started this in the background."""
+def _signals() -> Iterator[Callable[[], bool]]:
+    """Until the end of `with` SIGINT, SIGTERM and SIGHUP end nothing; whether one has come is asked of what is yielded.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    So none cuts a start or a clean-up in two. SIGINT is heard also where a shell has started this in the background.
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    Raises:
+        KeyboardInterrupt: at the end, if one has come.
+    """
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup says that it must not matter
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield
+        yield lambda: bool(came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt

@@ -12,8 +12,31 @@ from ..benchmark.plan import parse_size
 from ..errors import ExperimentError, LabError, LaunchError
 from ..launch.target import Target
 from ..netlab.config import LabConfig
-from .events import Event, read_event
+from .events import MOST_PEERS, Event, read_event
 from .lines import Lines, check_keys, read_table
+
+_EACH_PEER: Final = "each peer is given its own"
+_EACH_RUN: Final = "each run has its own"
+DECIDED: Final = {
+    "SHOAL_HOME": _EACH_RUN,
+    "SHOAL_SWARM": _EACH_RUN,
+    "SHOAL_RECEIPTS": "they are in the folder of the run, --out",
+    "SHOAL_TRACED": "traces are in the folder of the run, --out",
+    "SHOAL_POLICY": "policy in [run] decides it",
+    "SHOAL_MIN_PEERS": "peers in [run] decides it",
+    "SHOAL_LOCAL_PEERS": "peers in [run] decides it",
+    "SHOAL_ONLY": "do in [[event]] decides it",
+    "SHOAL_LAUNCH_INDEX": _EACH_PEER,
+    "SHOAL_LOCAL_INDEX": _EACH_PEER,
+    "SHOAL_NETWORK": "peers are of this host, or of a [network], which is a lan",
+    "LOCAL_RANK": "each peer sees one device",
+    "RANK": "it changes, so no peer is given one",
+    "WORLD_SIZE": "it changes, so no peer is given one",
+    "PYTHONUNBUFFERED": "each peer is given 1",
+    "SHOAL_WEB": "it is of shoal run",
+    "SHOAL_WEB_TOKEN": "it is of shoal run",
+}
+"""Variables that are what they are whatever `env` says, and why."""
 
 _BOUND: Final = re.compile(r"\s*(<=|>=|<|>|==?)?\s*([-+0-9.eE_]+)\s*")
 
@@ -122,7 +145,7 @@ class Experiment:
     def read(cls, path: Path) -> Self:
         """ExperimentError says what is wrong, and in which line."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeError) as error:
             raise ExperimentError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
         try:
@@ -143,6 +166,7 @@ class Experiment:
         run = read_table(RunSettings, tables.get("run", {}), lines, "run", 0)
         _check_run(run, lines)
         _check_start(run, lines, has_network=network is not None)
+        _check_env(run, lines)
         found = tables.get("event", [])
         if not isinstance(found, list):
             raise ExperimentError(f"{lines.where('event')}events are written as [[event]], once for each")
@@ -172,8 +196,8 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
         raise ExperimentError(f"{lines.where('run', 0, 'args')}args are of a script or module; put them into command")
     if run.cycles < 1:
         raise ExperimentError(f"{lines.where('run', 0, 'cycles')}cycles is at least 1, got {run.cycles}")
-    if run.peers < 1:
-        raise ExperimentError(f"{lines.where('run', 0, 'peers')}peers is at least 1, got {run.peers}")
+    if not 1 <= run.peers <= MOST_PEERS:
+        raise ExperimentError(f"{lines.where('run', 0, 'peers')}peers is 1 to {MOST_PEERS}, got {run.peers}")
     if run.policy not in ("live", "majority"):
         where = lines.where("run", 0, "policy")
         raise ExperimentError(f"{where}policy is live or majority, got {run.policy!r}")
@@ -208,6 +232,18 @@ def _check_start(run: RunSettings, lines: Lines, *, has_network: bool) -> None:
         raise ExperimentError(f"{where}resident: {error}") from None
 
 
+def _check_env(run: RunSettings, lines: Lines) -> None:
+    for name, value in run.env.items():
+        where = lines.where("run.env", 0, name) or lines.where("run", 0, "env")
+        if not name or "=" in name or "\0" in name + value:
+            raise ExperimentError(
+                f"{where}env: a name is not empty and has no =, and no name and no value has a NUL character, "
+                f"got {name!r} = {value!r}"
+            )
+        if name in DECIDED:
+            raise ExperimentError(f"{where}env: {name} would have no effect: {DECIDED[name]}; leave it out")
+
+
 def _network(table: Any, lines: Lines) -> LabConfig:
     if not isinstance(table, dict):
         raise ExperimentError(f"{lines.where('network')}[network] is a table, got {table!r}")
@@ -218,7 +254,7 @@ def _network(table: Any, lines: Lines) -> LabConfig:
 
 
 def _bound(key: str, value: Any, lines: Lines) -> Bound:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return Bound("==", float(value))
     match = _BOUND.fullmatch(value) if isinstance(value, str) else None
     try:

@@ -39,9 +39,17 @@ class Director:
         ended_by: `script`, `until` or `limit`; `interrupt` until the run is over.
     """
 
-    def __init__(self, experiment: Experiment, plan: Plan, swarm: Swarm, say: Callable[[str], None]) -> None:
-        """Nothing starts. `say`: what happens, for people."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        plan: Plan,
+        swarm: Swarm,
+        say: Callable[[str], None],
+        is_interrupted: Callable[[], bool],
+    ) -> None:
+        """Nothing starts. `say`: what happens, for people; `is_interrupted`: whether it is to end at once."""
         self._run, self._plan, self._swarm, self._say = experiment.run, plan, swarm, say
+        self._is_interrupted = is_interrupted
         self._never = threading.Event()
         self._until_ns = self._ends_ns = 0
         self._last_step = -1  # before the end
@@ -57,7 +65,7 @@ class Director:
         self._to_end = [pair for pair in self._to_do if pair[0].for_s or pair[0].do == "restart_all"]
 
     def run(self) -> None:
-        """Start the peers, do what is planned, and wait until all have ended."""
+        """Start the peers, do what is planned, and wait until all have ended, or it is interrupted."""
         try:
             self._conduct()
         finally:
@@ -70,6 +78,8 @@ class Director:
         looks = 0
         while self._swarm.living() or self._is_restarting():
             self._never.wait(POLL_S)
+            if self._is_interrupted():
+                return
             now_ns = time.monotonic_ns()
             self._swarm.look(now_ns)
             looks += 1
@@ -328,7 +338,7 @@ class Director:
         if is_until or is_late:
             self._ends_ns, self.ended_by = now_ns, "until" if is_until else "limit"
             limit = f"limit_s = {self._run.limit_s:g} is over: " if is_late and not is_until else ""
-            self._say(f"step {self._swarm.newest_step()}: {limit}all are asked to leave")
+            self._say(f"step {max(self._swarm.newest_step(), 0)}: {limit}all are asked to leave")
             self._swarm.ask_to_leave()
 
     def _last_ns(self) -> int:
@@ -350,7 +360,8 @@ class Director:
         end["interrupt"] = "the run was interrupted"
         for event, happened in zip(self._plan.events, self.happened, strict=True):
             if not happened.time_ns:
-                why = f"{end[self.ended_by]} at step {self._swarm.newest_step()}, before that"
+                step = self._swarm.newest_step()
+                why = f"{end[self.ended_by]} {f'at step {step}, before that' if step >= 0 else 'before its first step'}"
                 if happened.trigger_ns:
                     whom = in_words(event).removeprefix(event.do).strip()
                     why = f"there was no {whom} to {event.do}, with another peer to go on"

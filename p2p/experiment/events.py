@@ -12,6 +12,8 @@ DOS: Final = ("join", "leave", "kill", "pause", "restart_all")
 IN_THE_LAB: Final = ("cut", "heal", "link", "kill_host")
 ENDS: Final = ("leave", "kill")
 HAVE_VICTIMS: Final = (*ENDS, "pause")
+MOST_PEERS: Final = 64
+"""At a time."""
 AFTER: Final = "previous resumed"
 STATE: Final = "state transfer"
 DURING: Final = ("backward", "exchange", STATE)
@@ -95,10 +97,17 @@ def read_event(values: Any, lines: Lines, index: int, num_hosts: int) -> Event:
         raise ExperimentError(f'{where}after is "{AFTER}", got {event.after!r}')
     if event.after and not index:
         raise ExperimentError(f"{lines.where('event', index, 'after')}the first event comes after none")
+    if event.number != 1 and event.do not in (*HAVE_VICTIMS, "join"):
+        where = lines.where("event", index, "number")
+        raise ExperimentError(f"{where}number is of peers, and this is a {event.do}, which is done once")
     if event.do in IN_THE_LAB:
         _check_hosts(event, lines, index, num_hosts)
     else:
         _check_what(event, lines, index)
+        if "who" in values and event.do not in HAVE_VICTIMS:
+            whose = "of new peers" if event.do == "join" else "done to all"
+            where = lines.where("event", index, "who")
+            raise ExperimentError(f"{where}who is of what is done to one peer, and this is a {event.do}, {whose}")
     return event
 
 
@@ -173,8 +182,8 @@ def _check_what(event: Event, lines: Lines, index: int) -> None:
         )
     if event.do != "pause" and event.for_s:
         raise ExperimentError(f"{lines.where('event', index, 'for_s')}for_s is of a pause, and this is a {event.do}")
-    if not 1 <= event.number <= 64:
+    if not 1 <= event.number <= MOST_PEERS:
         where = lines.where("event", index, "number")
-        raise ExperimentError(f"{where}number is 1 to 64, got {event.number}")
+        raise ExperimentError(f"{where}number is 1 to {MOST_PEERS}, got {event.number}")
     if event.random is not None and not event.random.per_minute:
         raise ExperimentError(f"{lines.where('event', index, 'random')}random needs per_minute, more than 0")

@@ -41,7 +41,7 @@ class Track:
         receipts: of the steps that it has committed as a member, in order.
         records: in the order of their times.
         is_whole: whether there is a trace.
-        who: as its trace says; None: there is none.
+        who: as its trace says; None: there is none, or it is cut short before that.
         continued: what each lineage goes on from that it began after the death of all members of another one.
     """
 
@@ -51,6 +51,11 @@ class Track:
     is_whole: bool
     who: Identity | None = None
     continued: Mapping[str, Continued] = field(default_factory=dict)
+
+    @property
+    def last_step(self) -> int:
+        """On its receipts; -1: there is none."""
+        return self.receipts[-1].step if self.receipts else -1
 
     def missed(self) -> list[Gap]:
         """Records that were overwritten before they were read: the numbers of a half go on from 1. In order of time."""
@@ -91,6 +96,19 @@ class Run:
     def num_missed(self) -> int:
         """Records that were overwritten before they were read."""
         return sum(gap.num_records for track in self.tracks.values() for gap in track.missed())
+
+    def cut_short(self) -> list[str]:
+        """Traces that end before the receipts of their peers do, in words."""
+        lines = []
+        for peer_id, track in self.tracks.items():
+            last = max((record.step for record in track.records if record.kind == Kind.COMMITTED), default=-1)
+            if track.is_whole and last < track.last_step:
+                until = f"at step {last}" if last >= 0 else "before any step"
+                lines.append(
+                    f"the trace of peer {peer_id} ends {until}, and its receipts at {track.last_step}: "
+                    "times after that are not known"
+                )
+        return lines
 
     def receipts(self) -> list[Receipt]:
         """One per step of each lineage, in the order of their commits."""
@@ -134,18 +152,20 @@ def has_begun(folder: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of all repetitions in an experiment's, or itself, if it is one.
+    """The folders of all repetitions in an experiment's, without run.json where none has one; or itself, of a run.
 
     Raises:
         ExperimentError: there is none.
     """
     if not folder.is_dir():
         raise ExperimentError(f"there is no folder {folder}")
-    found = sorted(folder.glob(f"run-*/{ACCOUNT}"), key=lambda path: (len(path.parent.name), path.parent.name))
-    if found:
-        return [path.parent for path in found]
+    repetitions = _repetitions(folder)
+    if found := [each for each in repetitions if (each / ACCOUNT).is_file()]:
+        return found
     if (folder / ACCOUNT).is_file() or any(ends_in(folder)) or any(_receipt_files(folder)):
         return [folder]
+    if found := [each for each in repetitions if any(_receipt_files(each))]:
+        return found
     raise ExperimentError(
         f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`"
     )
@@ -153,9 +173,15 @@ def runs_in(folder: Path) -> list[Path]:
 
 def unfinished_in(folder: Path) -> list[Path]:
     """Repetitions of an experiment that have left no run.json, as one whose disk was full."""
-    if not any(folder.glob(f"run-*/{ACCOUNT}")):
+    if folder in runs_in(folder):
         return []
-    return [each for each in sorted(folder.glob("run-*")) if each.is_dir() and not (each / ACCOUNT).is_file()]
+    return [each for each in _repetitions(folder) if not (each / ACCOUNT).is_file()]
+
+
+def _repetitions(folder: Path) -> list[Path]:
+    """In their order."""
+    found = (each for each in folder.glob("run-*") if each.is_dir())
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def read_run(folder: Path) -> Run:

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from types import UnionType
-from typing import Any, cast, get_args
+from typing import Any, Final, cast, get_args
 
 from ..errors import ExperimentError
+
+_NUL: Final = "has a NUL character, which no process can be given"
 
 
 class Lines:
@@ -86,6 +88,8 @@ def _value(entry: Field[Any], value: Any) -> Any:
     if entry.name in ("command", "args", "imports"):
         if not isinstance(value, list) or not all(isinstance(word, str | int | float) for word in value):
             raise ValueError("is a list of words")
+        if any("\0" in str(word) for word in value):
+            raise ValueError(_NUL)
         return tuple(map(str, value))
     if entry.default is MISSING:
         if not isinstance(value, dict):
@@ -102,6 +106,8 @@ def _value(entry: Field[Any], value: Any) -> Any:
     if int in kinds and isinstance(value, int) and value >= 0:
         return value
     if str in kinds and isinstance(value, str):
+        if "\0" in value:
+            raise ValueError(_NUL)
         return value
     words = {float: "a number", int: "a whole number from 0 on", str: "a text"}
     raise ValueError("is " + " or ".join(words[kind] for kind in kinds if kind in words))

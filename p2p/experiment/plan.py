@@ -4,13 +4,15 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final
 
 from ..errors import ExperimentError
 from .config import Experiment, RunSettings
-from .events import AFTER, ENDS, HAVE_VICTIMS, IN_THE_LAB, STATE, Event
+from .events import AFTER, ENDS, HAVE_VICTIMS, IN_THE_LAB, MOST_PEERS, STATE, Event
 
-MOST_DRAWN: Final = 1000
+MOST_EVENTS: Final = 10_000
+MOST_DRAWN: Final = 3000
 DIGITS: Final = 3
 """Of a drawn time; a file that is run again has the same."""
 
@@ -42,7 +44,10 @@ def make_plan(experiment: Experiment, seed: int) -> Plan:
             single = event.do not in HAVE_VICTIMS
             written += [_with_draw(event, rng)] if single else [_with_draw(event, rng) for _ in range(event.number)]
         else:
-            drawn += _draw(event, experiment, rng)
+            for each in _draw(event, experiment, rng):
+                drawn.append(each)
+                if len(drawn) > MOST_DRAWN:
+                    raise ExperimentError(f"line {event.line}: random draws more than {MOST_DRAWN} events")
     if drawn and any(event.at_s is None for event in written):
         line = next(event.line for event in written if event.at_s is None)
         raise ExperimentError(f"line {line}: beside random events others have at_s: what comes first is not known else")
@@ -78,6 +83,11 @@ def _in_cycles(experiment: Experiment) -> Sequence[Event]:
             raise ExperimentError(
                 f'line {event.line}: with cycles all events but the first come after = "{AFTER}": times are known once'
             )
+    num_events = number * sum(event.number if event.do in HAVE_VICTIMS else 1 for event in events)
+    if num_events > MOST_EVENTS:
+        raise ExperimentError(
+            f"{where}cycles = {number} are {num_events} events, and a plan has {MOST_EVENTS} at most: ask for fewer"
+        )
     again = (replace(events[0], at_step=None, at_s=None, after=AFTER), *events[1:])
     return (*events, *again * (number - 1))
 
@@ -88,11 +98,8 @@ def _draw(event: Event, experiment: Experiment, rng: random.Random) -> Iterator[
     until_s = event.random.until_s if event.random.until_s is not None else experiment.run.until_s
     if until_s is None:
         raise ExperimentError(f"line {event.line}: random needs until_s, or [run] does")
-    at_s, num_drawn = event.random.from_s, 0
+    at_s = event.random.from_s
     while (at_s := at_s + rng.expovariate(event.random.per_minute / 60)) < until_s:
-        num_drawn += 1
-        if num_drawn > MOST_DRAWN:
-            raise ExperimentError(f"line {event.line}: random draws more than {MOST_DRAWN} events")
         yield _with_draw(replace(event, random=None, at_s=round(at_s, DIGITS)), rng)
 
 
@@ -123,16 +130,21 @@ def _check_end(events: Sequence[Event], run: RunSettings) -> None:
 
 
 def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int = 0) -> None:
-    """Nobody is asked for who cannot exist, and somebody is left, and a host for who comes."""
+    """Nobody is asked for who cannot exist, and somebody is left, and not too many, and a host for who comes."""
     living = started = num_peers
+    first = 0  # of those that the last restart has started
     has_joined = False
     ended: set[str | int] = set()  # peers by number, and hosts
     for event in events:
         if event.do == "join":
             living, started, has_joined = living + event.number, started + event.number, True
+            if living > MOST_PEERS:
+                raise ExperimentError(
+                    f"line {event.line}: this join makes it {living} peers, and {MOST_PEERS} is the most at a time"
+                )
         elif event.do == "restart_all":
-            ended |= set(range(started))
-            started += living
+            ended |= set(range(first, started))
+            first, started = started, started + living
         elif event.do in IN_THE_LAB:
             _check_host(event, ended, num_hosts)
             continue
@@ -207,13 +219,17 @@ def _fitting(
 
 
 def _living(events: Sequence[Event], num_peers: int) -> int:
-    signs = {"join": 1, "leave": -1, "kill": -1}
-    return num_peers + sum(signs.get(event.do, 0) * event.number for event in events)
+    return num_peers + sum(_more(event) for event in events)
+
+
+def _more(event: Event) -> int:
+    """How many more peers there are after it."""
+    return {"join": 1, "leave": -1, "kill": -1}.get(event.do, 0) * event.number
 
 
 def most_living(plan: Plan, num_peers: int) -> int:
     """How many peers there are at a time, at the most, as `num_peers` begin."""
-    return max(_living(plan.events[:number], num_peers) for number in range(len(plan.events) + 1))
+    return max(accumulate(map(_more, plan.events), initial=num_peers))
 
 
 def in_words(event: Event) -> str:
@@ -259,9 +275,10 @@ def timeline(experiment: Experiment, plan: Plan) -> list[str]:
         lines.append(f"{number:3}  {when(event):>16}  {in_words(event)}; {living} peers then")
     if plan.num_left_out:
         lines.append(f"     {plan.num_left_out} drawn events are left out: too few peers, or too many, at their time")
-    end = f"step {run.until_step}" if run.until_step is not None else ""
-    end = f"{run.until_s:g} s" if run.until_s is not None else end
-    lines.append(f"     all leave at {end}" if end else "     until the script ends")
+    ends = [f"step {run.until_step}"] if run.until_step is not None else []
+    ends += [f"{run.until_s:g} s"] if run.until_s is not None else []
+    first = ", whichever is first" if len(ends) > 1 else ""
+    lines.append(f"     all leave at {' or '.join(ends)}{first}" if ends else "     until the script ends")
     return lines
 
 

@@ -44,7 +44,7 @@ def postmortem(folder: Path, say: Callable[[str], None]) -> int:
         who = [track.who for track in run.tracks.values() if track.who is not None]
         if run.clocks is not None:
             who = [each for each in who if each.host == run.clocks.reference]
-        code |= _tell(each.name, trails(run, each), who, say, 0.0 if run.clocks is None else run.clocks.plus_minus_ms)
+        code |= _tell(each.name, trails(run, each), who, say, run)
     return code
 
 
@@ -70,7 +70,7 @@ def trails(run: Run, folder: Path) -> list[Trail]:
     ]
     tracks = [run.tracks.get(trail.peer_id) for trail in found]
     found = [
-        trail if track is None else replace(trail, records=track.records)
+        trail if track is None else replace(trail, records=track.records, last_step=track.last_step)
         for trail, track in zip(found, tracks, strict=True)
     ]
     names = Counter(trail.name for trail in found)
@@ -129,21 +129,25 @@ def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
 
 
 def _tell(
-    name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None], plus_minus_ms: float = 0.0
+    name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None], run: Run | None = None
 ) -> int:
-    """Of one run. `plus_minus_ms`: of times between hosts."""
+    """Of one run; None: of its pages alone."""
     failed = failures(found)
-    newest = max((record.step for trail in found for record in trail.records), default=-1)
+    newest = max([trail.last_step for trail in found] + [r.step for trail in found for r in trail.records], default=-1)
     begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
-    say(f"{name}: {len(found)} peers, step {newest}; {len(failed) or 'none of them'} failed")
-    if plus_minus_ms:
-        say(f"  times between hosts are right to ± {plus_minus_ms:g} ms")
+    step = f"step {newest}" if newest >= 0 else "no step"
+    say(f"{name}: {len(found)} peers, {step}; {len(failed) or 'none of them'} failed")
+    for line in [] if run is None else run.cut_short():
+        say(f"  {line}")
+    if run is not None and run.clocks is not None and run.clocks.plus_minus_ms:
+        say(f"  times between hosts are right to ± {run.clocks.plus_minus_ms:g} ms")
     if not failed and not any(trail.has_failed is False for trail in found):
         say("  nobody has said how any of them ended: they still run, or whatever ended them ended all at once")
     for number, failure in enumerate(failed, 1):
         say(f"{number:3}. {sentence(failure, is_first=number == 1)}")
-        if begin_ns is not None:
-            say(f"     {(failure.time_ns - begin_ns) / 1e9:.3f} s after the first record{_wall(failure, who)}")
+        if begin_ns is None:
+            continue  # nobody knows who was there
+        say(f"     {(failure.time_ns - begin_ns) / 1e9:.3f} s after the first record{_wall(failure, who)}")
         for line in consequences(failure):
             say(f"     {line}")
     return 1 if failed else 0

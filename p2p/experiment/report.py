@@ -10,6 +10,7 @@ from .chain import Chain, check
 from .clocks import Clocks
 from .config import Bound, Experiment
 from .costs import Cost, costs
+from .events import ENDS
 from .folder import Run
 from .host_clocks import clock_metrics
 from .last_words import unrecorded
@@ -128,7 +129,7 @@ def is_missed(cost: Cost) -> bool:
 
 def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:
     """Of all events of this kind, where they are defined; of all that take members out where `do` is empty."""
-    dos = (do,) if do else ("kill", "leave")
+    dos = (do,) if do else ENDS
     chosen = [cost for each in evaluated for cost in each.costs if cost.event.do in dos]
     if name == "gap":
         return [cost.gap_ms for cost in chosen if cost.gap_ms is not None]
@@ -139,19 +140,26 @@ def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:
 
 
 def check_expectations(experiment: Experiment) -> None:
-    """ExperimentError: something is expected that is no figure."""
-    known = [*COUNTS]
-    for prefix in ("", *(f"{do}_" for do in DOS)):
-        known += [f"{prefix}{name}_ms_{suffix}" for name in TIMES for suffix in SUFFIXES]
+    """ExperimentError: something is expected that is no figure, or one of events that the file does not have."""
+    known: dict[str, Sequence[str]] = dict.fromkeys(COUNTS, ())
+    for do in ("", *DOS):
+        keys = (f"{do}_{name}_ms_{suffix}".removeprefix("_") for name in TIMES for suffix in SUFFIXES)
+        known |= dict.fromkeys(keys, (do,) if do else ENDS)
+    planned = {event.do for event in experiment.events}
     for key in experiment.expect:
         if key not in known:
-            hint = nearest(key, known)
+            hint = nearest(key, [*known])
             hint = (
                 hint
                 if hint.startswith(", did")
                 else f"; known are {', '.join(COUNTS)}, kill_resume_ms_p99 and the like"
             )
             raise ExperimentError(f"{experiment.where(key)}unknown figure {key}{hint}")
+        if known[key] and planned.isdisjoint(known[key]):
+            raise ExperimentError(
+                f"{experiment.where(key)}{key} is of each {' and '.join(known[key])}, and there is no such event: "
+                "add one, or leave it out"
+            )
 
 
 def failures(evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> list[str]:

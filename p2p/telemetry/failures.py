@@ -30,6 +30,7 @@ class Trail:
     Attributes:
         name: in messages.
         records: in the order of their times.
+        last_step: on its receipts; -1: there is none.
         ended_ns: when its process had ended; 0: nobody has seen that.
         code: of its process, -N of signal N; None: nobody has seen that.
         how: that, in words ("was killed by SIGKILL").
@@ -40,6 +41,7 @@ class Trail:
     peer_id: str
     name: str
     records: Sequence[Record] = ()
+    last_step: int = -1
     ended_ns: int = 0
     code: int | None = None
     how: str = ""
@@ -142,7 +144,7 @@ def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
     time_ns, how, known_by = sign
     own = trail.until(time_ns)
     at, since_ns = doing(own)
-    done = _last_step(own)
+    done = _last_step(own) if trail.records else trail.last_step
     there = [other for other in trails if other is not trail and _is_there(other, time_ns)]
     others = tuple(_other(other, time_ns, done, is_idle=at.startswith(_WAITS)) for other in there)
     until = time_ns + max((each.went_on_s or 0.0 for each in others), default=0.0) * 1e9

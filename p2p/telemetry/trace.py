@@ -5,7 +5,9 @@ and after it has left and removed the page. The peer does nothing for that. Or, 
 beside its receipts; what it did last before it was killed is only in its page then. A *trace* is a file:
 
     0   magic `SHTR`, version (4 bytes), length (4) of the identity, then that, as JSON
-    ..  records of 64 bytes as they are in the page, those of one half in order; cut short: the last is left out
+    ..  records of 64 bytes as they are in the page, those of one half in order
+
+Cut short, as on a full disk, it is read as far as it is whole.
 """
 
 import json
@@ -31,6 +33,8 @@ VERSION: Final = 1
 
 _MAGIC: Final = b"SHTR"
 _HEADER: Final = struct.Struct("<4sII")
+_BEGINNING: Final = struct.Struct("<4sI")
+"""Of a header: what is equal in all traces."""
 
 
 class Tail:
@@ -112,18 +116,21 @@ def write_trace(path: Path, identity: Identity, raw: list[bytes]) -> None:
         file.write(b"".join(raw))
 
 
-def read_trace(path: Path) -> tuple[Identity, list[Record]]:
-    """Whose it is, and all records in the order of their times.
+def read_trace(path: Path) -> tuple[Identity | None, list[Record]]:
+    """Whose it is (None: it is cut short before that is said), and all records in the order of their times.
 
     Raises:
         OSError: it cannot be read.
         RemoteProtocolError: it is no trace of this version.
     """
     content = path.read_bytes()
-    magic, version, length = _HEADER.unpack_from(content) if len(content) >= _HEADER.size else (b"", 0, 0)
-    if magic != _MAGIC or version != VERSION:
+    beginning = content[: _BEGINNING.size]
+    if not _BEGINNING.pack(_MAGIC, VERSION).startswith(beginning):
+        magic, version = _BEGINNING.unpack(beginning.ljust(_BEGINNING.size, b"\0"))
         raise RemoteProtocolError(f"{path} has magic {magic!r}, version {version}; we read traces of version {VERSION}")
-    start = _HEADER.size + length
+    start = _HEADER.size + int.from_bytes(content[_BEGINNING.size : _HEADER.size], "little")
+    if len(content) < max(start, _HEADER.size):
+        return None, []
     values = json.loads(content[_HEADER.size : start])
     identity = Identity(**{name: values[name] for name in IDENTITY_FIELDS & values.keys()})
     number = (len(content) - start) // RECORD_BYTES

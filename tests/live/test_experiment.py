@@ -212,5 +212,6 @@ def test_a_script_that_never_joins_is_reported_with_what_it_said(conduct: Run, t
     text = re.sub("script = .*", 'script = "other.py"', ALL)
     (tmp_path / "other.py").write_text("import sys\nprint('no peer')\nsys.exit(4)\n")
     _, evaluated = conduct(text)
+    assert evaluated.costs[0].why["resumed"] == "the script ended before its first step"
     assert evaluated.failed == [f"peer {index} ended with 4: no peer" for index in range(3)]
     assert command.report(tmp_path / "out", None, print) == 1

@@ -17,9 +17,11 @@ ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 pytestmark = pytest.mark.light
 
 SCRIPT = """
+import os
 import numpy as np
 import p2p
 
+print(os.environ["SHOAL_HOME"], flush=True)
 with p2p.join() as peer:
     peer.wait_view()
     while True:
@@ -65,7 +67,12 @@ def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
             FILE.replace("at_step", "at_stp"),
             "shoal: x.toml: line 7: unknown key at_stp in [[event]], did you mean at_step",
         ),
-        (FILE.replace("script.py", "other.py"), "shoal: the script "),
+        (FILE.replace("script.py", "other.py"), "shoal: x.toml: line 3: the script "),
+        (
+            FILE.replace('script = "script.py"', 'command = ["no-such-program", "x"]'),
+            "shoal: x.toml: line 3: there is no program no-such-program that can be run",
+        ),
+        (FILE.replace("peers = 2", 'peers = 2\nresident = "90000G"'), "shoal: x.toml: line 5: 2 peers with resident"),
         (FILE.replace("who = 0", "who = 2"), "shoal: x.toml: line 6: there is no peer 2: 2 have started by then"),
         (
             FILE + "[expect]\nstep_lost = 0\n",
@@ -74,11 +81,13 @@ def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
     ],
 )
 def test_what_cannot_be_run_is_one_line_and_code_2(start: Start, tmp_path: Path, text: str, says: str) -> None:
-    child, said = start(text)
-    (line,) = said.read().splitlines()
-    assert line.startswith(says)
-    assert child.wait() == 2
-    assert not (tmp_path / "x-report").exists()
+    """By `--dry-run`, too."""
+    for options in ([], ["--dry-run"]):
+        child, said = start(text, *options)
+        (line,) = said.read().splitlines()
+        assert line.startswith(says)
+        assert child.wait() == 2
+        assert not (tmp_path / "x-report").exists()
 
 
 def test_a_dry_run_starts_nothing(start: Start, tmp_path: Path) -> None:
@@ -88,14 +97,23 @@ def test_a_dry_run_starts_nothing(start: Start, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py", "x.toml"]
 
 
-def test_after_ctrl_c_nobody_runs_or_is_stopped_and_there_is_a_report(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_after_a_signal_nobody_runs_or_is_stopped_and_there_is_a_report(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip(f"{number.name} is ignored here")
     child, said = start(FILE)
     assert any("pause" in line for line in iter(said.readline, ""))
-    child.send_signal(signal.SIGINT)
-    text = said.read()
+    if number == signal.SIGHUP:  # as a terminal that is closed, which takes no more lines
+        said.close()
+    child.send_signal(number)
+    text = "" if said.closed else said.read()
     assert child.wait() == 130
-    assert "interrupted: all peers are ended" in text
+    assert said.closed or "interrupted: all peers are ended" in text
     assert "has not happened" not in text
+    home = (tmp_path / "x-report" / "run-1" / "peer-0.log").read_text().splitlines()[0]
+    assert not Path(home).exists()
     report = json.loads((tmp_path / "x-report" / "report.json").read_text())
     assert report["failures"] == ["a run was ended before its time"]
     account = json.loads((tmp_path / "x-report" / "run-1" / "run.json").read_text())

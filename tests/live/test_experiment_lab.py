@@ -73,6 +73,7 @@ def by_themselves(folder: Path, copy: Path, ahead_ns: int) -> None:
     hosts: dict[str, int] = {}
     for path in sorted((folder / "traces").iterdir()):
         who, records = read_trace(path)
+        assert who is not None
         later_ns = hosts.setdefault(who.host, ahead_ns if len(hosts) == 1 else 0)
         moved = [each._replace(time_ns=each.time_ns + later_ns) for each in records]
         write_trace(copy / "traces" / path.name, who, [pack_record(each) for each in moved])

@@ -44,6 +44,9 @@ def test_what_has_none_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(LaunchError, match=r"cannot be read: .* has magic b'some'"):
         bucket_sizes(path)
-    path.write_bytes(b"SHTR\x01\x00\x00\x00\x05\x00\x00\x00{")
+    path.write_bytes(b"SHTR\x01\x00\x00\x00\x01\x00\x00\x00{")
     with pytest.raises(LaunchError, match="cannot be read"):
+        bucket_sizes(path)
+    path.write_bytes(b"SHTR\x01\x00\x00\x00\x05\x00\x00\x00{")  # cut short
+    with pytest.raises(LaunchError, match="does not have the buckets of a step"):
         bucket_sizes(path)

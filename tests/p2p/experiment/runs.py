@@ -1,10 +1,13 @@
 """Runs as receipts and records would have them: made by hand, in milliseconds from 1 s on."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
 
 from p2p.experiment.folder import Run, Track
 from p2p.experiment.happened import Account, Happened, Process
-from p2p.step.receipts import Contribution, Receipt
+from p2p.step.receipts import Contribution, Ledger, Receipt
 from p2p.telemetry.records import How, Kind, Record
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -37,6 +40,14 @@ def receipt(
         digest="00",
         state_digest="00",
     )
+
+
+def write_receipts(folder: Path, lineage: str = "1", peer_id: str = A) -> None:
+    """Of two steps that this peer has made alone."""
+    ledger = Ledger(folder / "receipts", peer_id, pytest.fail)
+    for step in (1, 2):
+        ledger.record(receipt(step, [peer_id], [(10 * step - 10, 10)], lineage=lineage))
+    ledger.close()
 
 
 def event(do: str, time_ms: float, victim: str = "", **changes: object) -> Happened:

@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import ExperimentError
-from p2p.experiment.config import Bound, Experiment
+from p2p.experiment.config import DECIDED, Bound, Experiment
 from p2p.experiment.report import check_expectations
+from p2p.launch.config import LaunchConfig, peer_environment
+from p2p.launch.target import Target
 
 HEAD = '[run]\nscript = "train.py"\npeers = 3\n'
 LAB = HEAD + "[network]\nhosts = 2\n[[event]]\nat_s = 1\n"
@@ -69,7 +71,8 @@ def parse(text: str) -> Experiment:
         ),
         (HEAD + "[[event]]\ndo = 'kill'\nrandom = 6\n", "line 6: random is a table, got 6"),
         (HEAD + "[expect]\nsteps_lost = 'few'\n", "line 5: steps_lost is a number, or a bound like"),
-        ('[run]\npeers = 0\nscript = "a"\n', "line 2: peers is at least 1, got 0"),
+        ('[run]\npeers = 0\nscript = "a"\n', "line 2: peers is 1 to 64, got 0"),
+        ('[run]\npeers = 100000\nscript = "a"\n', "line 2: peers is 1 to 64, got 100000"),
         ("[run]\npeers = 2\n", "line 1: [run] needs one of script, module and command"),
         (HEAD + "loss = 'loss'\n", "line 4: loss has 0 groups, and needs one"),
         (HEAD + "loss = '('\n", "line 4: loss is no pattern"),
@@ -82,6 +85,23 @@ def parse(text: str) -> Experiment:
         (HEAD + "resident = 'much'\n", "line 4: resident: a size is a number of bytes, or one with K, M or G"),
         ('[run]\ncommand = ["a"]\nresident = "1G"\n', "line 3: resident memory is of a script or module"),
         (HEAD + "resident = 4\n", "line 4: resident is a text, got 4"),
+        (HEAD + 'args = ["a\\u0000b"]\n', "line 4: args has a NUL character, which no process can be given, got ["),
+        ('[run]\nscript = "a\\u0000b"\n', "line 2: script has a NUL character"),
+        ('[run]\ncommand = ["a", "\\u0000"]\n', "line 2: command has a NUL character"),
+        (HEAD + '[run.env]\nA = "1"\n"A=B" = "1"\n', "line 6: env: a name is not empty and has no =, and no"),
+        (HEAD + 'env = {"" = "1"}\n', "line 4: env: a name is not empty"),
+        (HEAD + '[run.env]\nA = "1\\u0000"\n', "line 5: env: a name is not empty"),
+        (HEAD + '[run.env]\nSHOAL_HOME = "/x"\n', "line 5: env: SHOAL_HOME would have no effect: each run has its own"),
+        (HEAD + 'env = {SHOAL_POLICY = "live"}\n', "line 4: env: SHOAL_POLICY would have no effect: policy in [run]"),
+        (
+            HEAD + '[[event]]\nat_s = 1\ndo = "join"\nwho = "rank 0"\n',
+            "line 7: who is of what is done to one peer, and this is a join, of new peers",
+        ),
+        (HEAD + '[[event]]\nat_s = 1\ndo = "restart_all"\nwho = 1\n', "line 7: who is of what is done to one peer"),
+        (HEAD + '[[event]]\nat_s = 1\ndo = "restart_all"\nnumber = 2\n', "line 7: number is of peers, and this is a"),
+        (LAB + 'do = "cut"\nwho = "host 1"\nnumber = 0\n', "line 10: number is of peers, and this is a cut"),
+        (HEAD + "[expect]\nsteps_lost = nan\n", "line 5: steps_lost is a number, or a bound like"),
+        (HEAD + "[expect]\nsteps_lost = inf\n", "line 5: steps_lost is a number, or a bound like"),
         (HEAD + "limit_s = 'long'\n", "line 4: limit_s is a number, got 'long'"),
     ],
 )
@@ -91,9 +111,41 @@ def test_what_is_wrong_is_said_with_its_line(text: str, says: str) -> None:
 
 
 def test_an_expectation_of_what_is_no_figure_is_refused() -> None:
-    check_expectations(parse(HEAD + '[expect]\nsteps_lost = 0\nkill_resume_ms_p99 = "< 300"\n'))
+    check_expectations(parse(HEAD + KILL + '[expect]\nsteps_lost = 0\nkill_resume_ms_p99 = "< 300"\n'))
     with pytest.raises(ExperimentError, match="line 5: unknown figure step_lost, did you mean steps_lost"):
         check_expectations(parse(HEAD + "[expect]\nstep_lost = 0\n"))
+
+
+@pytest.mark.parametrize(
+    ("key", "of"), [("pause_back_ms_p50", "pause"), ("join_gap_ms_max", "join"), ("resume_ms_p99", "leave and kill")]
+)
+def test_a_time_of_events_that_the_file_does_not_have_is_refused(key: str, of: str) -> None:
+    says = f"line {{}}: {key} is of each {of}, and there is no such event: add one, or leave it out"
+    with pytest.raises(ExperimentError, match=says.format(5)):
+        check_expectations(parse(HEAD + f'[expect]\n{key} = "< 5"\n'))
+    with pytest.raises(ExperimentError, match=says.format(8)):
+        check_expectations(parse(HEAD + KILL.replace("kill", "restart_all") + f'[expect]\n{key} = "< 5"\n'))
+
+
+def test_variables_without_effect_are_those_that_peers_are_given_whatever_the_file_says(tmp_path: Path) -> None:
+    config = LaunchConfig(
+        target=Target.script(tmp_path / "a.py"),
+        num_peers=2,
+        home=tmp_path,
+        receipts=tmp_path,
+        is_traced=True,
+        policy="live",
+        only="join",
+        gpus=(),
+    )
+    asked = dict.fromkeys([*DECIDED, *peer_environment(config, 1, {})], "mine")
+    given = peer_environment(config, 1, asked)
+    assert {name for name in asked if given.get(name) != "mine"} == DECIDED.keys()
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(HEAD, encoding="utf-8-sig")
+    assert Experiment.read(tmp_path / "x.toml").run.peers == 3
 
 
 @pytest.mark.parametrize(

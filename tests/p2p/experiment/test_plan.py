@@ -136,6 +136,34 @@ def test_cycles_repeat_all_events_each_at_moments_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cycles", "num_events", "event"),
+    [
+        (10**8, 10**8, '[[event]]\nat_step = 2\ndo = "restart_all"\n'),
+        (400, 25_600, '[[event]]\nat_step = 2\ndo = "pause"\nfor_s = 1\nnumber = 64\n'),
+    ],
+)
+def test_a_plan_of_too_many_events_is_refused_before_it_is_made(cycles: int, num_events: int, event: str) -> None:
+    says = f"line 5: cycles = {cycles} are {num_events} events, and a plan has 10000 at most"
+    with pytest.raises(ExperimentError, match=re.escape(says)):
+        make_plan(parse(HEAD + f"cycles = {cycles}\n" + event), 0)
+    assert len(make_plan(parse(HEAD + "cycles = 150\n" + event), 0).events) in (150, 9600)
+
+
+def test_events_draw_3000_at_most_all_together() -> None:
+    drawn = '[[event]]\nrandom = {per_minute = 600}\ndo = "join"\n'
+    make_plan(parse(HEAD + drawn), 0)
+    with pytest.raises(ExperimentError, match="line 11: random draws more than 3000 events"):
+        make_plan(parse(HEAD + 3 * drawn), 0)
+
+
+def test_more_peers_than_there_may_be_at_a_time_are_refused() -> None:
+    join = '[[event]]\nat_s = 1\ndo = "join"\nnumber = {}\n'
+    make_plan(parse(HEAD + join.format(61)), 0)
+    with pytest.raises(ExperimentError, match="line 9: this join makes it 65 peers, and 64 is the most at a time"):
+        make_plan(parse(HEAD + join.format(30) + join.format(32)), 0)
+
+
+@pytest.mark.parametrize(
     ("events", "says"),
     [
         ("", "line 5: there are no events to repeat in 2 cycles"),
@@ -165,3 +193,6 @@ def test_the_timeline_says_when_whom_and_how_many_are_left() -> None:
     lines = timeline(experiment, make_plan(experiment, 0))
     assert lines[1].split() == ["1", "step", "5", "kill", "rank", "0;", "2", "peers", "then"]
     assert lines[-1].strip() == "all leave at 120 s"
+    experiment = parse(HEAD + "until_step = 50\n")
+    (_, last) = timeline(experiment, make_plan(experiment, 0))
+    assert last.strip() == "all leave at step 50 or 120 s, whichever is first"

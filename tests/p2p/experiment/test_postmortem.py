@@ -12,7 +12,7 @@ from p2p.experiment.postmortem import postmortem
 from p2p.launch.traces import End
 from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import Tail, write_trace
-from tests.p2p.experiment.runs import account
+from tests.p2p.experiment.runs import account, write_receipts
 from tests.p2p.telemetry.pages import A, B, identity, page
 
 
@@ -79,7 +79,22 @@ def test_an_experiment_says_what_it_did_itself(tmp_path: Path) -> None:
 
 def test_where_nobody_failed_it_says_so_and_ends_with_0(tmp_path: Path) -> None:
     write_account(tmp_path, account([], [A, B]))
-    assert told(tmp_path) == (0, [f"{tmp_path.name}: 2 peers, step -1; none of them failed"])
+    assert told(tmp_path) == (0, [f"{tmp_path.name}: 2 peers, no step; none of them failed"])
+
+
+def test_receipts_say_how_far_a_peer_has_come_that_left_no_records(tmp_path: Path) -> None:
+    write_receipts(tmp_path)
+    write_account(tmp_path, account([], [A]))
+    (tmp_path / "traces").mkdir()
+    assert told(tmp_path) == (0, [f"{tmp_path.name}: 1 peers, step 2; none of them failed"])
+    (process,) = account([], [A]).processes
+    write_account(tmp_path, replace(account([], [A]), processes=(replace(process, code=-9),)))
+    (tmp_path / "traces" / f"{A}.trace").touch()
+    assert told(tmp_path)[1] == [
+        f"{tmp_path.name}: 1 peers, step 2; 1 failed",
+        f"  the trace of peer {A} ends before any step, and its receipts at 2: times after that are not known",
+        "  1. peer 0 failed first, in step 3: it was killed by SIGKILL",
+    ]
 
 
 def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:

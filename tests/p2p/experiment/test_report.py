@@ -15,10 +15,9 @@ from p2p.experiment.page import About, page
 from p2p.experiment.report import evaluate, failures, to_json
 from p2p.experiment.statistics import describe
 from p2p.experiment.steps import Split
-from p2p.step.receipts import Ledger
 from p2p.telemetry.records import Kind, Record, pack_record
 from p2p.telemetry.trace import trace_path, write_trace
-from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run
+from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run, write_receipts
 from tests.p2p.telemetry.pages import identity
 
 
@@ -166,13 +165,6 @@ def test_intervals_are_the_same_for_the_same_values_and_hold_the_median() -> Non
     assert describe([]) == {"number": 0}
 
 
-def write_receipts(folder: Path, lineage: str = "1", peer_id: str = A) -> None:
-    ledger = Ledger(folder / "receipts", peer_id, pytest.fail)
-    for step in (1, 2):
-        ledger.record(receipt(step, [peer_id], [(10 * step - 10, 10)], lineage=lineage))
-    ledger.close()
-
-
 def test_a_run_made_elsewhere_is_read_from_its_receipts(tmp_path: Path) -> None:
     write_receipts(tmp_path)
     (folder,) = runs_in(tmp_path / "receipts")
@@ -248,6 +240,18 @@ def test_a_trace_that_ends_before_the_receipts_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_trace_that_a_full_disk_has_left_empty_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    for peer_id in (A, B):
+        write_receipts(tmp_path, peer_id=peer_id)
+    write_account(tmp_path, account([], [A, B]))
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / f"{A}.trace").touch()
+    said: list[str] = []
+    report(tmp_path, None, said.append)
+    assert f"the trace of peer {A} ends before any step, and its receipts at 2: times after that are not known" in said
+    assert json.loads((tmp_path / "report.json").read_text())["metrics"]["steps"] == 2
+
+
 def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_receipts(tmp_path)
     write_account(tmp_path, account([event("kill", 5, A)], [A]))
@@ -264,6 +268,22 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     said: list[str] = []
     assert report(tmp_path, None, said.append) == 0
     assert said[1:] == ["loss = 'loss (.)' has matched nothing that the peers have printed"]
+
+
+def test_a_run_that_was_ended_before_its_account_was_written_is_read_from_what_it_has_left(tmp_path: Path) -> None:
+    """Where there is one with an account it is left out."""
+    write_receipts(tmp_path / "run-1")
+    (tmp_path / "run-2").mkdir()
+    said: list[str] = []
+    assert report(tmp_path, None, said.append) == 1
+    end = "it ended before that was written"
+    assert said[1:] == [
+        f"{tmp_path}/run-1 has no run.json, so it is read from its receipts and traces: {end}",
+        f"{tmp_path}/run-2 has no run.json, so it is left out: {end}",
+    ]
+    assert json.loads((tmp_path / "report.json").read_text())["metrics"]["steps"] == 2
+    write_account(tmp_path / "run-2", account([], [A]))
+    assert runs_in(tmp_path) == [tmp_path / "run-2"]
 
 
 def test_runs_that_cannot_be_read_are_named_and_the_others_are_reported(tmp_path: Path) -> None:

@@ -64,6 +64,20 @@ def test_a_trace_has_all_that_was_appended_in_the_order_of_time(tmp_path: Path) 
     assert len(read_trace(path)[1]) == 3
 
 
+def test_a_trace_that_is_cut_short_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    """A full disk leaves an empty one."""
+    path = tmp_path / f"{A}.trace"
+    own = page(tmp_path, identity())
+    write_trace(path, identity(), [])
+    num_bytes = path.stat().st_size
+    own.loop.note(Kind.COMMITTED, 1)
+    write_trace(path, identity(), Tail(own.path).read())
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert read_trace(path) == (identity() if length >= num_bytes else None, [])
+
+
 def test_what_is_no_page_and_no_trace_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"x")
