@@ -7,6 +7,7 @@ so there are bounds for each window of steps, about its middle; what is far from
 bind a third.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -104,23 +105,48 @@ def fit(steps: Sequence[Mapping[str, Moments]], window: int = WINDOW) -> Clocks:
     for start in range(0, len(steps), window):
         part = steps[start : start + window]
         middles = _middles(part)
-        ahead = _ahead_at_most(part, middles)
+        apart = _apart(part, middles)
+        ahead = _ahead_at_most(part, middles, apart)
         if any(ahead[host, host] < 0 for host in middles):
             raise ClocksDisagree
-        for host, at_ns in middles.items():
-            if host != reference and max(ahead[host, reference], ahead[reference, host]) < np.inf:
-                found[host].append(Bounds(at_ns, -int(ahead[reference, host]), int(ahead[host, reference])))
+        for host, index in middles.items():
+            high, low = ahead[host, reference], ahead[reference, host] + apart[host, reference]
+            if host != reference and max(high, low) < np.inf:
+                found[host].append(Bounds(part[index][host].committed_ns, -int(low), int(high)))
     return Clocks(reference, found)
 
 
 def _middles(steps: Sequence[Mapping[str, Moments]]) -> dict[str, int]:
-    """When each host has committed the step nearest to the middle that it has."""
+    """Which step nearest to the middle each host has committed: its middle is the moment at which it has."""
     nearest = sorted(range(len(steps)), key=lambda index: abs(index - len(steps) // 2), reverse=True)
-    return {host: moment.committed_ns for index in nearest for host, moment in steps[index].items()}
+    return {host: index for index in nearest for host in steps[index]}
 
 
-def _ahead_at_most(steps: Sequence[Mapping[str, Moments]], middles: Mapping[str, int]) -> dict[tuple[str, str], float]:
-    """Of each pair how far the first clock may be ahead of the second in the middle, by any way from one to the other.
+def _apart(steps: Sequence[Mapping[str, Moments]], middles: Mapping[str, int]) -> dict[tuple[str, str], int]:
+    """Of each pair how far clocks may drift, at the most, from the middle of the first to that of the second.
+
+    In one step each has committed behind the other's finish, so they lie no further apart than that is from its commit.
+    """
+    committed = {host: [step[host].committed_ns for step in steps if host in step] for host in middles}
+    all_ns = sum(max(own) - min(own) for own in committed.values())
+    found = {}
+    for x, y in product(middles, middles):
+        pair = [steps[middles[host]][host] for host in (x, y)]
+        within_ns = max(each.committed_ns - each.finished_ns for each in pair)
+        between_ns = 0 if x == y else within_ns if middles[x] == middles[y] else all_ns
+        found[x, y] = _drift_of(between_ns)
+    return found
+
+
+def _drift_of(passed_ns: int) -> int:
+    """How far two clocks drift apart meanwhile, at the most: with what is rounded when both are read."""
+    return math.ceil(MOST_DRIFT * passed_ns) + 2 if passed_ns else 0
+
+
+def _ahead_at_most(
+    steps: Sequence[Mapping[str, Moments]], middles: Mapping[str, int], apart: Mapping[tuple[str, str], int]
+) -> dict[tuple[str, str], float]:
+    """Of each pair how far the first clock may be ahead of the second in its middle, by any way from one to the other.
 
     Sums are of ints, or infinite.
     """
@@ -130,10 +156,10 @@ def _ahead_at_most(steps: Sequence[Mapping[str, Moments]], middles: Mapping[str,
     for step in steps:
         for x, y in product(step, step):
             if x != y:
-                drifted = round(MOST_DRIFT * abs(step[x].committed_ns - middles[x]))
+                drifted = _drift_of(abs(step[x].committed_ns - steps[middles[x]][x].committed_ns))
                 ahead[x, y] = min(ahead[x, y], step[x].committed_ns - step[y].finished_ns + drifted)
     for via, x, y in product(middles, middles, middles):
-        ahead[x, y] = min(ahead[x, y], ahead[x, via] + ahead[via, y])
+        ahead[x, y] = min(ahead[x, y], ahead[x, via] + ahead[via, y] + apart[x, via])
     return ahead
 
 

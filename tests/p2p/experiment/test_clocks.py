@@ -67,6 +67,12 @@ def test_bounds_hold_how_far_a_clock_is_ahead_whatever_the_links_and_drifts(case
             assert each.low_ns - slack <= ahead_ns <= each.high_ns + slack
 
 
+def test_hosts_whose_middles_are_in_other_steps_may_have_drifted_between_them() -> None:
+    at, one, other = (Moments(ns, ns) for ns in (10**12, 10**12 + 6997, 10**12 + 6998))
+    clocks = fit([{"x": at, "y": at}, {"y": at, "z": at}, {"x": one, "y": other}])
+    assert clocks.reference == "y" and all(each.low_ns <= 0 <= each.high_ns for each in clocks.bounds["z"])
+
+
 def test_bounds_are_two_delays_wide_and_a_time_is_shown_within_them() -> None:
     steps = []
     for number in range(250):
