@@ -59,15 +59,23 @@ class RunCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As of any command."""
         end = self._end_of_options(args)
+        if end > len(args):  # the last option lacks its value, as the parser says in its own words
+            return super().parse_args(ctx, args)
         ctx.meta[IS_COMMAND] = args[end : end + 1] == ["--"]
         return super().parse_args(ctx, [*args[:end], "--", *args[end + ctx.meta[IS_COMMAND] :]])
 
     def _end_of_options(self, args: list[str]) -> int:
-        """Index of the script, of the `--`, or of what follows the module."""
-        with_value = {name for param in self.params for name in param.opts if not getattr(param, "is_flag", False)}
+        """Index of the script, of the `--`, or of what follows the module; larger than the last if that lacks a value."""
+        flags, with_value = "", set[str]()
+        for param in self.params:
+            if getattr(param, "is_flag", False):
+                flags += "".join(name[1:] for name in param.opts if not name.startswith("--"))
+            else:
+                with_value |= {*param.opts}
         index = 0
-        while index < len(args) and args[index].startswith("-") and args[index] != "--":
+        while index < len(args) and args[index].startswith("-") and args[index] not in ("-", "--"):
             option = args[index]
+            option = option if option.startswith("--") else "-" + option[1:].lstrip(flags)  # `-vn 2` is `-v -n 2`
             index += 2 if option in with_value else 1
             if option.startswith("-m"):
                 break
