@@ -65,7 +65,7 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, [*args[:end], "--", *args[end + ctx.meta[IS_COMMAND] :]])
 
     def _end_of_options(self, args: list[str]) -> int:
-        """Index of the script, of the `--`, or of what follows the module; larger than the last if that lacks a value."""
+        """Index of the script, of the `--`, or of what follows the module; beyond all if the last option lacks its value."""
         flags, with_value = "", set[str]()
         for param in self.params:
             if getattr(param, "is_flag", False):
