@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from p2p.cli import IS_COMMAND, app
+from p2p.errors import LaunchError
 
 
 def parse(*words: str) -> tuple[dict[str, Any], bool]:
@@ -42,3 +44,23 @@ def test_an_option_that_lacks_its_value_is_named(words: tuple[str, ...]) -> None
     name = f"-{words[-1][-1]}" if not words[-1].startswith("--") else words[-1]
     with pytest.raises(Exception, match=f"Option '{name}' requires an argument"):
         parse(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("run --key k x.py", "--key is for TCP: give --bind or --seeds, too"),
+        ("status --key k", "--key: only for a peer of another host: give --seeds HOST:PORT, too"),
+        ("status --network moon --insecure", "--insecure, --network: only for a peer of another host"),
+        ("bench all-reduce --draw ring --json d --explain", "--draw measures nothing, .* for --json, --explain: leave"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(words: str, says: str) -> None:
+    with pytest.raises(LaunchError, match=says):
+        CliRunner().invoke(app, words.split(), catch_exceptions=False)
+
+
+@pytest.mark.parametrize("words", ["run -n some x.py", "status a --home /nowhere"])
+def test_a_key_in_the_environment_is_for_the_runs_that_need_one(words: str) -> None:
+    with pytest.raises(LaunchError, match=r"-n is the number of peers|there is no peer of swarm"):
+        CliRunner().invoke(app, words.split(), catch_exceptions=False, env={"SHOAL_KEY": "k"})
