@@ -221,8 +221,8 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         from ..errors import LaunchError
         from .drawing import draw_all_reduce
 
-        if outputs := [f"--{name}" for name in ("json", "csv", "plot", "explain") if given[name]]:
-            raise LaunchError(f"--draw measures nothing, so it has nothing for {', '.join(outputs)}: leave that out")
+        if unwritten := [f"--{name}" for name in ("json", "csv", "plot", "explain") if given[name]]:
+            raise LaunchError(f"--draw measures nothing, so it has nothing for {', '.join(unwritten)}: leave that out")
         size_bytes = plans.parse_size(given["first"])
         drawn_net = DRAWN_NET if net is None else net
         print(draw_all_reduce(given["draw"], num_peers, size_bytes, drawn_net, given["per_host"]))
