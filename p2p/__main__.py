@@ -6,6 +6,7 @@ import sys
 
 def main() -> None:
     """Run the command line; what a user or a peer did wrong is one line and exit code 2."""
+    _open_closed()
     if sys.argv[1:2] == ["status"]:
         from .status.asked import asked
 
@@ -17,6 +18,17 @@ def main() -> None:
     from .cli import main as parse
 
     parse()
+
+
+def _open_closed() -> None:
+    """Make /dev/null what is closed of stdin, stdout and stderr: the next file or socket would get its number."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.set_inheritable(fd, True)
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
 
 
 if __name__ == "__main__":

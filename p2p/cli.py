@@ -59,15 +59,23 @@ class RunCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As of any command."""
         end = self._end_of_options(args)
+        if end > len(args):  # the last option lacks its value, as the parser says in its own words
+            return super().parse_args(ctx, args)
         ctx.meta[IS_COMMAND] = args[end : end + 1] == ["--"]
         return super().parse_args(ctx, [*args[:end], "--", *args[end + ctx.meta[IS_COMMAND] :]])
 
     def _end_of_options(self, args: list[str]) -> int:
-        """Index of the script, of the `--`, or of what follows the module."""
-        with_value = {name for param in self.params for name in param.opts if not getattr(param, "is_flag", False)}
+        """Index of the script, of the `--`, or of what follows the module; beyond all if the last lacks its value."""
+        flags, with_value = "", set[str]()
+        for param in self.params:
+            if getattr(param, "is_flag", False):
+                flags += "".join(name[1:] for name in param.opts if not name.startswith("--"))
+            else:
+                with_value |= {*param.opts}
         index = 0
-        while index < len(args) and args[index].startswith("-") and args[index] != "--":
+        while index < len(args) and args[index].startswith("-") and args[index] not in ("-", "--"):
             option = args[index]
+            option = option if option.startswith("--") else "-" + option[1:].lstrip(flags)  # `-vn 2` is `-v -n 2`
             index += 2 if option in with_value else 1
             if option.startswith("-m"):
                 break
@@ -195,6 +203,8 @@ def run(
 
     if join and new:
         raise LaunchError("--join and --new contradict each other: give one")
+    if not (seeds or bind) and _given(ctx, "key"):
+        raise LaunchError("--key is for TCP: give --bind or --seeds, too")
     config = LaunchConfig(
         target=_target(words or [], module, is_command=ctx.meta[IS_COMMAND]),
         num_peers=parse_num_peers(num_peers, os.environ, host_gpus()),
@@ -234,6 +244,12 @@ def run(
     raise typer.Exit(code)
 
 
+def _given(ctx: typer.Context, *names: str) -> list[str]:
+    """The options of these names that stand on the command line, and not in the environment."""
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    return [f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
 def _target(words: list[str], module: str | None, *, is_command: bool) -> "Target":
     from p2p.launch.target import Target
 
@@ -246,6 +262,7 @@ def _target(words: list[str], module: str | None, *, is_command: bool) -> "Targe
 
 @app.command(short_help="Show swarms: members, steps, who waits for whom, what happened last.")
 def status(
+    ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of a swarm; without it, all of this host.")] = "",
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
@@ -263,6 +280,8 @@ def status(
     from p2p.status.screen import show
 
     tcp = None
+    if not seeds and (given := _given(ctx, "key", "insecure", "network")):
+        raise LaunchError(f"{', '.join(given)}: only for a peer of another host: give --seeds HOST:PORT, too")
     if seeds:
         from p2p.net.tcp import TcpOptions
 
@@ -295,13 +314,12 @@ def key_new(
     ] = None,
 ) -> None:
     """Make a swarm key. Whoever has it may take part; copy it to every host, and to nobody else."""
-    from p2p.host.keys import new_key, protect, write_key
+    from p2p.host.keys import show_key, write_key
 
-    if out is not None:
+    if out is None:
+        show_key(sys.stdout.fileno())
+    else:
         write_key(out)
-        return
-    protect(sys.stdout.fileno())
-    print(new_key())
 
 
 @app.command(short_help="Say what peers can do on this machine, and what keeps them from more.")

@@ -27,6 +27,9 @@ from .session.stacks import show_on
 DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 """What the interpreter does with the signals at which a peer leaves."""
 
+_joined: Final[weakref.WeakKeyDictionary[Peer, int]] = weakref.WeakKeyDictionary()
+"""The peers of this process, and the thread that has joined as each."""
+
 
 def join(
     *,
@@ -116,7 +119,8 @@ def join(
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
-        ShoalError: receipts cannot be written, or this process may not open as many files as a peer needs.
+        ShoalError: this thread is a peer of this swarm already; receipts cannot be written; or this process may not
+            open as many files as a peer needs.
         OSError: a socket of this host cannot be opened.
     """
     given: dict[str, Any] = {
@@ -152,6 +156,7 @@ def join_as(given: dict[str, Any]) -> Peer:
         sys.excepthook = _print_error
     _set_up_log(os.environ.get("SHOAL_LOG", ""))
     config = _configure(given)
+    _check_is_another(config)
     launcher = listening_launcher(os.environ)
     if (warning := raise_file_limit(config.min_peers)) and launcher is None:
         say(warning)
@@ -159,6 +164,7 @@ def join_as(given: dict[str, Any]) -> Peer:
         raise ShoalError(f"this peer cannot run: {why}")
     keep_memory(os.environ)
     peer = Peer(config)
+    _joined[peer] = threading.get_ident()
     if peer._session.loop.is_alone:
         _name_other_runs(config)
     peer._session.history.seat_listeners.append(partial(_say_where, peer, config))
@@ -182,6 +188,18 @@ def _configure(given: dict[str, Any]) -> PeerConfig:
             raise ValueError(NO_NAME)
         given["swarm"] = program.swarm(one_host=not has_other_hosts(os.environ, given.get("seeds"), given.get("bind")))
     return PeerConfig.from_environment(os.environ, **given)
+
+
+def _check_is_another(config: PeerConfig) -> None:
+    """Raises ShoalError if this thread is a peer of the swarm already: it cannot wait for a seat and run steps, too."""
+    for peer, thread in _joined.items():
+        session, is_ours = peer._session, thread == threading.get_ident()
+        is_same = (peer._config.swarm, peer._config.home) == (config.swarm, config.home)
+        if is_ours and is_same and session.membership.unusable is None and not session.callers.is_fork:
+            raise ShoalError(
+                f"this process is peer {peer.peer_id} of swarm {config.swarm} already: use that one, or let it leave "
+                "before the next p2p.join"
+            )
 
 
 def _set_up_log(level: str) -> None:

@@ -218,8 +218,11 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
     num_peers, net = given["num_peers"], given["net"]
     schedules, algorithms = _own_schedules(given, plans.split_names(given["algos"]))
     if given["draw"] is not None:
+        from ..errors import LaunchError
         from .drawing import draw_all_reduce
 
+        if unwritten := [f"--{name}" for name in ("json", "csv", "plot", "explain") if given[name]]:
+            raise LaunchError(f"--draw measures nothing, so it has nothing for {', '.join(unwritten)}: leave that out")
         size_bytes = plans.parse_size(given["first"])
         drawn_net = DRAWN_NET if net is None else net
         print(draw_all_reduce(given["draw"], num_peers, size_bytes, drawn_net, given["per_host"]))

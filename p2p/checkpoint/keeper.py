@@ -80,7 +80,7 @@ class Keeper:
         """
         num_bytes = sum(memoryview(part).nbytes for part in replica.pack().tensors)
         check_is_usable(self._settings.path, num_bytes)
-        self._session.take_seat(replica)
+        self._session.take_seat(replica, loads=True)
         self._replica = replica
         if self._session.done == 0:
             given = self._settings.resume or self._peer._config.resume

@@ -122,7 +122,11 @@ def read_manifest(folder: Path) -> Manifest:
         )
         if _digest(fields) != written or manifest.id != written:
             raise ValueError(f"its content is not that of {written}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except KeyError as error:
+        raise UnusableCheckpointError(
+            f"checkpoint {folder}: {FILE} is not as it was written: it has no {error}"
+        ) from None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UnusableCheckpointError(f"checkpoint {folder}: {FILE} is not as it was written: {error}") from None
     return manifest
 

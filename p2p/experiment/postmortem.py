@@ -20,6 +20,7 @@ from ..launch.traces import End
 from ..telemetry.failures import Failure, Trail, consequences, failures, sentence
 from ..telemetry.page import SUFFIX as PAGE
 from ..telemetry.page import Seen, read_page
+from ..telemetry.records import Kind
 from ..telemetry.snapshot import SHORT, Identity
 from .clocks import Clocks
 from .folder import Run, ends_in, read_run, runs_in
@@ -96,7 +97,11 @@ def _of_process(process: Process, run: Run) -> Trail:
     if process.code is None:
         return trail
     track = run.tracks.get(process.peer_id)
-    ending = Ending.of(process.code, has_begun=track is not None and bool(track.receipts))
+    ending = Ending.of(
+        process.code,
+        has_begun=track is not None and bool(track.receipts),
+        is_removed=track is not None and any(record.kind == Kind.REMOVED for record in track.records),
+    )
     return replace(
         trail,
         how=ending.words + (BY_HAND if process.was_ended and ending.exit_code else ""),

@@ -38,15 +38,29 @@ def write_key(path: Path) -> None:
     except FileExistsError:
         raise SecurityError(f"{path} is there already; a key that is in use must not be replaced") from None
     except OSError as error:
-        raise SecurityError(f"cannot write the swarm key {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(new_key() + "\n")
+        raise SecurityError(f"cannot write the swarm key to {path}: {error.strerror}") from error
+    try:
+        show_key(descriptor, path)
+    except SecurityError:
+        path.unlink()  # nothing of it: the next try would take it for a key that is in use
+        raise
+    finally:
+        os.close(descriptor)
 
 
-def protect(descriptor: int) -> None:
-    """Take a file's mode down to 0600 before a key is written to it: `> swarm.key` makes one that others may read."""
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.fchmod(descriptor, 0o600)
+def show_key(descriptor: int, name: Path | str = "stdout") -> None:
+    """Write a new key to a descriptor. A file is readable for its owner only before: `> swarm.key` makes other ones.
+
+    Raises:
+        SecurityError: it cannot be written.
+    """
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)
+        with open(descriptor, "w", closefd=False) as file:
+            file.write(new_key() + "\n")
+    except OSError as error:
+        raise SecurityError(f"cannot write the swarm key to {name}: {error.strerror}") from error
 
 
 def descriptor_of(key: Path) -> int | None:

@@ -24,6 +24,9 @@ CHOICES: Final = {
 }
 """Of those arguments of `p2p.join` that are one of two words."""
 
+MOST_STEPS: Final = 8
+"""Of the checkpoints in a folder, the last ones, which are named."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfig:
@@ -101,14 +104,14 @@ class LaunchConfig:
             raise LaunchError(f"--fence must be at least 0 seconds, got {self.fence_s:g}")
         self._check_choices()
         self.target.check()
-        if self.resume is not None and not self.resume.is_dir():
-            raise LaunchError(f"--resume: there is no checkpoint {self.resume}; give FOLDER/STEP")
+        if self.resume is not None:
+            _check_resume(self.resume)
         if self.log_dir is not None:
             try:
                 self.log_dir.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise LaunchError(f"cannot make the folder {self.log_dir} of --log-dir: {error.strerror}") from error
-        return self.tcp.check(self.swarm_name)
+        return self.tcp.check(self.swarm_name, self.num_peers)
 
     def _check_choices(self) -> None:
         for name, known in CHOICES.items():
@@ -217,6 +220,18 @@ def parse_num_peers(text: str, environ: Mapping[str, str], gpus: Sequence[Gpu]) 
         return int(text)
     except ValueError:
         raise LaunchError(f"-n is the number of peers, or `auto`, got {text!r}") from None
+
+
+def _check_resume(folder: Path) -> None:
+    """Raises LaunchError if there is no checkpoint in `folder` itself."""
+    from ..checkpoint.folder import checkpoints
+    from ..checkpoint.manifest import FILE
+
+    if (folder / FILE).is_file():
+        return
+    steps = [path.name for path in checkpoints(folder)]
+    there = f": there are {', '.join(steps[-MOST_STEPS:])}" + " and earlier ones" * (len(steps) > MOST_STEPS)
+    raise LaunchError(f"--resume: {folder} is no checkpoint; give FOLDER/STEP" + there * bool(steps))
 
 
 def num_usable_cores() -> int:

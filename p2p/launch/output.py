@@ -1,6 +1,7 @@
 """What peers write, and what the launcher has to say, on its way to the output of the run."""
 
 import os
+import select
 import selectors
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Output:
         self._selector = selector
         self._sinks = stdout, stderr
         self._is_broken = is_broken
+        self._unwritable: set[Path] = set()
 
     def follow(self, name: str, sources: tuple[IO[bytes], IO[bytes]], log: Path | None = None) -> tuple[Stream, ...]:
         """Look at what peer `name` writes, from now on; `log`: it is appended there, too."""
@@ -106,14 +108,14 @@ class Output:
 
     def _log(self, stream: Stream, chunk: bytes) -> None:
         """Both outputs of a peer as they come. A file that cannot be written is named once, and the run goes on."""
-        if stream.log is None:
+        if stream.log is None or stream.log in self._unwritable:
             return
         try:
             with stream.log.open("ab") as file:
                 file.write(chunk)
         except OSError as error:
+            self._unwritable.add(stream.log)
             self.say(f"nothing more is written to {stream.log}: {error.strerror}")
-            stream.log = None
 
     def _close(self, stream: Stream) -> None:
         if not stream.source.closed:
@@ -125,7 +127,10 @@ class Output:
         rest = memoryview(text)
         try:
             while rest:
-                rest = rest[os.write(sink, rest) :]
+                try:
+                    rest = rest[os.write(sink, rest) :]
+                except BlockingIOError:  # whoever else has this pipe or terminal has made it so: wait all the same
+                    select.select((), (sink,), ())
         except OSError as error:
             self._is_broken(error)
 

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import fmean
 from typing import Final
 
@@ -118,13 +119,15 @@ class Progress:
         """Our own peers say themselves that they have joined, and their launcher how they have failed."""
         after = f"at step {standing.step}; {members(len(self._members))}"
         ours = {place.standing.who.peer_id: place for place in self._places if place.standing is not None}
-        cost, lines = cost_of(standing.change), []
-        for peer_id in before.keys() - self._members.keys():
+        cost, lines = cost_of(standing.change), list[str]()
+        for peer_id in dict.fromkeys((*self._untold, *before)):
+            if peer_id not in before or peer_id in self._members:
+                continue
             why = self._why_out(peer_id, standing)
             line = f"peer {self.name(peer_id)} is out {after}{why}; {cost}"
             place = ours.get(peer_id)
             if peer_id in self._untold:  # it has died, and how is known already
-                lines.append(f"{self._untold.pop(peer_id).line}; {cost}")
+                lines += [*self._died_before(peer_id), f"{self._untold.pop(peer_id).line}; {cost}"]
             elif place is not None and (place.child is not None or place.ending is None):
                 self._untold[peer_id] = Untold(line, now + PATIENCE_S, cost)  # it may be dead, as will be seen soon
             elif place is None or place.ending is None or not place.ending.code:
@@ -147,11 +150,16 @@ class Progress:
         """A peer of ours has failed, as `line` says: told with what it has cost, as soon as a survivor knows."""
         peer_id = "" if place.standing is None else place.standing.who.peer_id
         if (untold := self._untold.pop(peer_id, None)) is not None:
-            return [f"{line}; {untold.cost}"]
+            return [*self._died_before(), f"{line}; {untold.cost}"]
         if peer_id not in self._members or not any(other.child for other in self._places):
-            return [line]
+            return [*self._died_before(), line]
         self._untold[peer_id] = Untold(line, now + PATIENCE_S, "")
         return []
+
+    def _died_before(self, peer_id: str = "") -> list[str]:
+        """The deaths that are held back, up to that of `peer_id`: each says how many are left, so they come first."""
+        earlier = takewhile(lambda each: each != peer_id, [*self._untold])
+        return [self._untold.pop(each).line for each in earlier if not self._untold[each].cost]
 
     def look(self, now: float) -> list[str]:
         """Lines that are due."""

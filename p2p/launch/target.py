@@ -38,7 +38,9 @@ class Target:
         return cls(Program(Path(words[0]).name, words[0], tuple(words[1:])), tuple(words), "command")
 
     def check(self) -> None:
-        """Raises LaunchError if there is no such script, or nothing to run in the package."""
+        """Raises LaunchError if there is no such script, no name of a module, or nothing to run in the package."""
+        if self.kind == "module" and not self.command[2]:
+            raise LaunchError("-m is the name of a module, got ''")
         if self.kind == "module" and (why := _why_not_run(self.command[2])):
             raise LaunchError(f"-m {self.command[2]} {why}")
         if self.kind == "script" and not (path := Path(self.command[1])).is_file():

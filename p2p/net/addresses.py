@@ -85,6 +85,11 @@ def resolve(host: str) -> frozenset[str]:
         return frozenset()
 
 
+def is_interface(host: str) -> bool:
+    """Whether this machine has an interface of this name: one can listen there, too."""
+    return host in (name for _, name in socket.if_nameindex())
+
+
 def why_ambiguous(seed: Endpoint, addresses: Collection[str], is_here: Callable[[str], bool] | None = None) -> str:
     """Why `seed`, a name with these numeric addresses, is not one peer; empty if it may be.
 

@@ -8,11 +8,12 @@ from typing import Final, Self
 
 from ..errors import NetworkError, SecurityError
 from ..host.keys import read_key, reference
-from .addresses import ANY, Endpoint, resolve, why_ambiguous
+from .addresses import ANY, Endpoint, is_interface, resolve, why_ambiguous
 
 PORTS_PER_PEER: Final = 2
 """Control at the port that was asked for, data at the next."""
 
+NUM_PORTS: Final = 1 << 16
 
 MOST_IO_THREADS: Final = 4
 
@@ -70,8 +71,8 @@ class TcpOptions:
         }
         return {name: value for name, value in given.items() if value}
 
-    def check(self, swarm: str) -> "TcpConfig | None":
-        """What this amounts to; None: no TCP. Asks the name server for the seeds.
+    def check(self, swarm: str, num_peers: int = 1) -> "TcpConfig | None":
+        """What this amounts to, for the first of so many peers; None: no TCP. Asks the name server for all hosts.
 
         Raises:
             NetworkError: an address is none, or belongs to nothing, or to this machine and others.
@@ -84,8 +85,13 @@ class TcpOptions:
                 raise NetworkError("--advertise, --insecure and --network are for TCP: give --bind or --seeds, too")
             return None
         bind = Endpoint(ANY, 0) if not self.bind else _parse("--bind", self.bind)
+        if not (bind.is_wildcard or resolve(bind.host) or is_interface(bind.host)):
+            raise NetworkError(f"--bind {bind}: nobody knows the host {bind.host}; give an address of this machine")
         seeds = tuple(_parse("--seeds", seed.strip()) for seed in self.seeds.split(",")) if self.seeds else ()
         advertise = _parse_advertised(self.advertise) if self.advertise else None
+        _check_ports("--bind", bind, num_peers)
+        if advertise is not None:
+            _check_ports("--advertise", advertise, num_peers)
         if len(set(seeds)) < len(seeds) or any(seed.port == 0 or seed.is_wildcard for seed in seeds):
             raise NetworkError(f"--seeds needs distinct hosts, each with its port, got {self.seeds!r}")
         known = {seed: resolve(seed.host) for seed in seeds}
@@ -154,6 +160,16 @@ def _parse_advertised(text: str) -> Endpoint:
     if endpoint.is_wildcard:
         raise NetworkError(f"--advertise is what others connect to, and nobody can connect to {text!r}")
     return endpoint
+
+
+def _check_ports(option: str, first: Endpoint, num_peers: int) -> None:
+    """Raises NetworkError if there are too few ports from that of `first` on."""
+    num_ports = PORTS_PER_PEER * num_peers
+    if first.port and first.port + num_ports > NUM_PORTS:
+        raise NetworkError(
+            f"{option} {first}: each peer takes two ports from there on, {num_peers} of them up to "
+            f"{first.port + num_ports - 1}, and the last one is {NUM_PORTS - 1}; give one up to {NUM_PORTS - num_ports}"
+        )
 
 
 def _shifted(text: str, offset: int) -> str:

@@ -5,6 +5,7 @@ JOIN has names and digests only. Who is refused hears from the member itself wha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -84,3 +85,21 @@ def _in_words(name: str, text: bytes | None) -> str:
     if text is None:
         return f"no {name}" if name.startswith("-") else f"no argument {name}"
     return "".join(filter(str.isprintable, text.decode(errors="replace")))[:_TEXT_MAX]
+
+
+def explain_late(replica: Replica) -> str:
+    """That a model comes after a peer has asked for its seat with `replica`, for people."""
+    why = "trains a model already" if replica.trains_model else "asked for its seat without this model"
+    return (
+        f"this peer {why}: wrap all models at once, before any operation, as in p2p.DataParallel(peer, "
+        '{"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d}); p2p.DiLoCo takes an nn.ModuleDict of them, and '
+        "their other optimizers in extra="
+    )
+
+
+def explain_unread(resume: Path) -> str:
+    """That a script has nobody to read the checkpoint that it is to go on from, for people."""
+    return (
+        f"--resume {resume}: this script asks for its seat without checkpoints, so it would begin anew: give "
+        "checkpoint=p2p.Checkpoint(...) to p2p.DataParallel or p2p.DiLoCo, or start it without --resume"
+    )

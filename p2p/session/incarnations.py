@@ -59,6 +59,7 @@ class Incarnations:
         logger.warning("%s; this peer, %s%s comes back%s", removed.reason, former.peer_id, times, when)
         self._replace(wait_s)
         if self.loop.is_alone:
+            self.loop.inbox.tell(removed)
             raise removed
 
     def begin_lineage(self) -> None:

@@ -19,7 +19,7 @@ from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
 from ..step.speeds import Speeds
 from ..step.waiting import explain_no_seat
-from .description import describe_run, explain_refusal
+from .description import describe_run, explain_late, explain_refusal, explain_unread
 from .history import History
 from .incarnations import Incarnations
 from .lineage import continued
@@ -132,12 +132,13 @@ class Membership:
 
     # A seat.
 
-    def take_seat(self, replica: Replica | None = None, timeout_s: float | None = None) -> View:
+    def take_seat(self, replica: Replica | None = None, timeout_s: float | None = None, *, loads: bool = False) -> View:
         """Wait until this peer has a seat and step 0 is committed; the state of `replica` may be replaced.
 
         Who trains a model and joins a run under way only waits for the state: it gets its seat while it runs its loop.
 
         Raises:
+            ShoalError: there is a checkpoint to go on from, and nobody who `loads` it.
             JoinRefused: the swarm runs or trains something else.
             RunEnded: this peer only joins, and the run has ended.
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
@@ -145,15 +146,12 @@ class Membership:
         self.check_usable()
         replica = replica or self.replica
         if self._has_asked and replica is not self.replica:
-            why = "trains a model already" if self.trains_model else "asked for its seat without this model"
-            raise ShoalError(
-                f"this peer {why}: wrap all models at once, before any operation, as in p2p.DataParallel(peer, "
-                '{"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d}); p2p.DiLoCo takes an nn.ModuleDict '
-                "of them, and their other optimizers in extra="
-            )
+            raise ShoalError(explain_late(self.replica))
         history = self.history
         if history.view is not None:
             return history.view
+        if self._config.resume is not None and not loads:
+            raise ShoalError(explain_unread(self._config.resume))
         self.replica, self._has_asked = replica, True
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self.loop.now() + limit_s

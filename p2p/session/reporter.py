@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ..errors import RemovedFromView
 from ..host.processes import is_stopped
 from ..step.transitions import Stage
 from ..step.waiting import awaited
@@ -147,6 +148,7 @@ class Reporter:
             dropped=loop.dropped_frames,
             slowest="" if history.speeds.slowest is None else named(history.speeds.slowest),
             error="" if failure is None else str(failure),
+            is_removed=isinstance(failure, RemovedFromView),
             waiting=self._waiting(),
             pace=pace(records, now_ns),
             change=self._change,

@@ -112,10 +112,10 @@ class Session:
         for listener in self.log_listeners:
             listener(num_trained, dict(checked))
 
-    def take_seat(self, replica: Replica | None = None) -> View:
+    def take_seat(self, replica: Replica | None = None, *, loads: bool = False) -> View:
         """As `Membership.take_seat`."""
         with self.callers.call("p2p.DataParallel"):
-            return self.membership.take_seat(replica)
+            return self.membership.take_seat(replica, loads=loads)
 
     def wait_view(self, timeout_s: float | None = None) -> View:
         """As `Membership.wait_view`."""

@@ -168,6 +168,7 @@ class Snapshot:
         slowest: which member is slow, and how much; empty: nobody is.
         dropped: frames that changed nothing, by reason.
         error: why it cannot go on; empty: it can.
+        is_removed: that is since the others went on without it.
         logged: what its script has said by `peer.log`.
         links: to peers on other hosts.
     """
@@ -188,6 +189,7 @@ class Snapshot:
     num_files: int = 0
     slowest: str = ""
     error: str = ""
+    is_removed: bool = False
     waiting: Waiting = field(default_factory=Waiting)
     pace: Pace = field(default_factory=Pace)
     change: Change = field(default_factory=Change)

@@ -136,6 +136,7 @@ if os.environ["SHOAL_LAUNCH_INDEX"] == "1":
         (["--restarts", "-1", "script.py"], "shoal: --restarts must be at least 0, got -1"),
         (["--join-timeout", "0", "script.py"], "shoal: --join-timeout must be more than 0 seconds, got 0"),
         (["--log-dir", "script.py/logs", "script.py"], "shoal: cannot make the folder script.py/logs of --log-dir: .*"),
+        (["-m", ""], "shoal: -m is the name of a module, got ''"),
         ([], "shoal: nothing to run: give SCRIPT.PY, or -m MODULE, or -- COMMAND"),
         (["--", "no-such-command"], "shoal: cannot start peer 0: no-such-command: No such file .*"),
         (
@@ -158,6 +159,7 @@ if os.environ["SHOAL_LAUNCH_INDEX"] == "1":
         "restarts",
         "timeout",
         "log-dir",
+        "no-module",
         "nothing",
         "command",
         "no-name",

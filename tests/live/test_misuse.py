@@ -139,6 +139,45 @@ def test_who_leaves_ends_what_another_thread_has_called(swarm: Swarm, word: sign
     assert other.end() == 128 + signal.SIGTERM, other.report()
 
 
+JOINS_TWICE = """
+import os, threading
+import p2p
+
+def join(**how):
+    try:
+        p2p.join(**how).leave()
+        print("joined")
+    except p2p.ShoalError as error:
+        print(error)
+
+peer = p2p.join()
+print("here", peer.peer_id)
+peer.wait_view()
+join()
+join(swarm="pond")
+thread = threading.Thread(target=join)
+thread.start()
+thread.join()
+if not (child := os.fork()):
+    join()
+    os._exit(0)
+os.waitpid(child, 0)
+peer.leave()
+join()
+"""
+
+
+@pytest.mark.light
+def test_who_is_a_peer_is_no_other_one_of_that_swarm_in_the_same_thread(swarm: Swarm) -> None:
+    peer = swarm.start(JOINS_TWICE)
+    assert peer.end() == 0, peer.report()
+    assert peer.stdout[1:] == [
+        f"this process is peer {name(peer)} of swarm default already: use that one, or let it leave before the next "
+        "p2p.join",
+        *["joined"] * 4,
+    ]
+
+
 FORKS = """
 import os, sys
 import numpy as np

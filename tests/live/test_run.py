@@ -79,6 +79,7 @@ def test_a_completed_run_ends_with_0_and_a_table(shoal: Shoal, script: Script) -
     some_of(
         [
             ("raise ValueError", "ended with exit code 1", 1),
+            ("sys.exit(3)", "ended with exit code 3", 1),
             ("sys.exit(4)", "ended with exit code 4", 1),
             ("os._exit(2)", "ended with exit code 2", 1),
             ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL", 1),
@@ -86,10 +87,11 @@ def test_a_completed_run_ends_with_0_and_a_table(shoal: Shoal, script: Script) -
             ("os.kill(os.getpid(), signal.SIGTERM)", "left, asked to by SIGTERM", 0),
         ],
         0,
-        3,
-        5,
+        1,
+        4,
+        6,
     ),
-    ids=["raise", "exit", "_exit", "KILL", "SEGV", "TERM"],
+    ids=["raise", "exit3", "exit4", "_exit", "KILL", "SEGV", "TERM"],
 )
 def test_one_of_three_dies_and_the_others_complete(
     how: str, said: str, expected: int, shoal: Shoal, script: Script
@@ -273,6 +275,19 @@ def test_a_peer_that_is_stopped_for_longer_than_the_fence_is_killed_and_the_othe
     assert sorted(row.split()[:2] for row in rows(stderr)) == sorted(
         [stopped, "was"] if place == stopped else [place, "completed"] for place in "01"
     )
+
+
+def test_a_peer_that_the_others_have_gone_on_without_is_told_from_one_that_has_failed(
+    shoal: Shoal, script: Script
+) -> None:
+    happening = "place == '1' and peer.last_step == 20 and os.kill(os.getpid(), signal.SIGSTOP)"
+    run = shoal("-n", "3", script(training(happening, "print(os.getpid(), file=sys.stderr)")))
+    pid = int(line_like(run, r"\[1\] (\d+)")[1])
+    line_like(run, r"shoal: peer 1 is out at step .*")
+    os.kill(pid, signal.SIGCONT)
+    code, _, stderr = outcome(run)
+    assert code == 3, stderr
+    assert "1 was removed: the others went on without it" in " ".join(rows(stderr))
 
 
 def test_a_fence_may_not_be_negative(shoal: Shoal, script: Script) -> None:

@@ -38,6 +38,14 @@ def test_each_checkpoint_is_verified_and_the_tensor_that_differs_is_named(tmp_pa
     assert lines[1].startswith(f"checkpoint {tmp_path}/00000020: tensor ")
 
 
+def test_what_a_checkpoint_lacks_is_named(tmp_path: Path) -> None:
+    written(tmp_path, [10])
+    (tmp_path / "00000010" / FILE).write_text("{}")
+    code, lines = shoal("verify", str(tmp_path))
+    assert code == 1
+    assert lines == [f"checkpoint {tmp_path}/00000010: {FILE} is not as it was written: it has no 'id'"]
+
+
 @pytest.mark.parametrize("command", ["show", "verify"])
 def test_a_folder_without_any_is_one_line(tmp_path: Path, command: str) -> None:
     with pytest.raises(ShoalError, match=f"there is no checkpoint in {tmp_path}"):

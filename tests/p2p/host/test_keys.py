@@ -1,9 +1,11 @@
 """The swarm key: who may read the file, what may stand in it, and what is derived from it."""
 
 import os
+import resource
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import SecurityError
-from p2p.host.keys import PREFIX, derive, in_memory, new_key, read_key, reference, write_key
+from p2p.host.keys import PREFIX, derive, in_memory, new_key, read_key, reference, show_key, write_key
 
 SECRET = bytes(range(32))
 KEY = PREFIX + SECRET.hex()
@@ -133,6 +135,28 @@ def test_what_is_no_key_is_refused_and_not_repeated(file: Path, content: bytes) 
 
 
 words = st.lists(st.text("abc/", max_size=4), min_size=1, max_size=4)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file gets any bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_nothing_is_left_of_a_key_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "new.key"
+    with pytest.raises(SecurityError, match=f"cannot write the swarm key to {path}: File too large"):
+        write_key(path)
+    assert not path.exists()
+
+
+def test_a_key_that_stdout_does_not_take_is_one_line() -> None:
+    with open("/dev/full", "wb") as full, pytest.raises(SecurityError, match="to stdout: No space left on device"):
+        show_key(full.fileno())
 
 
 @given(words, words)

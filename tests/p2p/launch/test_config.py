@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from p2p import PeerConfig
-from p2p.errors import LaunchError
+from p2p.errors import LaunchError, NetworkError
 from p2p.launch.config import LaunchConfig, peer_environment
 from p2p.launch.target import Target
+from p2p.net.tcp import TcpOptions
+from tests.p2p.checkpoint.states import written
 
 
 def config(**changes: Any) -> LaunchConfig:
@@ -61,3 +63,20 @@ def test_a_number_in_the_environment_that_is_none_is_named() -> None:
 def test_a_policy_that_is_none_is_refused_before_anything_starts(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(LaunchError, match=re.escape(says)):
         config(**changes).check()
+
+
+def test_a_folder_of_checkpoints_is_no_checkpoint_and_those_in_it_are_named(tmp_path: Path) -> None:
+    says = f"--resume: {tmp_path} is no checkpoint; give FOLDER/STEP"
+    for found, names in (([], ""), ([10, 20], ": there are 00000010, 00000020")):
+        written(tmp_path, found)
+        with pytest.raises(LaunchError, match=f"^{re.escape(says + names)}$"):
+            config(resume=tmp_path).check()
+    config(resume=tmp_path / "00000010").check()
+    written(tmp_path, list(range(30, 100, 10)))
+    with pytest.raises(LaunchError, match=r"there are 00000020, 00000030, .*, 00000090 and earlier ones$"):
+        config(resume=tmp_path).check()
+
+
+def test_each_peer_needs_two_ports_of_its_own() -> None:
+    with pytest.raises(NetworkError, match="2 of them up to 65536"):
+        config(tcp=TcpOptions(bind="127.0.0.1:65533", insecure=True)).check()

@@ -1,11 +1,14 @@
 """What peers write, on its way to the output of the run."""
 
 import errno
+import fcntl
 import os
 import re
 import selectors
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -36,6 +39,7 @@ class Run:
 
     Attributes:
         broken: what was said to be, by its number.
+        stdout: of the run, as it writes to it.
     """
 
     def __init__(self, stack: ExitStack) -> None:
@@ -43,6 +47,7 @@ class Run:
         self.broken: list[int | None] = []
         pipes = [_pipe(stack) for _ in range(4)]
         (self._stdout, stdout), (self._stderr, stderr), *sources = pipes
+        self.stdout = stdout
         self.output = Output(
             self.selector, stdout.fileno(), stderr.fileno(), lambda error: self.broken.append(error.errno)
         )
@@ -58,6 +63,11 @@ class Run:
 
     def written(self) -> tuple[bytes | None, bytes | None]:
         return self._stdout.read(), self._stderr.read()
+
+    def read_stdout(self) -> bytes:
+        """All of it, once nobody writes to it any more."""
+        os.set_blocking(self._stdout.fileno(), True)
+        return b"".join(iter(lambda: self._stdout.read(1 << 16) or b"", b""))
 
     def hang_up(self) -> None:
         """Nobody reads the output of the run any more."""
@@ -109,3 +119,30 @@ def test_each_line_that_cannot_be_written_is_told_of(run: Run) -> None:
     run.pass_on()
     run.output.say("something")
     assert run.broken == [errno.EPIPE] * 2
+
+
+def test_an_output_that_is_full_and_does_not_block_is_waited_for(run: Run) -> None:
+    os.set_blocking(run.stdout.fileno(), False)
+    fcntl.fcntl(run.stdout, fcntl.F_SETPIPE_SZ, 4096)  # filled again and again, however fast its reader is
+    run.peer[0].write(b"x" * 60_000 + b"\n")
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(run.read_stdout)
+        run.pass_on()
+        run.stdout.close()
+        assert read.result() == b"[5] " + b"x" * 60_000 + b"\n"
+    assert not run.broken
+
+
+def test_a_log_that_cannot_be_written_is_named_once_for_both_outputs_of_its_peer(run: Run) -> None:
+    for stream in run.streams:
+        stream.log = Path("/dev/full")
+    for peer in run.peer:
+        peer.write(b"one\n")
+    run.pass_on()
+    run.peer[0].write(b"two\n")
+    run.pass_on()
+    said = b"shoal: nothing more is written to /dev/full: No space left on device\n"
+    assert [sorted((written or b"").splitlines(True)) for written in run.written()] == [
+        [b"[5] one\n", b"[5] two\n"],
+        [b"[5] one\n", said],
+    ]

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from p2p import TooSlow
+from p2p import RemovedFromView, TooSlow
 from p2p.launch.places import AT_START_S, MOST_BACK_OFF_S, Place
 from tests.p2p.launch.standings import standing
 
@@ -36,6 +36,17 @@ def test_who_has_left_since_it_was_slow_is_not_replaced_and_who_ends_with_that_c
     )
     place.standing = dataclasses.replace(told, slowest=f"peer {'b' * 16} is the slowest: its compute is")
     assert "started again" in place.end(TooSlow.exit_code, 1.0, 9)
+
+
+def test_who_was_removed_is_told_from_who_ends_with_that_code_by_itself() -> None:
+    place, told = Place(0, "0"), dataclasses.replace(standing(), step=5, has_begun=True)
+    for is_removed, exit_code, words in (
+        (True, 3, "was removed: the others went on without it"),
+        (False, 1, "ended with exit code 3"),
+    ):
+        place.standing = dataclasses.replace(told, is_removed=is_removed)
+        place.end(RemovedFromView.exit_code, 1.0, 0)
+        assert place.ending is not None and (place.ending.exit_code, place.ending.words) == (exit_code, words)
 
 
 def test_each_time_it_takes_longer_until_another_one_is_started() -> None:

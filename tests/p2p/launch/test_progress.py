@@ -122,6 +122,42 @@ def test_a_death_is_not_kept_back_for_long_and_not_where_nobody_is_left_to_say_w
     assert run.progress.died(run.places[0], "peer 0 was killed", 103.0) == ["peer 0 was killed"]
 
 
+def test_deaths_at_about_the_same_time_are_told_in_their_order_where_nobody_is_left() -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    run.places[1].end(-9, 101.0, 0)
+    assert run.progress.died(run.places[1], "peer 1 was killed; 1 left", 101.0) == []
+    run.places[0].end(-9, 101.0, 0)
+    said = run.progress.died(run.places[0], "peer 0 was killed; none left", 101.0)
+    assert said == ["peer 1 was killed; 1 left", "peer 0 was killed; none left"]
+    assert run.progress.rest() == []
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("is_one_alone", [False, True])
+def test_deaths_at_about_the_same_time_are_told_in_their_order_by_who_is_left(first: int, is_one_alone: bool) -> None:
+    run = Run()
+    run.places.append(Place(2, "2"))
+    run.places[2].child = run.places[0].child
+    run.progress = Progress(run.places, run.here.get, 100.0)
+    run.report(1)
+    run.progress.take(run.places[2], standing(C), 100.0)
+    ids = A, B, C
+    run.members(2, *((each, 1) for each in ids))
+    second = 3 - first
+    for place, left in ((first, 2), (second, 1)):
+        run.places[place].end(-9, 101.0, 0)
+        assert run.progress.died(run.places[place], f"peer {place} was killed; {left} left", 101.0) == []
+    cost = "; resumed after 14 ms, no step lost"
+    said = run.members(3, (A, 1), (ids[first], 1)) if is_one_alone else run.members(3, (A, 1))
+    assert said == [
+        f"peer {first} was killed; 2 left{'' if is_one_alone else cost}",
+        f"peer {second} was killed; 1 left{cost}",
+    ]
+    assert run.progress.rest() == []
+
+
 def test_who_is_out_and_lives_is_said_to_be_out() -> None:
     run = Run()
     run.report(1)

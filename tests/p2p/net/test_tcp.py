@@ -1,5 +1,6 @@
 """What a user says about TCP: what it amounts to, and what is refused."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,35 @@ def test_seeds_alone_are_enough() -> None:
 def test_a_seed_whose_name_nobody_knows_is_remembered() -> None:
     config = TcpOptions(seeds="nobody.invalid:1,10.0.0.5:1", insecure=True).check("pond")
     assert config is not None and config.unknown_seeds == {"tcp://nobody.invalid:1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "num_peers", "says"),
+    [
+        (
+            TcpOptions(bind="127.0.0.1:65535"),
+            1,
+            "--bind 127.0.0.1:65535: each peer takes two ports from there on, 1 of them up to 65536, and the last one "
+            "is 65535; give one up to 65534",
+        ),
+        (TcpOptions(bind="*:65533"), 2, "2 of them up to 65536, .* give one up to 65532"),
+        (TcpOptions(bind="*:7700", advertise="node1:65535"), 1, "--advertise node1:65535: .* up to 65534"),
+        (
+            TcpOptions(bind="nobody.invalid:7700"),
+            1,
+            "--bind nobody.invalid:7700: nobody knows the host nobody.invalid; give an address of this machine",
+        ),
+    ],
+)
+def test_where_nobody_can_listen_is_said_before_anybody_tries(options: TcpOptions, num_peers: int, says: str) -> None:
+    with pytest.raises(NetworkError, match=says):
+        replace(options, insecure=True).check("pond", num_peers)
+
+
+def test_the_last_ports_and_the_name_of_an_interface_can_be_listened_at() -> None:
+    _, interface = socket.if_nameindex()[0]
+    assert TcpOptions(bind="*:65532", insecure=True).check("pond", 2) is not None
+    assert TcpOptions(bind=f"{interface}:7700", insecure=True).check("pond") is not None
 
 
 @pytest.mark.parametrize("options", [TcpOptions(bind="*:7700"), TcpOptions(seeds="a:1")])

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from p2p.config import PeerConfig
-from p2p.errors import ShoalError
+from p2p.errors import RemovedFromView, ShoalError
 from p2p.session.incarnations import FREE_REMOVALS, HALF_LIFE_S, MOST_WAIT_S, WAIT_S, Incarnations, waits_s
 
 FREE = int(FREE_REMOVALS)
@@ -48,3 +48,17 @@ def test_a_lineage_is_not_begun_with_a_loop_that_has_failed() -> None:
             assert incarnations.loop is loop
         finally:
             loop.close()
+
+
+def test_who_was_removed_and_finds_nobody_any_more_reports_that_it_was_removed() -> None:
+    with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
+        incarnations = Incarnations(PeerConfig(swarm="pond", home=Path(folder) / "home"))
+        incarnations.loop.reactor.start()
+        removed = RemovedFromView("view 3 was agreed without this peer")
+        try:
+            with pytest.raises(RemovedFromView):
+                incarnations.begin_another(removed, is_wanted=True)
+            assert incarnations.loop.inbox.failure is removed
+        finally:
+            incarnations.loop.reactor.post(incarnations.loop.leave)
+            incarnations.loop.reactor.stop()

@@ -143,3 +143,17 @@ def test_what_a_step_changes_is_kept_where_the_script_asks_for_its_batch_or_else
         run_step(session)
         assert kept == [0, 1, 1, 2]
         session.leave()
+
+
+def test_who_is_to_go_on_from_a_checkpoint_gets_no_seat_without_somebody_who_loads_it() -> None:
+    with TemporaryDirectory(prefix="shoal") as folder:
+        resume = Path(folder) / "00000010"
+        session = Session(PeerConfig(swarm="pond", home=Path(folder), leave_timeout_s=0.5, resume=resume))
+        says = f"--resume {resume}: this script asks for its seat without checkpoints, so it would begin anew"
+        with pytest.raises(ShoalError, match=says):
+            session.wait_view()
+        with pytest.raises(ShoalError, match=says):
+            session.take_seat(MODEL)
+        session.take_seat(MODEL, loads=True)
+        assert session.wait_view() is session.history.view
+        session.leave()
