@@ -17,6 +17,7 @@ import pytest
 
 from collectives.goals import COLLECTIVES, GOALS
 from p2p.forking.zygote import Zygote
+from tests.cases import some_of
 from tests.live.launches import SHOAL, ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +157,7 @@ def test_a_schedule_of_ones_own_is_measured_beside_others(scratch: Path, tmp_pat
     assert report["config"]["schedules"] == [OWN]
 
 
+@pytest.mark.long
 def test_gloo_takes_part_as_the_baseline_for_as_long_as_was_said(scratch: Path, tmp_path: Path) -> None:
     options = ("-n", "2", "--algos", "auto", "--baseline", "gloo", "-b", "4K", "-e", "16K", "-f", "4")
     rows = all_reduce(scratch, tmp_path / "out.json", *options, "--duration", "0.5", "--dtype", "int64")["results"]
@@ -195,7 +197,7 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(zygote:
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("where", ["here", "lab", "peer in a lab"])
+@pytest.mark.parametrize("where", some_of(["here", "lab", "peer in a lab"], 0))
 def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
     where: str, zygote: Zygote, scratch: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -346,6 +348,7 @@ def test_tables_are_made_beside_steps_and_are_those_that_are_made_at_once(scratc
     assert stdout.count("us while tables are made") == 2
 
 
+@pytest.mark.long
 def test_two_runs_take_turns_and_are_compared_round_by_round(scratch: Path, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.json", "b.json")]
     options = ("-b", "4K", "-e", "8K", "--iters", "12", "--algos", "ring,direct", "--turns", str(scratch / "turns"))

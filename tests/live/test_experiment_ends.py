@@ -115,6 +115,7 @@ if sys.argv[1].endswith("run-2"):
 """
 
 
+@pytest.mark.long
 def test_runs_that_were_whole_before_the_disk_was_full_are_reported_and_one_line_says_that_it_is(disk: Path) -> None:
     (disk.parent / "script.py").write_text(SCRIPT + textwrap.indent(FILL, " " * 8))
     (disk.parent / "x.toml").write_text(RUN.replace("peers = 2", 'args = ["{run}"]\npeers = 2'))

@@ -88,6 +88,7 @@ def by_themselves(folder: Path, copy: Path, ahead_ns: int) -> None:
 
 
 @pytest.mark.usefixtures("namespaces")
+@pytest.mark.long
 def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     path = tmp_path / "x.toml"

@@ -19,7 +19,7 @@ from p2p.forking.zygote import Zygote
 pytestmark = pytest.mark.torch
 
 FILES = sorted((ROOT / "examples" / "experiments").glob("*.toml"))
-SHORT = "drain", "kill-rank-0"
+SHORT = ("kill-rank-0",)
 """Those of `make test`; the others do more of the same, or need a lab, and are long."""
 IN_A_LAB = "flapping-link", "partition", "slow-link"
 

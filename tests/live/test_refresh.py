@@ -129,6 +129,7 @@ def test_who_has_joined_before_a_refresh_takes_part_in_it(swarm: Swarm) -> None:
     assert len({peer.stdout[-1] for peer in peers}) == 1
 
 
+@pytest.mark.long
 def test_who_asked_before_a_refresh_and_is_given_the_state_after_it_is_refused_with_what_it_lacks(swarm: Swarm) -> None:
     peers = [swarm.start(TRAIN, *more, min_peers=2) for more in (["held"], [])]
     peers[0].expect("held")

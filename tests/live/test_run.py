@@ -86,10 +86,8 @@ def test_a_completed_run_ends_with_0_and_a_table(shoal: Shoal, script: Script) -
             ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV", 1),
             ("os.kill(os.getpid(), signal.SIGTERM)", "left, asked to by SIGTERM", 0),
         ],
-        0,
         1,
         4,
-        6,
     ),
     ids=["raise", "exit3", "exit4", "_exit", "KILL", "SEGV", "TERM"],
 )
@@ -366,6 +364,7 @@ def test_each_peer_has_a_log_of_its_own(shoal: Shoal, script: Script, tmp_path: 
     assert logs == {"peer-0.log": ["err", "out 0"], "peer-1.log": ["err", "out 1"]}
 
 
+@pytest.mark.long
 def test_quiet_is_silent_and_verbose_shows_the_log(shoal: Shoal, script: Script) -> None:
     path = script(training())
     assert outcome(shoal("-q", "-n", "2", path)) == (0, [], [])
@@ -373,6 +372,7 @@ def test_quiet_is_silent_and_verbose_shows_the_log(shoal: Shoal, script: Script)
     assert any(re.match(r"\[0\] shoal: view 1: [0-9a-f]{16}", line) for line in stderr), stderr
 
 
+@pytest.mark.long
 def test_a_key_is_taken_from_a_descriptor_and_is_in_no_environment(shoal: Shoal, script: Script, key: Path) -> None:
     happening = "assert not any('shoal-key-1' in value for value in os.environ.values())"
     reader, writer = os.pipe()

@@ -9,8 +9,8 @@ from tests.cases import some_of
 from .all_dead import attempt
 from .pool import pool
 
-SEEDS = range(30)
-MORE = range(30, 400)
+SEEDS = range(12)
+MORE = range(12, 400)
 
 
 @pytest.mark.timeout(300)

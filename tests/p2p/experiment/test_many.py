@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def many_deaths() -> Run:
     return replace(whole, account=replace(whole.account, processes=tuple(processes)))
 
 
+@pytest.mark.long
 def test_two_hundred_deaths_are_well_under_300_kb() -> None:
     text = page(About("long", "", {}), [evaluate(many_deaths())])
     found = checked(text)
