@@ -103,6 +103,8 @@ class RoundReplica:
         self._edge = Edge(module, lambda: session.done, partial(is_far, session)) if dense is None else dense.edge
         self._state = ModuleState(module, self._edge, parts)
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        every = module.named_parameters(remove_duplicate=False)  # tied ones by each of their names
+        self._names_of_trained = {name for name, each in every if each.requires_grad}
         is_exact = all(each.dtype == torch.float32 for each in self._trained.values())
         self._outer_state = _OuterState(outer, has_anchor=not is_exact)
         self._keeper = [] if keeper is None else [keeper]
@@ -150,7 +152,7 @@ class RoundReplica:
 
     def put_buffers(self, values: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
         """Set buffers to `values`, or to what they were as the round began; returns copies of what they have been."""
-        named = {name: each for name, each in tensors_of(self._module).items() if name not in self._trained}
+        named = {name: each for name, each in tensors_of(self._module).items() if name not in self._names_of_trained}
         before = {name: each.detach().clone() for name, each in named.items()} if values is None else {}
         with torch.no_grad():
             for name, value in (self._tensors if values is None else values).items():

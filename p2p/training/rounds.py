@@ -26,6 +26,7 @@ from .iterations import Iterations
 from .other_optimizers import OtherOptimizers
 from .outer import Outer
 from .rates import Rates
+from .same_samples import SameDeltas
 
 logger = logging.getLogger("p2p")
 
@@ -89,6 +90,7 @@ class Rounds:
         self._iterations = Iterations(optimizers)
         self._rates = Rates(parts, "and train otherwise")
         self._is_within_update = False
+        self._same_deltas = SameDeltas()
         self._others = OtherOptimizers(
             optimizers,
             lambda each: each in watch.summed,
@@ -343,12 +345,15 @@ class Rounds:
         return digest.digest()
 
     def _apply(self, operations: Sequence[Operation]) -> None:
+        is_of_loader = self._share.is_of_loader
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
         for each in self._beside:
             each.hand_out(receipt)
         gathered = [each.result.reshape(-1, each.input.size) for each in operations]
+        if not is_of_loader:
+            self._same_deltas.look(gathered, receipt)
         weights = [each.weight for each in receipt.contributions]
         me = self._session.loop.peer_id
         rank = next((rank for rank, each in enumerate(receipt.contributions) if each.peer_id == me), None)

@@ -43,11 +43,13 @@ class Unaveraged(Beside):
     """Of one model, and of those in `extra`. One gather of 8 bytes for a sixteenth of these tensors in each step."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], make_mirror: Callable[[], Mirror]) -> None:
-        """Of `module` as it is now. `parts`: in which models are looked for, by name."""
+        """Of `module` as it is now. `parts`: in which models are looked for, by name; some may refer to `module`."""
         owners = {f"parameter {name}": place for name, place in _places(module, is_frozen=True)}
+        own = {*module.modules()}
         for part, model in parts.items():
             if isinstance(model, nn.Module):
-                owners |= {f"{name} of {part}": place for name, place in _places(model, is_frozen=False)}
+                places = ((name, place) for name, place in _places(model, is_frozen=False) if place[0] not in own)
+                owners |= {f"{name} of {part}": place for name, place in places}
         self._owners, self._mirror, self._step = owners, make_mirror(), -1
         self._shown: list[str] = []
         self._has_warned = False

@@ -92,6 +92,50 @@ def one_step_on_the_same_samples_is_nothing_to_speak_of(peer: Peer) -> None:
 
 
 @case
+def a_bias_whose_gradient_follows_from_no_sample_says_nothing(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    with Said() as lines:
+        for x in torch.randn(3, 2, 6, 4):
+            optimizer.zero_grad()
+            (parallel(x[peer.rank]) - 100).abs().mean().backward()
+            optimizer.step()
+    assert lines == []
+
+
+@case
+def the_same_samples_in_rounds_are_named_once(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel: Any = p2p.DiLoCo(peer, model, optimizer, inner_steps=2)
+    with Said() as lines:
+        for x in torch.randn(8, 6, 4):
+            optimizer.zero_grad()
+            parallel(x).square().mean().backward()
+            optimizer.step()
+    (line,) = lines
+    assert line.startswith("all 2 members have sent the same changes in the first 2 rounds"), line
+
+
+class Criterion(nn.Module):
+    """A loss that refers to the model."""
+
+    def __init__(self, student: nn.Module) -> None:
+        super().__init__()
+        self.student = student
+        self.register_buffer("scale", torch.ones(3))
+
+
+@case
+def the_model_itself_in_a_part_of_extra_is_the_models(peer: Peer) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parallel = wrap(peer, model, optimizer, extra=[Criterion(model)])
+    with Said() as lines:
+        train(peer, parallel, optimizer, 40)
+    assert lines == []
+
+
+@case
 def layers_that_came_behind_the_wrap_are_trained_by_no_peer_alone(peer: Peer) -> None:
     model, optimizer = linear()
     wrap(peer, model, optimizer)

@@ -34,7 +34,8 @@ if sys.argv[1] == "mutant":
         self._tensors = tensors_of(self._module)
     RoundReplica.freeze = lend
 dtype = getattr(torch, sys.argv[2])
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).to(dtype)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4)).to(dtype)
+model[2].weight = model[0].weight  # tied
 average = torch.optim.swa_utils.AveragedModel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 with p2p.join() as peer:
