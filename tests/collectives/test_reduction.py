@@ -283,6 +283,7 @@ def test_the_mean_of_whole_numbers_is_refused(dtype: DType) -> None:
     check_reduction("max", dtype)
 
 
+@pytest.mark.long
 def test_torch_is_imported_for_half_types_only() -> None:
     script = """
 import random, sys

@@ -116,6 +116,7 @@ def test_a_refresh_is_a_step_of_all_and_the_run_goes_on_with_a_kill_and_a_join(s
     assert len(model) == 4 and np.allclose(found, bits(model), rtol=0, atol=1e-5), np.abs(found - bits(model)).max()
 
 
+@pytest.mark.long
 def test_who_has_joined_before_a_refresh_takes_part_in_it(swarm: Swarm) -> None:
     peers = [swarm.start(TRAIN, "late", "waits", min_peers=2) for _ in range(2)]
     for peer in peers:  # neither is in an exchange, in which it gives no state

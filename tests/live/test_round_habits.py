@@ -351,6 +351,7 @@ with p2p.join() as peer:
 """
 
 
+@pytest.mark.long
 def test_all_validate_between_the_same_rounds_by_time_at_the_top_of_the_loop(swarm: Swarm) -> None:
     peers = [swarm.start(VALIDATED, pause, min_peers=3) for pause in ("0", "0.003", "0.03")]
     check_ends(*peers)

@@ -325,6 +325,7 @@ def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="it has no other instruction set")
+@pytest.mark.long
 def test_processors_that_round_otherwise_have_the_same_anchors(swarm: Swarm) -> None:
     others = ((), ("cpu=default",))
     peers = [swarm.start(SCRIPT, "float32", "2", "quick=1", "dense=8", *cpu, min_peers=2) for cpu in others]

@@ -115,6 +115,7 @@ def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal,
     assert "1 completed (started again 1x)" in " ".join(rows(stderr))
 
 
+@pytest.mark.long
 def test_a_peer_that_dies_at_the_same_step_again_and_again_is_given_up(shoal: Shoal, script: Script) -> None:
     code, _, stderr = outcome(
         shoal("-n", "1", "--restarts", "9", script(training("if peer.last_step == 7: raise ValueError")))
@@ -144,6 +145,7 @@ def test_who_waits_for_others_says_for_how_many_with_a_launcher_and_without(shoa
         assert outcome(shoal("-n", "1", "--swarm", swarm, path))[0] == outcome(first)[0] == 0
 
 
+@pytest.mark.long
 def test_a_later_launch_has_other_names_and_the_first_one_says_who_has_joined(shoal: Shoal, script: Script) -> None:
     path = script(training().replace("train(40)", "train(10**9)"))
     run = shoal("-n", "2", path)
@@ -262,6 +264,7 @@ def test_who_waits_for_a_stopped_peer_says_so_and_how_to_wake_it(shoal: Shoal, s
     assert code == 0, stderr
 
 
+@pytest.mark.long
 def test_a_peer_that_is_stopped_for_longer_than_the_fence_is_killed_and_the_other_goes_on(
     shoal: Shoal, script: Script
 ) -> None:

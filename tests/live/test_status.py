@@ -183,6 +183,7 @@ def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
     stop([other])
 
 
+@pytest.mark.long
 def test_a_swarm_of_other_hosts_is_seen_with_its_key_and_not_without(
     new_host: NewHost, key: Path, tmp_path: Path
 ) -> None:

@@ -127,6 +127,7 @@ def test_who_has_another_learning_rate_in_a_swarm_of_one_name_is_refused_alone(s
     assert code == 0 and not any("is out" in line or "has joined" in line for line in stderr), stderr
 
 
+@pytest.mark.long
 def test_a_launcher_starts_nothing_that_would_be_refused(shoal: Shoal, script: Script) -> None:
     path = script(STAY.replace("while True", "while peer.world_size == 2"))
     one = shoal("-n", "2", "--swarm", "x", path, "--lr", "0.1")
@@ -154,6 +155,7 @@ def test_who_says_that_it_may_differ_is_let_in(shoal: Shoal, script: Script) -> 
     assert [outcome(each)[0] for each in (one, other)] == [0, 0]
 
 
+@pytest.mark.long
 def test_another_script_is_refused_in_a_swarm_of_one_name_whatever_it_is_called(
     shoal: Shoal, script: Script, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_the_page_is_whole_needs_nothing_else_and_links_table_and_picture() -> N
     assert "&lt;b&gt;" in page(About("<b>", "", {}), [evaluate(killed())])
 
 
+@pytest.mark.long
 def test_ten_thousand_steps_are_less_than_300_kb() -> None:
     number = 10_000
     receipts = [receipt(step, [A, B], [(32 * step, 16), (32 * step + 16, 16)]) for step in range(1, number + 1)]

@@ -128,6 +128,7 @@ def test_an_address_that_cannot_be_or_lets_strangers_in_is_refused(address: str,
         check_address(address, token)
 
 
+@pytest.mark.long
 def test_of_many_that_hold_on_the_last_are_not_served_and_a_place_is_free_again(port: int) -> None:
     waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST_CONNECTIONS)]
     with pytest.raises(ConnectionError):
