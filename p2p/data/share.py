@@ -129,6 +129,14 @@ class Share:
         return self._current is not None
 
     @property
+    def training_step(self) -> int:
+        """The number of the open step among those of training.
+
+        What takes turns does so by this one: a script that calls an operation of its own behind each has all others.
+        """
+        return self.num_trained + 1
+
+    @property
     def is_dense(self) -> bool:
         """The open step averages gradients, as `DataParallel` does, before rounds begin: a function of its number."""
         return self.num_trained < self.dense_steps

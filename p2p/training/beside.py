@@ -11,7 +11,7 @@ from ..step.receipts import Receipt
 
 
 class Beside(Protocol):
-    """One kind of it."""
+    """One kind of it. Steps are numbered as those of training."""
 
     def begin(self, step: int) -> None:
         """The passes of `step` are over, and its last gradients on their way: begin to read what it is made of."""

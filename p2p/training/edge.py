@@ -47,7 +47,7 @@ class Edge:
 
     def refresh(self, module: nn.Module) -> None:
         """Nothing is kept of the module as it is now."""
-        self._step = -2
+        self._step, self._num_kept = -2, 0
         named = [(f"{path}." if path else "", each) for path, each in module.named_modules(remove_duplicate=False)]
         self._owners = [(prefix, each) for prefix, each in named if each._buffers]
         self._with_extra = [
@@ -65,9 +65,10 @@ class Edge:
     def keep(self) -> None:
         """The forward passes of the step after the last committed one begin. Copies what has changed since before."""
         before, done = self._buffers, self._done()
+        self._num_kept += 1
         self._buffers = {
             name: before[name] if name in before and self._are_same(before[name], buffer) else buffer.detach().clone()
-            for turn, (name, buffer) in enumerate(self._live(), start=done)
+            for turn, (name, buffer) in enumerate(self._live(), start=self._num_kept)
             if not self._is_constant(name, buffer, is_read=turn % NUM_TURNS == 0)
         }
         if self._step >= -1:

@@ -285,10 +285,9 @@ class Gradients:
 
     def rest(self) -> None:
         """The parameters stay as they are until `stir`: begin to read those whose digest the open step shows."""
-        step = self._session.done + 1
         num_turns = min(self.num_turns, len(self.parameters))  # so that each step shows something
-        self._mirror.begin(self.parameters[step % num_turns :: num_turns])
-        self._resting = step
+        self._mirror.begin(self.parameters[self._session.share.training_step % num_turns :: num_turns])
+        self._resting = self._session.done + 1
 
     def stir(self) -> None:
         """The parameters are about to change; nobody reads them any more."""

@@ -259,7 +259,7 @@ class Passes:
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""
         for each in self._beside:
-            operations = each.renew(operations, step, view)
+            operations = each.renew(operations, self._share.training_step, view)
         return [*operations]
 
     def _put(self, parameter: torch.nn.Parameter) -> None:
@@ -314,10 +314,10 @@ class Passes:
     def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
         for each in self._beside:
-            each.begin(self._session.done + 1)
+            each.begin(self._share.training_step)
         self._gradients.submit_all()
         for each in self._beside:  # the last of a step, on every peer
-            for operation in each.operations(self._session.done + 1):
+            for operation in each.operations(self._share.training_step):
                 self._session.submit(operation, is_urgent=False)
         try:
             if self._commit is None:

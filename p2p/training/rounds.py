@@ -285,7 +285,7 @@ class Rounds:
         self._session.open_step(EXCHANGE, ends_round=True)
         self._session.submit(self._share.operation(), is_urgent=False)
         for each in self._beside:
-            for operation in each.operations(step):
+            for operation in each.operations(self._share.training_step):
                 self._session.submit(operation, is_urgent=False)
         for operation in operations:
             self._session.submit(operation, is_urgent=False)
@@ -336,7 +336,7 @@ class Rounds:
 
     def _digest(self) -> bytes:
         """Of the anchor and the momentum that the round began with."""
-        outer, turn = self._outer, (self._session.done + 1) % self._num_turns
+        outer, turn = self._outer, self._share.training_step % self._num_turns
         digest = xxhash.xxh3_128()
         for vector in (outer.anchor, outer.momentum):
             if vector is not None:

@@ -159,3 +159,23 @@ def statistics_that_came_behind_the_wrap_are_refused_until_refresh(peer: Peer) -
     least = layers[3].running_mean.clone()
     peer.all_reduce(least, op="min")
     assert torch.equal(least, layers[3].running_mean), "they are averaged"
+
+
+@case
+def every_parameter_has_its_turn_where_each_step_has_another_operation_beside_it(peer: Peer) -> None:
+    for turn in range(2):
+        model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(16)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with p2p.join(swarm=f"turns-{turn}") as another:
+            parallel = wrap(another, model, optimizer, state_digest="part")
+            damaged = list(model.parameters())[turn]
+
+            def steps(peer: Peer = another, parallel: Any = parallel, damaged: Tensor = damaged) -> None:
+                for step in range(20):
+                    parallel(torch.randn(2, 1)).square().mean().backward()
+                    peer.all_reduce(torch.ones(1))
+                    parallel.zero_grad()
+                    if step == 1 and peer.rank == 1:
+                        damaged.data += 1
+
+            raises(p2p.ReplicasDiverged, "", steps)
