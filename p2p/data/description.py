@@ -18,7 +18,7 @@ NUM_ROWS: Final = 16
 """So many samples of an array are looked at, from the first to the last."""
 
 
-def check_length(dataset: Any, num_samples: int) -> None:
+def check_num_samples(dataset: Any, num_samples: int) -> None:
     """Raise ShoalError if it has not so many samples any more: which is in which batch follows from their number."""
     if len(dataset) != num_samples:
         raise ShoalError(

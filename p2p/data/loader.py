@@ -11,7 +11,7 @@ from collectives import Array
 
 from ..errors import ShoalError
 from .cutter import Cutter, check_is_enough, check_rounds
-from .description import BATCHES, check, check_length, check_settings, describe, in_words
+from .description import BATCHES, check, check_num_samples, check_settings, describe, in_words
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
@@ -175,7 +175,7 @@ class Loader:
         """
         self._turn = turn = object()
         share, track = self._share, self._track
-        check_length(self.dataset, self._sampler.num_samples)
+        check_num_samples(self.dataset, self._sampler.num_samples)
         if share.rounds is not None and self._inner_steps is None and track.round_s is None:
             raise ValueError(
                 "this model is trained in rounds: say how many batches one has, `inner_steps=`, or how many seconds it "
@@ -247,7 +247,7 @@ class Loader:
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
                 "after a round (`model.has_committed`), or in `with model.anchor():`"
             )
-        check_length(self.dataset, self._sampler.num_samples)
+        check_num_samples(self.dataset, self._sampler.num_samples)
         self._prefetch.renew()
         left = union([(0, self._sampler.num_samples)])
         while left:

@@ -34,6 +34,7 @@ from ..device import HOST
 from ..peer import Peer
 from .agreement import Agreement
 from .belonging import claim
+from .beside import Beside
 from .buffers import BufferMode, Buffers
 from .by_hand import Given, given_as
 from .copies import Copies
@@ -87,7 +88,8 @@ class DataParallel(Wrapper):
         JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
         ShoalError: backward was called again for one batch, or one `optimizer.step`; this peer has left; or the model
-            has other parameters than when it was wrapped, which is found in the next step: call `refresh` before it.
+            has other parameters, or names in its `state_dict`, than when it was wrapped, which is found in the next
+            step: call `refresh` before it.
 
     Attributes:
         has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
@@ -197,19 +199,11 @@ class DataParallel(Wrapper):
             scaling=scaling,
             has_left=lambda: self._session.has_left,
         )
-        make_mirror = partial(Mirror, self._session, self._gradients.device)
         samples = SameSamples(self._session.share)
         self._passes = Passes(
             self._session,
             self._gradients,
-            lambda: (
-                resync,
-                Buffers(module, buffers, algorithm, make_mirror),
-                Unaveraged(module, parts, make_mirror),
-                Agreement(parts),
-                Copies(module, parts, lambda: self._session.loop.now()),
-                samples,
-            ),
+            lambda: (resync, *self._watched(buffers, algorithm), samples),
             updates,
             replica.digest,
             replica.edge,
@@ -227,6 +221,16 @@ class DataParallel(Wrapper):
         except BaseException:
             self._passes.end()
             raise
+
+    def _watched(self, buffers: BufferMode, algorithm: str | None) -> Sequence[Beside]:
+        """What each step sends of the module as it is now, and of `extra`, beside gradients."""
+        make_mirror = partial(Mirror, self._session, self._gradients.device)
+        return (
+            Buffers(self.module, buffers, algorithm, make_mirror),
+            Unaveraged(self.module, self._parts, make_mirror),
+            Agreement(self._parts),
+            Copies(self.module, self._parts, lambda: self._session.loop.now()),
+        )
 
     @property
     def has_committed(self) -> bool:

@@ -7,7 +7,7 @@ nothing, and its samples come back.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -20,7 +20,8 @@ from ..device import HOST
 from ..net.parcels import Replica
 from ..peer import Peer
 from .belonging import check_optimizers, claim
-from .buffers import Buffers
+from .beside import Beside
+from .buffers import BufferMode, Buffers
 from .by_hand import Given, LocalPasses, given_as, match
 from .changes import OF_ROUNDS, Watch
 from .copies import Copies
@@ -150,8 +151,7 @@ class DiLoCo(Wrapper):
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         strategy += _describe_lengths(inner_steps, round_s, dense_steps)
-        make_mirror = partial(Mirror, session, device)
-        beside = Buffers(module, buffers, None, make_mirror), Unaveraged(module, {}, make_mirror)
+        beside = _watched(module, buffers, partial(Mirror, session, device))
         self._trained = frozenset(trained.values())
         self._local = LocalPasses(trained.values())
         watch = Watch(module, trained.values(), OF_ROUNDS)
@@ -337,6 +337,11 @@ class DiLoCo(Wrapper):
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _watched(module: torch.nn.Module, buffers: BufferMode, make_mirror: Callable[[], Mirror]) -> Sequence[Beside]:
+    """What each round, and each dense step, sends of the module beside what has changed."""
+    return Buffers(module, buffers, None, make_mirror), Unaveraged(module, {}, make_mirror)
 
 
 def _check(module: Any, dense_steps: int, state_digest: str, buffers: str) -> None:
