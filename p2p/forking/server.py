@@ -12,7 +12,6 @@ when it is loaded (OMP_NUM_THREADS, MALLOC_*) are those of this process, memory 
 own BLAS has one thread, and at its end the libraries that were loaded here are not taken apart.
 """
 
-import ctypes
 import gc
 import importlib
 import json
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..launch.children import die_with_parent, kill_session
+from .ending import leave_at_end, run_to_the_end
 from .program import ImportFailed, run
 
 MAX_BYTES: Final = 1 << 18
@@ -69,6 +69,7 @@ def import_all(modules: Sequence[str]) -> None:
             importlib.import_module(module)
         except Exception as error:  # whatever a module does as it is imported
             raise ImportFailed(module, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+    leave_at_end()
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, every page that has an object
 
@@ -155,12 +156,10 @@ class Server:
 
 def become(request: Request) -> None:
     """Run the program as one of its own."""
-    libc = ctypes.CDLL(None)
-    libc.on_exit(libc._exit, None)  # or torch would unregister each of its operators: a quarter of a second
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environ)
-    run(request.words, request.resident_bytes)
+    run_to_the_end(lambda: run(request.words, request.resident_bytes))
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def runs_of_script(home: Path, script: str) -> Counter[str]:
     """How many living peers of this user run the script of this name, by swarm."""
     found = Counter[str]()
     for folder in sorted(home.iterdir()):
-        if folder.is_dir() and SWARM_NAME.fullmatch(folder.name):
+        if SWARM_NAME.fullmatch(folder.name) and any(folder.glob("*.json")):  # of most swarms only the lock is left
             try:
                 living, _ = Registry(home, folder.name).read(apart_from="")
             except RegistryError:

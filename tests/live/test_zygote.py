@@ -123,6 +123,50 @@ def test_a_script_that_raises_says_so_and_ends_with_1(zygote: Zygote, tmp_path: 
     assert output.stderr.read_text().splitlines()[-1] == "ValueError: what now"
 
 
+ENDS = {
+    "a number": "import sys\nsys.exit(300)",
+    "a text": "import sys\nsys.exit('what now')",
+    "nothing": "raise SystemExit",
+    "an error": "import sys\nprint('before')\nraise ValueError('what now')",
+    "an interruption": "raise KeyboardInterrupt",
+    "a hook for errors": "import sys\nsys.excepthook = lambda *error: print('hook', error[1])\n1 / 0",
+    "a file that nobody closes": "import log\nprint('to a file', file=log.FILE)",
+    "finalizers": "import weakref, log\nlog.cycle()\nweakref.finalize(log, print, 'finalized')",
+    "a thread that goes on": """
+import atexit, threading
+gate = threading.Event()
+atexit.register(print, 'at exit')
+threading.Thread(target=lambda: (threading.main_thread().join(), print('the last thread'))).start()
+threading.Thread(target=gate.wait, daemon=True).start()
+""",
+    "an output that is closed": "import os, sys\nprint('lost')\nos.close(1)",
+}
+LOG = """
+from pathlib import Path
+FILE = Path(__file__).with_name("written").open("a")
+
+class Cycle:
+    def __del__(self):
+        print("collected")
+
+def cycle():
+    each = Cycle()
+    each.own = each
+"""
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_fork_ends_as_a_process_does(zygote: Zygote, tmp_path: Path, how: str) -> None:
+    (tmp_path / "log.py").write_text(LOG)
+    output = Output(tmp_path, ENDS[how])
+    code = output.start(zygote).wait(HANG_S)
+    alone = subprocess.run([sys.executable, output.script], capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (code, output.stdout.read_text()) == (alone.returncode, alone.stdout)
+    last, last_alone = (text.splitlines()[-1:] for text in (output.stderr.read_text(), alone.stderr))
+    assert how == "an output that is closed" or last == last_alone
+    assert how != "a file that nobody closes" or (tmp_path / "written").read_text() == "to a file\n" * 2
+
+
 def test_a_fork_can_be_interrupted_although_a_shell_has_started_the_zygote_in_the_background(tmp_path: Path) -> None:
     """Such a shell has it ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
