@@ -197,7 +197,10 @@ class Loader:
                 self._follow()
                 if epoch != self._entered:
                     return  # what the script does between two epochs belongs to the state
+                num_loads = share.num_loads
                 before, done = done, self._script.begin()
+                if share.num_loads != num_loads:
+                    continue  # of a member's state that was loaded
                 if not (track.is_spent or share.is_void):
                     share.check_model()
                     raise ShoalError(NOT_COUNTED if done == before else OTHER_BATCH)
@@ -355,16 +358,18 @@ class Loader:
         if self._has_advised or (not is_over and track.state.position <= began and epoch == self._entered + 1):
             return
         self._has_advised = True
+        if is_over and self._entered < 0 and self._share.has_later(track):
+            return  # the swarm has gone through it before this peer came here
         if is_over:
             logger.warning("all %d epochs of this loader are over, so this loop is empty: say epochs= for more", epoch)
-        elif self._entered < 0:
+        elif self._entered >= 0:
+            self._say_left(epoch)
+        elif self._sampler.epochs > 1:
             logger.warning(
                 "this loop begins in epoch %d, where the swarm is, and ends when the swarm is through; "
                 "to have the numbers right, write: for epoch in loader.epochs(): for batch in loader",
                 epoch,
             )
-        else:
-            self._say_left(epoch)
 
     def _say_left(self, epoch: int) -> None:
         if not self._has_said_left:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from ..errors import RemoteProtocolError, ShoalError
+from ..errors import ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
@@ -18,7 +18,7 @@ from .own_data import UNUSED
 from .ranges import union
 from .round_end import AMID_TIMED, RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
-from .track import CUT, Track, Tracks, unpack_track
+from .track import CUT, Track, Tracks, unpack_samples
 
 PEER_ID: Final = attrgetter("peer_id")
 
@@ -85,6 +85,10 @@ class Share:
             JoinRefused: at the swarm's members this loader is another one.
         """
         return self._tracks.make(sampler, description, is_cut=is_cut)
+
+    def has_later(self, track: Track) -> bool:
+        """Whether scripts have made other loaders behind this one, by what is known here."""
+        return self._tracks.number(track) < self._tracks.num_known - 1
 
     def plan(self, track: Track) -> Plan:
         """The next step's, if it is one of this loader."""
@@ -349,6 +353,13 @@ class Share:
         """Plain values."""
         return [list(self.contributors), self.num_trained, self.num_samples, self.num_unused, self._tracks.pack()]
 
+    def is_past(self, packed: Any) -> bool:
+        """Whether the loader that the open step begins a batch of is used up in what `pack` made; raises as `load`."""
+        if self._current is None or self.is_amid_batch:
+            return False
+        *_, states = unpack_samples(packed)
+        return self._tracks.is_over(self._current, states)
+
     def load(self, packed: Any) -> None:
         """Take over what `pack` made.
 
@@ -356,13 +367,7 @@ class Share:
             JoinRefused: a loader of this peer's script is another one at the members.
             RemoteProtocolError: it is not of that form.
         """
-        try:
-            contributors, *numbers, rows = packed
-            states = [unpack_track(row) for row in rows]
-            self.contributors = tuple(map(str, contributors))
-            self.num_trained, self.num_samples, self.num_unused = map(int, numbers)
-        except (TypeError, ValueError) as error:
-            raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
+        self.contributors, self.num_trained, self.num_samples, self.num_unused, states = unpack_samples(packed)
         self._tracks.load(states, is_resumed=self.is_resuming)
         self.num_loads += 1
         self._num_updates = 0

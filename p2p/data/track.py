@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from ..errors import JoinRefused, ShoalError
+from ..errors import JoinRefused, RemoteProtocolError, ShoalError
 from .ranges import union
 from .sampler import Plan, Sampler, SamplerState
 
@@ -66,6 +66,20 @@ def unpack_track(row: Any) -> tuple[str, SamplerState]:
     return str(description), state
 
 
+def unpack_samples(packed: Any) -> tuple[tuple[str, ...], int, int, int, list[tuple[str, SamplerState]]]:
+    """What `Share.pack` made: who has contributed last, three counts, and how far each loader is.
+
+    Raises:
+        RemoteProtocolError: it is not of that form.
+    """
+    try:
+        contributors, num_trained, num_samples, num_unused, rows = packed
+        states = [unpack_track(row) for row in rows]
+        return tuple(map(str, contributors)), int(num_trained), int(num_samples), int(num_unused), states
+    except (TypeError, ValueError) as error:
+        raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
+
+
 def compare(index: int, here: str, there: str, *, is_resumed: bool = False) -> None:
     """Loader number `index` has one description here, and one in the state of the members or in the checkpoint.
 
@@ -115,9 +129,21 @@ class Tracks:
         self._num_made += 1
         return track
 
+    @property
+    def num_known(self) -> int:
+        """That scripts have made, here or at the members whose state was loaded."""
+        return len(self._all)
+
     def number(self, track: Track) -> int:
         """Of this one."""
         return self._all.index(track)
+
+    def is_over(self, track: Track, states: Sequence[tuple[str, SamplerState]]) -> bool:
+        """Whether this loader is used up where all of them are as in `states`."""
+        number, sampler = self.number(track), track.sampler
+        if sampler is None or number >= len(states):
+            return False
+        return sampler.epoch(sampler.settle(states[number][1])) >= sampler.epochs
 
     def pack(self) -> list[Any]:
         """Plain values."""

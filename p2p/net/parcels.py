@@ -18,6 +18,7 @@ from gossip.progress import Finish
 from gossip.view import NO_NUMERICS
 
 from ..errors import RemoteProtocolError, ShoalError
+from .trees import unpack_tree
 from .wire import Codec
 
 Aside = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
@@ -312,6 +313,7 @@ class Replica:
         lends: whether what `lender` makes, or `pack`, lends memory, which costs nothing; else it fetches from a device.
         sizes: of its tensors in bytes, when it was offered.
         is_at: whether the script is where those of members were in each of the steps that are shown.
+        samples: what a member's state says of the samples that are used up, as `Share.pack` made it.
         digest: of its parameters, as for the step after the last committed one; None: they are not on the host.
         check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it; with
             whether both are of one numerics class.
@@ -336,6 +338,7 @@ class Replica:
     lends: bool = True
     sizes: Sequence[int] = ()
     is_at: Callable[[Sequence[bytes]], bool] = lambda shown: True
+    samples: Callable[[PackedState], Any] = lambda state: unpack_tree(state.tree)
 
     @property
     def trains_model(self) -> bool:

@@ -155,6 +155,9 @@ class Session:
     def _open_step(self, what: str) -> None:
         """As `open_step`, of who is in a call already, and can go on."""
         self._attempt.begin(what)
+        offer, self._offer = self._offer, None
+        if offer is not None:
+            self.membership.loop.inbox.notices.put(offer)  # the script has asked for no batch
         self.callers.open_step()
         self.note(BEGUN, self.history.done + 1)
         if self.share.is_amid_batch:  # the state before this step is given to nobody: who lacks it was fed too little
@@ -173,7 +176,7 @@ class Session:
             self._attempt.add(operation)
             self.membership.post(self._submission(operation), is_urgent=is_urgent)
 
-    def commit(self, state_digest: StateDigest | None = None) -> None:
+    def commit(self, state_digest: StateDigest | None = None, *, is_round: bool = False) -> bool:
         """Nothing more belongs to the open step: wait until all have finished it.
 
         The results are then the caller's, who calls `announce` once they are handed out.
@@ -181,12 +184,24 @@ class Session:
         Args:
             state_digest: of the parameters for step done + 1; asked again if a member's state was loaded meanwhile.
                 None: it is no step of the model that this peer trains, so it cannot be taken over from others.
+            is_round: no state can be loaded in it.
+
+        Returns:
+            Whether it is committed. If not, a member's state has come that cannot be loaded in this step, which is
+            taken back: `load_offer` comes next.
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
             self._note_submitted()
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
-            self._await((Commit,), state_digest)
+            awaited = (Commit,) if state_digest is None else (Commit, StateOffer)
+            arrival = self._await(awaited, state_digest, is_round=is_round)
+            if isinstance(arrival, StateOffer):
+                before = self._attempt.number - 1  # what was submitted last
+                self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, before))
+                self._await((Withdrawn,))
+                self._offer = arrival
+        return isinstance(arrival, Commit)
 
     def advance(self, num_inner_steps: int) -> None:
         """So many local steps of the round that is under way are made: told to whoever waits for its end."""
@@ -194,30 +209,8 @@ class Session:
             partial(self.membership.loop.core.advanced, self.history.done + 1, num_inner_steps), is_urgent=False
         )
 
-    def exchange(self, state_digest: StateDigest) -> bool:
-        """As `commit`, of a round of local steps, in whose middle no state can be loaded.
-
-        Args:
-            state_digest: as of `commit`.
-
-        Returns:
-            Whether it is committed. If not, a member's state has come, and the step is taken back: `load_offer` comes
-            next.
-        """
-        with self.callers.call(BACKWARD_CALL):
-            self.membership.check_usable()
-            self._note_submitted()
-            self.membership.post(self._closing(state_digest()))
-            arrival = self._await((Commit, StateOffer), state_digest)
-            if isinstance(arrival, StateOffer):
-                before = self._attempt.number - 1  # what was submitted last
-                self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, before))
-                self._await((Withdrawn,))
-                self._offer = arrival
-        return self._offer is None
-
     def load_offer(self) -> bool:
-        """Load the state that `exchange` has left, if it has; a round is about to begin."""
+        """Load the state that `commit` has left, if it has; a round, or a batch, is about to begin. Whether it has."""
         offer, self._offer = self._offer, None
         if offer is not None:
             with self.callers.call("a batch of a loader"):
@@ -303,6 +296,7 @@ class Session:
             self.membership.check_usable()
             if self.round_edge is not None:
                 self.round_edge()
+            self.load_offer()
             if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
                 self.withdraw()
                 self.share.void()
@@ -321,6 +315,8 @@ class Session:
         awaited: tuple[type[Awaited], ...],
         state_digest: StateDigest | None = None,
         commands: Sequence[Callable[[], None]] | None = None,
+        *,
+        is_round: bool = False,
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1.
 
@@ -355,7 +351,7 @@ class Session:
                     self.membership.return_after(arrival)
                     self._submit_again(submitted, state_digest)
                     continue
-                if isinstance(arrival, AllMembersDead) and state_digest is not None and StateOffer not in awaited:
+                if isinstance(arrival, AllMembersDead) and state_digest is not None and not is_round:
                     self.membership.found_anew(arrival, submitted)
                     self._submit_again(submitted, state_digest)
                     step = self.history.done + 1
@@ -364,9 +360,11 @@ class Session:
                 if isinstance(arrival, Complete) and Commit in awaited and arrival.attempt == self._attempt.number - 1:
                     assert arrival.operation.completed is not None
                     arrival.operation.completed(arrival.view.hash)
-                if isinstance(arrival, StateOffer) and state_digest is not None and StateOffer not in awaited:
+                if isinstance(arrival, StateOffer) and state_digest is not None and not is_round:
+                    if self.share.is_of_loader and self.share.is_past(self.membership.replica.samples(arrival.state)):
+                        continue  # its batch is over, and with that this attempt
                     self.membership.load(arrival, state_digest, submitted)
-                    step = self.history.done + 1
+                    arrival, step = None, self.history.done + 1
             self.membership.replica.copies.hold()
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error

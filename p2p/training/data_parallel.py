@@ -175,10 +175,10 @@ class DataParallel(Wrapper):
         models = gather(module, optimizer)
         self.module = module = models.module
         self._session = peer._session
+        self._parts = parts = name_parts(models.optimizers, extra)
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         if self._gradients.device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward
-        self._parts = parts = name_parts(models.optimizers, extra)
         self._models = models
         self._allow_local = allow_local
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)

@@ -126,7 +126,7 @@ class DensePhase:
                 "`peer.loader`, which this one had not: a joiner takes the state over there"
             )
         self._has_begun = False
-        return self._session.exchange(digest)
+        return self._session.commit(digest, is_round=True)
 
     def _is_last(self) -> bool:
         """Whether the open step ends the phase."""

@@ -1,7 +1,8 @@
 """The models of one wrapper: one, or several by name (a generator and a discriminator, an actor and a critic)."""
 
+import reprlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,17 @@ def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str,
 
     An optimizer has the name that the script gave it; what has none is called by its class, and by its place in `extra`
     where that is not the only one of its class.
+
+    Raises:
+        TypeError: `extra` is no sequence of objects that have a state.
     """
+    if isinstance(extra, Mapping) or not isinstance(extra, Iterable):
+        raise TypeError(f"extra is a list of objects, as in extra=[schedule, scaler], and is {reprlib.repr(extra)}")
+    for each in extra:
+        if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+            raise TypeError(
+                f"extra has objects with state_dict and load_state_dict, and one of them is {reprlib.repr(each)}"
+            )
     further = [unwrapped(each) for each in extra]
     kinds = Counter(type(each).__name__ for each in (*optimizers.values(), *further))
     named = {}

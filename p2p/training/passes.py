@@ -55,10 +55,10 @@ class Passes:
             state_digest: of the parameters that a step was computed with.
             edge: of the model.
             commit: commits the open step, and returns whether it is; else a member's state has come, which is loaded
-                before the next one. None: it is loaded within the step.
+                before the next one. None: it is loaded within the step, unless its batch is over in that.
             noted: is told each gradient as a pass has left it.
         """
-        self._commit, self._noted = commit, noted
+        self._commit, self._noted = commit or session.commit, noted
         self.has_committed = self.is_under_way = self.has_summed = False
         self._session = session
         self._share = session.share
@@ -320,10 +320,7 @@ class Passes:
             for operation in each.operations(self._share.training_step):
                 self._session.submit(operation, is_urgent=False)
         try:
-            if self._commit is None:
-                self._session.commit(self._state_digest)
-                self._hand_out()
-            elif self._commit(self._state_digest):
+            if self._commit(self._state_digest):
                 self._hand_out()
             else:
                 self._gradients.drop()

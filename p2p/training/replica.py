@@ -23,7 +23,7 @@ from .edge import Edge
 from .gradients import Gradients
 from .module_state import ModuleState, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import Lowered, Stateful, compare, describe, lent, lower, unpack_into
+from .replica_state import Lowered, Stateful, compare, describe, lent, lower, samples_in, unpack_into
 from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
 from .updates import Updates
@@ -119,6 +119,7 @@ class ModelReplica:
             self._gradients.device is HOST,
             [each.nbytes for each in sent],
             self._is_at,
+            samples_in,
         )
 
     def refresh(self) -> None:

@@ -111,6 +111,14 @@ def lower(
     return pack_tree(tree), slots, replicated
 
 
+def samples_in(state: PackedState) -> Any:
+    """What was given to `pack` or `lower` for the samples. Raises RemoteProtocolError: it is no such state."""
+    tree = unpack_tree(state.tree)
+    if not isinstance(tree, dict) or "samples" not in tree:
+        raise RemoteProtocolError("a state that does not say which samples are used up")
+    return tree["samples"]
+
+
 def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> Any:
     """Take over a state that `pack` made of the same layout.
 

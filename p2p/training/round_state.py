@@ -26,7 +26,7 @@ from .dense import DensePhase
 from .edge import Edge
 from .module_state import ModuleState, parameters_of, tensors_of
 from .outer import Outer
-from .replica_state import Lowered, Stateful, compare, describe, lent, lower, unpack_into
+from .replica_state import Lowered, Stateful, compare, describe, lent, lower, samples_in, unpack_into
 from .state_copies import copies_of, lender_of
 
 logger = logging.getLogger("p2p")
@@ -134,7 +134,8 @@ class RoundReplica:
         traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
         compares = partial(compare, layout)
         replica = Replica(traits, self._pack, self._load, compares, lender=lender, copies=self._copies)
-        replica = replace(replica, lends=self._device is HOST, sizes=[each.nbytes for each in sent])
+        sizes = [each.nbytes for each in sent]
+        replica = replace(replica, lends=self._device is HOST, sizes=sizes, samples=samples_in)
         if self._dense is None:
             return replica
         traits |= self._dense.traits

@@ -289,7 +289,7 @@ class Rounds:
                 self._session.submit(operation, is_urgent=False)
         for operation in operations:
             self._session.submit(operation, is_urgent=False)
-        if self._session.exchange(self._digest):
+        if self._session.commit(self._digest, is_round=True):
             self._apply(operations)
             self._committed_at = self._share.num_batches
             if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:

@@ -75,14 +75,56 @@ with p2p.join() as peer:
 """
 
 
-def check(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
-    """Everybody who has a receipt has the same; each sample counts once in each epoch."""
+ONE_AFTER_THE_OTHER = """
+import os, signal, sys
+import torch
+import p2p
+from torch.utils.data import TensorDataset
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.999)
+dataset = TensorDataset(torch.randn(24, 3))
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.on_view_change(lambda view: print("view of", len(view.members)))
+    parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule])
+    for i in range(100_000):
+        loader, began = peer.loader(dataset, global_batch=6, seed=i), peer.world_size
+        for number, (x,) in enumerate(loader):
+            loss = parallel(x).square().mean()
+            if (i, number) == (3, 2) and "stops" in sys.argv:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            print("step", peer.done, peer.world_size)
+        if i == 20 and "waits" in sys.argv:
+            print("waits")
+            sys.stdin.readline()
+        if i > 20 and began == 3:
+            break
+    print("end", i, schedule.last_epoch, [each.tolist() for each in model.parameters()])
+"""
+
+
+def check_equal(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
+    """Everybody who has a receipt has the same. Those of all steps, in order."""
     known: dict[int, Receipt] = {}
     for peer in peers:
         for receipt in read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl"):
             assert known.setdefault(receipt.step, receipt) == receipt
     receipts = [known[step] for step in sorted(known)]
     assert [receipt.step for receipt in receipts] == list(range(len(receipts)))
+    return receipts
+
+
+def check(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
+    """As `check_equal`; each sample counts once in each epoch."""
+    receipts = check_equal(swarm, peers)
     order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH, epochs=len(receipts)))
     counted = [union(part for each in receipt.contributions for part in each.samples) for receipt in receipts[1:]]
     num_epochs = max(first for ranges in counted for first, _ in ranges) // NUM_SAMPLES + 1
@@ -119,6 +161,30 @@ def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm
     assert {len(receipt.contributions) for receipt in receipts} == {2, 3}
     assert name(joiner) in {each.peer_id for receipt in receipts for each in receipt.contributions if each.num_samples}
     assert sum(receipt.weight > 0 for receipt in receipts) == updates * sum(receipt.loader == 0 for receipt in receipts)
+
+
+@pytest.mark.long
+def test_a_peer_that_was_stopped_in_a_loader_that_is_used_up_goes_on_in_that_of_the_others(swarm: Swarm) -> None:
+    first = swarm.start(ONE_AFTER_THE_OTHER, "waits", min_peers=3)
+    peers = [first, *(swarm.start(ONE_AFTER_THE_OTHER, *more, min_peers=3) for more in ((), ("stops",)))]
+    for peer in peers[:2]:
+        peer.expect("view of 2")
+    first.expect("waits")
+    peers[2].send_signal(signal.SIGCONT)
+    first.tell("go on")
+    assert [peer.end() for peer in peers] == [0, 0, 0], peers[2].report()
+    (end,) = {peer.expect("end") for peer in peers}
+    receipts = [receipt for receipt in check_equal(swarm, peers) if receipt.num_samples]
+    last, num_updates = map(int, end.split()[1:3])
+    assert len(receipts) == num_updates, "the schedule, too, is that of the members"
+    used = Counter((each.loader, place) for each in receipts for place in placed(each))
+    assert used == dict.fromkeys(((loader, i) for loader in range(last + 1) for i in range(24)), 1)
+    assert all("epochs of this loader are over" not in line for line in peers[2].stderr)
+
+
+def placed(receipt: Receipt) -> list[int]:
+    """Positions of its samples in the stream of their loader."""
+    return [start + i for each in receipt.contributions for start, number in each.samples for i in range(number)]
 
 
 def test_who_has_another_number_of_updates_per_batch_is_told_both(swarm: Swarm) -> None:

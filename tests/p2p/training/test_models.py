@@ -86,3 +86,12 @@ def test_operations_of_two_models_are_not_the_same() -> None:
     of_one, of_other, of_none = (AllReduce("mean", is_weighted=True, label=label) for label in ("of G", "of D", ""))
     assert of_one.name == "all_reduce weighted mean (of G)" != of_other.name
     assert of_none.name == "all_reduce weighted mean"
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [({"schedule": 1}, "is {'schedule': 1}"), (7, "and is 7"), (["schedule"], "one of them is 'schedule'")],
+)
+def test_what_has_no_state_is_no_part(extra: Any, named: str) -> None:
+    with pytest.raises(TypeError, match=named):
+        name_parts({}, extra)
