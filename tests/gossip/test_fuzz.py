@@ -312,6 +312,7 @@ def test_ten_thousand_strangers_leave_no_trace(start: Callable[[], Core]) -> Non
     assert speak(5_000, 15_000) <= early + SLACK_BYTES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", some_of([lambda: joiner(C, follows=True), lambda: seated(B, C)], 1))
 def test_of_strangers_that_came_and_went_only_the_latest_are_remembered(start: Callable[[], Core]) -> None:
     peer, now = start(), 0.0

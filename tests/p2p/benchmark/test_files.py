@@ -352,6 +352,7 @@ def otherwise(seed: int, place: int, *, slower: float = 1.0) -> Report:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_runs", some_of([3, 10], 0))
 def test_what_differs_between_processes_by_chance_is_hardly_ever_called_anything(
     monkeypatch: pytest.MonkeyPatch, num_runs: int

@@ -24,6 +24,7 @@ def threads_of_autograd() -> Iterator[None]:
     torch.autograd.set_multithreading_enabled(before)
 
 
+@pytest.mark.long
 def test_the_stand_in_goes_through_all_that_a_gpu_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUT", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["staging", "--device", "stand-in", "--mib", "1", "--width", "16"])

@@ -51,6 +51,7 @@ def take(source: Replica, *others: Replica, step: int) -> list[bool]:
     return far
 
 
+@pytest.mark.long
 def test_every_slice_in_turn_makes_the_replica_that_of_the_source() -> None:
     one, other = Replica(0, 800_000, 7), Replica(1, 800_000, 7)
     before = one.values()
