@@ -20,7 +20,7 @@ INTRODUCTION: Final = """# API
 What `import p2p` gives: each name with its signature, the first sentences of its docstring, and the errors that it
 raises. `help(p2p.Peer.all_reduce)` has the rest: arguments, units, costs. `make api` writes this page from the code.
 
-Names that end in `_s` are seconds, those that end in `_bytes` bytes. A peer belongs to the thread that made it. Every
+Names that end in `_s` are seconds, those that end in `_bytes` bytes. One thread at a time may call a peer. Every
 error that shoal raises on purpose is a `ShoalError`."""
 
 SECTIONS: Final = {
