@@ -136,7 +136,7 @@ bench-staging:
 api: $(STAMP)
 	$(BIN)/python -m tests.p2p.api_page
 
-# What it costs in loss to exchange little and seldom, with simulated workers: the whole table (under 45 minutes on two
+# What it costs in loss to exchange little and seldom, with simulated workers: the whole table (some 30 minutes on two
 # quiet cores), and three seeds of five ways. What is in the file already is not run again.
 rounds: $(STAMP)
 	$(BIN)/python -m bench.rounds --json $(or $(JSON),bench/results/rounds.json)

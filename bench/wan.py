@@ -7,7 +7,7 @@ of the crossing overlap? `best`: is what `auto` takes the best of all there are?
 `sixteen` of 10 Mbit/s, up to 1 MB; `slow`: four of which one has 50 Mbit/s; `unequal`: 50 to 200 Mbit/s and 10 to 60
 ms; `small`: 4 KB in one hop, committed and handed out early; `long`: what 32 MB leave of the line; `joins`: how soon
 the links to a fourth host are known, and what that costs the others (bench/rows.py). Writes all samples after each
-part, and at the end how long all of it has taken (22 minutes; more than 25 are a failure). Ends with 1 if something is
+part, and at the end how long all of it has taken (20 minutes; more than 25 are a failure). Ends with 1 if something is
 not as it should be, and says what.
 """
 

@@ -1,8 +1,8 @@
 """Deterministic simulation of the protocol: whole swarms of the cores that ship, in virtual time.
 
 `python -m tests.simulation --seeds 100 --first 0` runs as many schedules of lossy links, partitions, crashes, restarts,
-pauses, joins and leaves, with late proofs and late reads of lent memory. The invariants of PROTOCOL.md (S1 to S13, I1
-to I17, L1) are checked after every event; a run that breaks one prints its seed and its last events.
+pauses, joins and leaves, with late proofs and late reads of lent memory. The invariants of PROTOCOL.md (S, I and
+L1) are checked after every event; a run that breaks one prints its seed and its last events.
 Leaves out: unsound proof, records that are rolled back.
 
 `Simulation(seed, Plan(...))` runs what is written down instead of what the seed would draw; `deaths` says what each

@@ -141,7 +141,7 @@ class Loader:
             The number of the epoch, from 0.
 
         Raises:
-            As iterating it.
+            As `Loader.__iter__`.
         """
         self._script.enter()
         self._has_advised = True

@@ -131,7 +131,7 @@ class OpenStep:
         return GiveUp(step, cause, reason, is_told)
 
     def why_damaged(self, state_digest: bytes) -> str:
-        """Why nobody may be given the state after the last committed step, whose parameters are these now (R27)."""
+        """Why nobody may be given the state after the last committed step, whose parameters are these now (R28)."""
         return "" if self.submission is None else self.submission.why_damaged(state_digest)
 
     # What runs, and what arrives.

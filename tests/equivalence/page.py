@@ -12,20 +12,20 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "training-code.md"
 
 INTRODUCTION: Final = """# Training code
 
-What people write around a model, in {number} small scripts. Each runs in one process that has all samples, with 2 and
+Common code around a model, in {number} small scripts. Each runs in one process that has all samples, with 2 and
 with 3 peers, and under DistributedDataParallel (2 processes, Gloo). `make equivalence` runs them and writes this page,
 which says what was found: {counts}. The scripts are in `tests/equivalence/families/`.
 
 | word | means |
 |---|---|
 | equal | replicas are equal bit by bit; their losses and state are those of one process, within the number beside it |
-| as DDP | not what one process with all samples computes, since a script sees its own part; but what DDP computes |
+| as DDP | what DDP computes, but not one process with all samples, since each script sees only its part |
 | refused | a peer that does it raises an error with this text |
 | warned | not what one process computes, and the log of each peer says this |
 | **wrong** | known, and not right yet; a test fails when it is |
 
 The state is everything that the next step depends on: parameters, buffers, moments, schedules, scalers, frozen layers.
-A number in brackets is what rounding may make, where that is more than 2e-6. Where it says *coming and going*
+A number in brackets is the allowed rounding, where that is above 2e-6. Where it says *coming and going*
 ({elastic} scripts), one of three peers is killed in a step, another joins, and one process replays what the receipts
 say: the state is then equal, and each sample was counted once.
 
@@ -44,7 +44,7 @@ def render(cases: Mapping[str, Case], found: Mapping[str, Found]) -> str:
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
     elastic = sum(each.replayed is not None for each in found.values())
     parts = [INTRODUCTION.format(number=len(found), counts=words, elastic=elastic)]
-    parts += ["## Where DDP is wrong without a word, and this is right", "\n".join(better(cases, found))]
+    parts += ["## Where DDP is silently wrong, and shoal is not", "\n".join(better(cases, found))]
     for family, title in FAMILIES.items():
         rows = [row(case, found[name]) for name, case in cases.items() if case.family == family and name in found]
         parts += [f"## {title}", "\n".join([HEAD, *rows])]

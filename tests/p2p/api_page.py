@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -20,7 +21,7 @@ INTRODUCTION: Final = """# API
 What `import p2p` gives: each name with its signature, the first sentences of its docstring, and the errors that it
 raises. `help(p2p.Peer.all_reduce)` has the rest: arguments, units, costs. `make api` writes this page from the code.
 
-Names that end in `_s` are seconds, those that end in `_bytes` bytes. A peer belongs to the thread that made it. Every
+Names that end in `_s` are seconds, those that end in `_bytes` bytes. One thread at a time may call a peer. Every
 error that shoal raises on purpose is a `ShoalError`."""
 
 SECTIONS: Final = {
@@ -35,6 +36,10 @@ WIDTH: Final = 120
 MAX_SIGNATURE: Final = 100
 
 _ENTRY: Final = re.compile(r" {4}(\w+(?:, \w+)*): (.*)")
+_SPLIT: Final = re.compile(r"(^ {4}\w+(?:, \w+)*,)\n +", re.MULTILINE)
+"""Behind some of the names of an entry, where the others are on the next line."""
+_AS: Final = re.compile(r"^ {4}As `([\w.]+)`", re.MULTILINE)
+"""An entry that says: what that function raises, too."""
 
 
 # What there is.
@@ -97,7 +102,7 @@ def entries(section: str) -> dict[str, str]:
     """What a section says of each name, in order; what is said of several at once is said of each."""
     found: dict[str, str] = {}
     names: list[str] = []
-    for line in section.splitlines():
+    for line in _SPLIT.sub(r"\1 ", section).splitlines():
         if match := _ENTRY.fullmatch(line):
             names = match[1].split(", ")
             found |= dict.fromkeys(names, match[2])
@@ -107,15 +112,23 @@ def entries(section: str) -> dict[str, str]:
 
 
 def raised(value: Any) -> list[str]:
-    """Names of errors."""
-    return list(entries(sections(value).get("Raises", "")))
+    """Names of errors, each once; those of the functions that it refers to last."""
+    section = sections(value).get("Raises", "")
+    others = [getter(attrgetter(name)(p2p)) for name in _AS.findall(section)]
+    return list(dict.fromkeys([*entries(section), *(error for other in others for error in raised(other))]))
+
+
+def iteration(cls: type) -> Any:
+    """What a loop over one calls; None: there is none."""
+    return vars(cls).get("__iter__")
 
 
 def raised_by(error: str) -> list[str]:
-    """Which functions name it, and in the use of which classes it comes."""
+    """Which functions name it, and in the use of which classes, or in the loop over which, it comes."""
     classes = [(name, value) for name, value in exported().items() if isinstance(value, type)]
     callers = [f"`{name}`" for name, value in functions() if error in raised(value)]
-    return callers + [f"use of `{name}`" for name, value in classes if error in raised(value)]
+    callers += [f"use of `{name}`" for name, value in classes if error in raised(value)]
+    return callers + [f"a loop over `{name}`" for name, value in classes if error in raised(iteration(value))]
 
 
 # Signatures.
@@ -224,7 +237,10 @@ def of_class(name: str, cls: type) -> Iterator[str]:
     if init is not None or dataclasses.is_dataclass(cls):
         yield code(signature(name, cls))
     yield wrapped(
-        summary(cls) + raises(init) + raises(cls, "Raises" if dataclasses.is_dataclass(cls) else "Its use raises")
+        summary(cls)
+        + raises(init)
+        + raises(cls, "Raises" if dataclasses.is_dataclass(cls) else "Its use raises")
+        + raises(iteration(cls), "A loop over it raises")
     )
     yield from attributes(cls)
     for each, member in members(cls).items():

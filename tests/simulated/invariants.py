@@ -295,7 +295,7 @@ class Invariants:
                     raise Violation("S9", f"{brief(who)} commits {brief(finish)} of {len(chunk)} members: {chunk}")
                 if len({OTHER in token for token in chunk}) > 1:
                     raise Violation(
-                        "S15", f"{brief(who)} commits {brief(finish)}, the sum of calls that differ: {chunk}"
+                        "S30", f"{brief(who)} commits {brief(finish)}, the sum of calls that differ: {chunk}"
                     )
                 if not self._taken_back.isdisjoint(chunk):
                     raise Violation("S16", f"{brief(who)} commits {brief(finish)} with what was taken back: {chunk}")

@@ -118,7 +118,7 @@ OPEN_STEP: dict[str, Mutant] = {
         (OpenStep, "submit", _submit_what_is_over(OpenStep.submit)), breaks="L1 S17", seed=50
     ),
     "operations that differ are summed": mutant(
-        (OpenStep, "_feed", _sum_what_differs(OpenStep._feed)), breaks="S15", seed=33
+        (OpenStep, "_feed", _sum_what_differs(OpenStep._feed)), breaks="S30", seed=33
     ),
     "COMMIT: the next step begins with the same numbers": mutant(
         (OpenStep, "_commit", _commit_without_ending(OpenStep._commit)), breaks="L1 S7", seed=121
