@@ -94,6 +94,14 @@ SAME_ON_ALL = (
 )
 
 
+HINTS = {
+    " (Subset ": "a Subset that is drawn at random needs the same seed on every peer (torch.utils.data.random_split)",
+    " all_gather ": "rows of an all_gather have one shape on all peers, but parts of a batch differ in size, and a "
+    "joiner is given 2 samples: pad them",
+}
+"""What is mostly the reason where this is in the text."""
+
+
 class OperationMismatch(ShoalError):
     """Members called different operations. Nothing was summed.
 
@@ -105,7 +113,8 @@ class OperationMismatch(ShoalError):
 
     def __init__(self, reason: str, *, is_alone: bool = False) -> None:
         outcome = "this peer has left, the run goes on" if is_alone else "nothing was summed, and no majority can go on"
-        super().__init__(f"{reason}; {outcome}: {SAME_ON_ALL}")
+        advice = "; ".join([SAME_ON_ALL, *(hint for sign, hint in HINTS.items() if sign in f" {reason} ")])
+        super().__init__(f"{reason}; {outcome}: {advice}")
         self.is_alone, self.goes_on = is_alone, not is_alone
 
 

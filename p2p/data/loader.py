@@ -16,7 +16,7 @@ from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice
-from .sayings import AGAIN, NOT_COUNTED, OTHER_BATCH, OURS
+from .sayings import AGAIN, NOT_COUNTED, OTHER_BATCH, OURS, OVER, explain_ends
 from .share import Share
 from .timed import TimedSampler
 
@@ -24,6 +24,9 @@ logger = logging.getLogger("p2p")
 
 NUM_OTHERS: Final = 32
 """Of the dataset; looked at for samples that can be loaded, where a batch has none."""
+
+MOST_EMPTY: Final = 10_000
+"""Who iterates a loader so often whose epochs are over does so for ever, as `while True: yield from loader` does."""
 
 NO_LENGTH: Final = (
     "with batch_per_peer an epoch has fewer steps the more peers there are, so a loader has no length, and a schedule "
@@ -107,7 +110,7 @@ class Loader:
         self._turn = object()
         self._entered, self._num_loads = -1, 0
         self._has_advised = self._has_said_left = self._has_said_shorter = False
-        self._has_said_again, self._counted_before = False, 0
+        self._has_said_again, self._counted_before, self._num_empty = False, 0, 0
         self._passed_over: SamplerState | None = None
 
     def __len__(self) -> int:
@@ -145,6 +148,8 @@ class Loader:
         """
         self._script.enter()
         self._has_advised = True
+        if self.epoch == self._sampler.epochs:
+            self._say_over()
         while (epoch := self.epoch) < self._sampler.epochs:
             before = self._track.state
             yield epoch
@@ -187,6 +192,9 @@ class Loader:
         if share.rounds is not None and self._entered < 0:
             members = {*share.contributors, self._script.peer_id}
             check_is_enough(self._dense_cutter.sampler.batch_of(len(members)), members)
+        if self._entered < 0 and self._sampler.batch_per_peer is None:
+            for each in explain_ends(share.schedule_ends, self._sampler.epochs * len(self)):
+                logger.warning("%s", each)
         self._advise()
         self._entered, self._num_loads = self.epoch, share.num_loads
         self._prefetch.renew()
@@ -353,23 +361,28 @@ class Loader:
     def _advise(self) -> None:
         """Say once that a loop is not what it looks like."""
         epoch, track = self.epoch, self._track
+        if epoch == self._sampler.epochs:
+            self._say_over()
         began = epoch * self._sampler.num_samples
-        is_over = epoch == self._sampler.epochs
-        if self._has_advised or (not is_over and track.state.position <= began and epoch == self._entered + 1):
+        if self._has_advised or (track.state.position <= began and epoch == self._entered + 1):
             return
         self._has_advised = True
-        if is_over and self._entered < 0 and self._share.has_later(track):
-            return  # the swarm has gone through it before this peer came here
-        if is_over:
-            logger.warning("all %d epochs of this loader are over, so this loop is empty: say epochs= for more", epoch)
-        elif self._entered >= 0:
+        if self._entered >= 0:
             self._say_left(epoch)
-        elif self._sampler.epochs > 1:
+        elif 1 < self._sampler.epochs > epoch:
             logger.warning(
                 "this loop begins in epoch %d, where the swarm is, and ends when the swarm is through; "
                 "to have the numbers right, write: for epoch in loader.epochs(): for batch in loader",
                 epoch,
             )
+
+    def _say_over(self) -> None:
+        """Once, unless the swarm has gone through this loader to another one before this peer came here."""
+        self._num_empty += 1
+        if self._num_empty > MOST_EMPTY:
+            raise ShoalError(OVER.format(self._sampler.epochs, f"{MOST_EMPTY} loops over it were empty"))
+        if self._num_empty == 1 and not (self._entered < 0 and self._share.has_later(self._track)):
+            logger.warning("%s", OVER.format(self._sampler.epochs, "this loop is empty"))
 
     def _say_left(self, epoch: int) -> None:
         if not self._has_said_left:

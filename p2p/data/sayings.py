@@ -1,5 +1,6 @@
 """What a script is told that uses a loader in another way than loaders are made for."""
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 OURS: Final = {
@@ -11,6 +12,10 @@ OURS: Final = {
 }
 """Arguments of torch's DataLoader that say what a batch is."""
 
+OVER: Final = (
+    "all {0} epochs of this loader are over, so {1}: say epochs= for more; for another phase of training, make another "
+    "loader; to look at each sample without training (running statistics), take loader.evaluate()"
+)
 NOT_COUNTED: Final = (
     "no step was committed between two batches: call backward once per batch; "
     "to accumulate gradients, pass `max_local_batch` to the loader"
@@ -25,3 +30,14 @@ AGAIN: Final = (
     "`next(iter(loader))` of two loaders in one step), it is always the same one: give that second stream of samples a "
     "DataLoader of its own; this is said once"
 )
+
+
+def explain_ends(schedules: Mapping[str, int], num_steps: int) -> Iterator[str]:
+    """Of those that have as many steps as all epochs of a loader in which nobody dies."""
+    for name, number in schedules.items():
+        if number == num_steps:
+            yield (
+                f"{name} ends after {number} steps, as many as all epochs have in which nobody dies; each death adds "
+                "one to its epoch, and behind its end the schedule raises: let it make a step only `if "
+                "schedule.last_epoch < schedule.total_steps - 1`"
+            )

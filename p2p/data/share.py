@@ -49,6 +49,7 @@ class Share:
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         check_model: raises ShoalError if the model is not the one that was wrapped.
         frozen: which of the parameters that are trained need no gradient now, in words.
+        schedule_ends: after how many steps a schedule of the script can make no further one, by its name.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
@@ -57,7 +58,7 @@ class Share:
         self.fraction = self.keep = 1.0
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = self.is_resuming = False
-        self.frozen = ""
+        self.frozen, self.schedule_ends = "", dict[str, int]()
         self.check_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
         self.is_amid_round = False

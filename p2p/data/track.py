@@ -159,7 +159,10 @@ class Tracks:
             if index == len(self._all):
                 self._all.append(Track(description, None, state))
             track = self._all[index]
-            track.is_resumed = is_resumed and track.sampler is None
+            goes_on = is_resumed or (
+                track.is_resumed and track.description == description
+            )  # as this peer has loaded it
+            track.is_resumed = goes_on and track.sampler is None
             if track.sampler is not None:
                 compare(index, track.description, description, is_resumed=is_resumed)
                 description = track.description

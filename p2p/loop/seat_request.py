@@ -14,7 +14,8 @@ from .seeds import Seeds
 
 RUN_IS_OVER = (
     "nobody of the swarm is left: its run has ended, and this peer, which knows of committed steps of it, had no seat, "
-    "and founds no other one; start all peers again to go on from a checkpoint"
+    "and founds no other one; start all peers again to go on from a checkpoint; several runs in one script (folds) "
+    'have names of their own, p2p.join(swarm=f"fold{k}")'
 )
 
 ALL_DEAD = (

@@ -93,7 +93,8 @@ def explain_late(replica: Replica) -> str:
     return (
         f"this peer {why}: wrap all models at once, before any operation, as in p2p.DataParallel(peer, "
         '{"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d}); p2p.DiLoCo takes an nn.ModuleDict of them, and '
-        "their other optimizers in extra="
+        "their other optimizers in extra=; for one run after the other (folds, learning rates) leave this one, and "
+        'join again by another name, p2p.join(swarm=f"fold{k}")'
     )
 
 

@@ -89,7 +89,10 @@ class History:
     def known_view(self) -> View:
         """Raises ShoalError as long as there is none."""
         if self.view is None:
-            raise ShoalError("this peer has no seat yet: call wait_view, or construct p2p.DataParallel, first")
+            raise ShoalError(
+                "this peer has no seat yet: construct p2p.DataParallel or p2p.DiLoCo first, or, without a model, call "
+                "wait_view"
+            )
         return self.view
 
     def begin(self) -> None:

@@ -35,7 +35,8 @@ StateDigest = Callable[[], bytes]
 LEFT = "this peer has left its swarm: call `p2p.join` to be another one"
 AMID_BATCH = (
     "this peer is between two updates of one batch, and the members begin another batch, so it cannot follow them: "
-    "start it again (`shoal run --restarts`)"
+    "start it again (`shoal run --restarts`); which updates a script makes in a step may depend on `peer.done`, not on "
+    "a counter of its own"
 )
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 

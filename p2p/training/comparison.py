@@ -23,7 +23,7 @@ MOST_ELEMENTS: Final = 16
 
 INTO_EXTRA: Final = (
     "put whatever changes it (a schedule, an optimizer, a part of the model's state) into extra= of p2p.DataParallel, "
-    "on every peer"
+    "on every peer, and what it is counted by is peer.done, not a counter of the script"
 )
 BY_DONE: Final = "freeze and unfreeze by peer.done, on every peer alike"
 SAME_BITS: Final = f"{INTO_EXTRA}; if there is nothing like that, the devices compute different bits"

@@ -40,7 +40,7 @@ from .by_hand import Given, given_as
 from .copies import Copies
 from .gradients import Gradients, NonFinite, policy
 from .mirrors import Mirror
-from .models import OneOfSeveral, gather, name_parts
+from .models import OneOfSeveral, ends_of, gather, name_parts
 from .passes import Passes
 from .replica import ModelReplica
 from .replica_state import Stateful
@@ -119,8 +119,8 @@ class DataParallel(Wrapper):
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
         The order matters: first the model, on its device and in its types, the optimizer and all of `extra`, then this,
-        then `peer.loader` or any operation. A peer has one wrapper, which asks for the seat. Parameters, buffers, and
-        the states of the optimizer and `extra` are then the swarm's, so what was derived from them before is stale.
+        then a batch of a loader, or any operation. A peer has one wrapper, which asks for the seat. Parameters, buffers
+        and states of the optimizer and `extra` are then the swarm's, so what was derived from them before is stale.
 
         Args:
             peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
@@ -176,6 +176,7 @@ class DataParallel(Wrapper):
         self.module = module = models.module
         self._session = peer._session
         self._parts = parts = name_parts(models.optimizers, extra)
+        self._session.share.schedule_ends = ends_of(parts)
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         if self._gradients.device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward

@@ -29,7 +29,7 @@ from .dense import DensePhase
 from .exchange import check_room
 from .gradients import policy
 from .mirrors import Mirror
-from .models import AS_ONE, name_parts
+from .models import AS_ONE, ends_of, name_parts
 from .outer import OuterConfig, payload_bytes
 from .outer_on_device import outer_of
 from .rates import unwrapped
@@ -142,6 +142,7 @@ class DiLoCo(Wrapper):
         _check(module, dense_steps, state_digest, buffers)
         self.module = module
         parts = name_parts({"": unwrapped(optimizer)}, extra)
+        session.share.schedule_ends = ends_of(parts)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self._outer = outer_of(session, trained, config)

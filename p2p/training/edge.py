@@ -1,7 +1,8 @@
 """What forward passes change of a model, as the next step begins with it, and as they have left it.
 
-Buffers, and what `get_extra_state` returns. Parameters and optimizers are the same from the edge of a step to the next
-commit; these are not, and the state is copied at any time between the two.
+Buffers, what `get_extra_state` returns, and parameters that need no gradient (a momentum encoder). Other parameters,
+and optimizers, are the same from the edge of a step to the next commit; these are not, and the state is copied at any
+time between the two.
 """
 
 import copy
@@ -22,6 +23,9 @@ LARGE_BYTES: Final = 1 << 16
 
 NUM_TURNS: Final = 16
 """In so many steps a large buffer is read once: `_version` does not count changes of `data`, or by numpy."""
+
+WINDOW_BYTES: Final = 1 << 10
+"""Read of a parameter that needs no gradient: an average changes all of it, and nobody changes a frozen backbone."""
 
 
 class Edge:
@@ -50,6 +54,7 @@ class Edge:
         self._step, self._num_kept = -2, 0
         named = [(f"{path}." if path else "", each) for path, each in module.named_modules(remove_duplicate=False)]
         self._owners = [(prefix, each) for prefix, each in named if each._buffers]
+        self._with_parameters = [(prefix, each) for prefix, each in named if each._parameters]
         self._with_extra = [
             (prefix + EXTRA_STATE, each)
             for prefix, each in named
@@ -91,14 +96,17 @@ class Edge:
         return changed, {name: each.get_extra_state() for name, each in self._with_extra}
 
     def _is_constant(self, name: str, buffer: Tensor, *, is_read: bool) -> bool:
-        """Whether it is large, and was never seen to change."""
-        if name in self._buffers or buffer.nbytes <= LARGE_BYTES:
+        """Whether it is large, or a parameter, and was never seen to change."""
+        is_parameter = isinstance(buffer, nn.Parameter)
+        if name in self._buffers or (buffer.nbytes <= LARGE_BYTES and not is_parameter):
             return False
-        version = 0 if buffer.is_inference() else buffer._version
         known = self._constant.get(name)
+        if is_parameter and known and not is_read:
+            return True  # it is seen some steps later
+        version = 0 if buffer.is_inference() else buffer._version
         digest = known[2] if known else 0
         if not self._is_far(buffer) and (is_read or not known):
-            digest = xxhash.xxh3_64_intdigest(raw_bytes(buffer.detach()))
+            digest = xxhash.xxh3_64_intdigest(raw_bytes(buffer.detach())[: WINDOW_BYTES if is_parameter else None])
         self._constant[name] = buffer.data_ptr(), version, digest
         return known in (None, self._constant[name])
 
@@ -113,3 +121,7 @@ class Edge:
             for key, buffer in owner._buffers.items():
                 if buffer is not None and buffer.layout is torch.strided and not buffer.is_meta:
                     yield prefix + key, buffer
+        for prefix, owner in self._with_parameters:
+            for key, parameter in owner._parameters.items():
+                if parameter is not None and not parameter.requires_grad and parameter.layout is torch.strided:
+                    yield prefix + key, parameter

@@ -93,6 +93,12 @@ def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str,
     return named
 
 
+def ends_of(parts: Mapping[str, Any]) -> dict[str, int]:
+    """By name, after how many steps a schedule can make no further one (OneCycleLR)."""
+    steps = {name: getattr(each, "total_steps", None) for name, each in parts.items()}
+    return {name: number for name, number in steps.items() if isinstance(number, int)}
+
+
 def _check_are_apart(models: Mapping[str, nn.Module]) -> None:
     owners: dict[torch.Tensor, str] = {}
     for name, model in models.items():

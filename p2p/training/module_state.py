@@ -105,6 +105,9 @@ def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 
 def _put(owner: nn.Module, key: str, value: Tensor) -> None:
     """In the memory that there is, if it fits: a table that was computed may be as long as its peer has needed it."""
+    if key in owner._parameters:
+        owner.get_parameter(key).data.copy_(value)
+        return
     buffer = owner.get_buffer(key)
     if (buffer.shape, buffer.dtype) == (value.shape, value.dtype) and not is_overlapping(buffer):
         buffer.data.copy_(value)

@@ -16,9 +16,10 @@ from .scaling import LrScaling, ScaledRates
 logger = logging.getLogger("p2p")
 
 TWICE = (
-    "backward was called twice for one `optimizer.step`: to add up k batches, write `with model.no_sync() if (i + 1) % "
-    "k else contextlib.nullcontext(): (loss / k).backward()`; checkpoint with use_reentrant=False, and use no "
-    "optimizer that evaluates the model several times (LBFGS)"
+    "backward was called twice for one `optimizer.step`: to add up parts of a batch of peer.loader, give that "
+    "max_local_batch; to add up k batches of your own, write `with model.no_sync() if (i + 1) % k else "
+    "contextlib.nullcontext(): (loss / k).backward()`; checkpoint with use_reentrant=False, and use no optimizer that "
+    "evaluates the model several times (LBFGS)"
 )
 LEFT_OVER = (
     "backward has added to the gradient of {0} that the last step brought, which was neither used nor dropped: call "

@@ -165,7 +165,7 @@ def test_a_joiner_enters_the_epoch_of_the_swarm_and_is_told_how_to_write_its_loo
     assert "begins in epoch 1, where the swarm is" in caplog.text and "loader.epochs()" in caplog.text
     caplog.clear()
     assert len(swarm.train(loaders)) == 2 and swarm.train(loaders) == []
-    assert caplog.text.count("all 3 epochs of this loader are over, so this loop is empty") == 1, "the founder's"
+    assert caplog.text.count("all 3 epochs of this loader are over, so this loop is empty") == 2, "each peer's, once"
 
 
 def test_the_epochs_that_are_left_are_the_swarms() -> None:
@@ -208,6 +208,33 @@ def test_a_state_loaded_in_the_last_step_of_an_epoch_leaves_its_end_to_the_scrip
     members.commit()
     assert loader.epoch == theirs.epoch == 2
     assert next(batches_of_theirs, None) is None and next(batches, None) is None
+
+
+def test_a_second_phase_over_a_loader_that_is_used_up_is_told_and_no_loop_over_it_is_endless(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    swarm = Lockstep("a")
+    loaders = swarm.loaders(range(20), global_batch=10, epochs=2)
+    for _ in loaders["a"].epochs():
+        swarm.train(loaders)
+    assert caplog.text == "" and list(loaders["a"].epochs()) == [] == list(loaders["a"])
+    assert caplog.text.count("all 2 epochs of this loader are over, so this loop is empty: say epochs= for more") == 1
+    with pytest.raises(ShoalError, match="10000 loops over it were empty"):
+        while True:
+            list(loaders["a"])
+
+
+@pytest.mark.parametrize(("num_steps", "is_told"), [(4, True), (5, False)])
+def test_a_schedule_that_ends_with_the_last_epoch_is_named(
+    caplog: pytest.LogCaptureFixture, num_steps: int, is_told: bool
+) -> None:
+    swarm = Lockstep("a")
+    swarm.shares["a"].schedule_ends = {"OneCycleLR": num_steps}
+    loaders = swarm.loaders(range(20), global_batch=10, epochs=2)
+    for _ in range(2):
+        swarm.train(loaders)
+    told = "OneCycleLR ends after 4 steps, as many as all epochs have in which nobody dies; each death adds one"
+    assert caplog.text.count(told) == is_told
 
 
 def test_an_epoch_that_is_left_early_goes_on_in_the_next_loop_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -280,6 +280,16 @@ def test_who_goes_on_from_a_checkpoint_may_train_longer_with_another_batch(is_ma
         joiner.make(SAMPLER, OF_SEED_0)
 
 
+def test_founders_that_each_go_on_by_hand_may_all_train_longer() -> None:
+    state, longer = trained().state_dict(), OF_SEED_0.replace("epochs=1", "epochs=9")
+    first, second = Share(), Share()
+    for share in (first, second):
+        share.load_state_dict(state)
+    second.load(first.pack())  # as it is given where the model is wrapped, before either has made its loader
+    for share in (first, second):
+        assert share.make(Sampler(12, 6, epochs=9), longer).description == longer
+
+
 @pytest.mark.parametrize("is_made_first", [False, True])
 def test_a_checkpoint_of_other_samples_or_another_order_is_refused_with_both(is_made_first: bool) -> None:
     share = Share()

@@ -147,3 +147,37 @@ def test_what_has_no_edge_is_lent_as_it_is() -> None:
     model(torch.ones(4, 2))
     state = pack(tensors_of(model), parts, [])
     assert loaded(state, is_amid_step=False) == loaded(state, is_amid_step=True) == [1, 1, 1]
+
+
+class MomentumEncoder(nn.Module):
+    """Averages the encoder in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.average = nn.Linear(4, 3), nn.Linear(4, 3).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for each, average in zip(self.encoder.parameters(), self.average.parameters(), strict=True):
+            average.data.mul_(0.9).add_(each.data, alpha=0.1)
+        result: Tensor = self.encoder(x) + self.average(x)
+        return result
+
+
+def test_parameters_without_a_gradient_that_forward_passes_change_are_given_as_the_step_began_with_them() -> None:
+    model, steps = MomentumEncoder(), [0]
+    edge = Edge(model, lambda: len(steps))
+    for _ in range(NUM_TURNS + 1):
+        steps.append(0)
+        edge.keep()
+        before = {name: each.clone() for name, each in model.average.named_parameters("average")}
+        model(torch.ones(2, 4))
+    kept, _ = edge.kept()
+    assert edge.changes and kept.keys() == before.keys()
+    assert all(torch.equal(kept[name], before[name]) for name in kept)
+    edge.is_over = True
+    after = {name: each.clone() for name, each in edge.after()[0].items()}
+    assert after.keys() == before.keys() and not any(torch.equal(after[name], before[name]) for name in after)
+    state = ModuleState(model, edge, {})
+    state.load_state_dict({**state.state_dict(), "after": ({name: each + 1 for name, each in after.items()}, {})})
+    state.go_on()
+    assert all(torch.equal(model.get_parameter(name), each + 1) for name, each in after.items())
