@@ -244,3 +244,24 @@ def a_module_with_extra_state(run: Run) -> None:
     model = mlp()
     model[0] = WithExtraState(4, 8)
     fit(run, model, sgd(model))
+
+
+class MomentumEncoder(nn.Module):
+    """An encoder, and an average of it that each forward pass moves on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.average = mlp(), mlp().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for each, average in zip(self.encoder.parameters(), self.average.parameters(), strict=True):
+                average.mul_(0.9).add_(each, alpha=0.1)
+        predicted: Tensor = self.encoder(x) + 0.1 * self.average(x)
+        return predicted
+
+
+@case(elastic=True)
+def a_momentum_encoder_that_the_forward_pass_moves_on(run: Run) -> None:
+    model = MomentumEncoder()
+    fit(run, model, sgd(model.encoder))
