@@ -55,6 +55,7 @@ def test_who_stands_still_until_there_is_no_room_for_what_is_fed_has_a_seat_late
     swarm: Swarm, num_missed: int
 ) -> None:
     first = swarm.start(TRAIN)
+    first.expect_step(1)
     joiner = swarm.start(TRAIN, "joiner")
     first.expect_step(int(joiner.expect("stands still").split()[-1]) + num_missed)
     joiner.tell("on")
