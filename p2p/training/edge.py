@@ -119,9 +119,13 @@ class Edge:
     def _live(self) -> Iterator[tuple[str, Tensor]]:
         for prefix, owner in self._owners:
             for key, buffer in owner._buffers.items():
-                if buffer is not None and buffer.layout is torch.strided and not buffer.is_meta:
+                if buffer is not None and _has_elements(buffer):
                     yield prefix + key, buffer
         for prefix, owner in self._with_parameters:
             for key, parameter in owner._parameters.items():
-                if parameter is not None and not parameter.requires_grad and parameter.layout is torch.strided:
+                if parameter is not None and not parameter.requires_grad and _has_elements(parameter):
                     yield prefix + key, parameter
+
+
+def _has_elements(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_meta
