@@ -10,6 +10,9 @@ from ..errors import NetworkError, SecurityError
 from ..host.keys import read_key, reference
 from .addresses import ANY, Endpoint, is_interface, resolve, why_ambiguous
 
+YES: Final = ("1", "true", "t", "yes", "y", "on")
+"""As `shoal run` reads a variable; anything else is no."""
+
 PORTS_PER_PEER: Final = 2
 """Control at the port that was asked for, data at the next."""
 
@@ -54,7 +57,7 @@ class TcpOptions:
             bind=environ.get("SHOAL_BIND", ""),
             advertise=environ.get("SHOAL_ADVERTISE", ""),
             key=Path(key) if key else None,
-            insecure=environ.get("SHOAL_INSECURE", "") not in ("", "0"),
+            insecure=environ.get("SHOAL_INSECURE", "").lower() in YES,
             network=environ.get("SHOAL_NETWORK") or "lan",
         )
 

@@ -154,7 +154,8 @@ def test_a_peer_reads_what_the_launcher_has_set_and_its_script_has_the_last_word
     assert PeerConfig.from_environment(environ).tcp == options
     config = PeerConfig.from_environment(environ, bind="*:1", swarm="pond")
     assert (config.tcp.bind, config.tcp.seeds, config.swarm) == ("*:1", "a:1", "pond")
-    assert PeerConfig.from_environment({"SHOAL_INSECURE": "0"}, home=tmp_path, swarm="lake").tcp == TcpOptions()
+    for no in ("0", "false", "no", "nonsense"):
+        assert PeerConfig.from_environment({"SHOAL_INSECURE": no}, home=tmp_path, swarm="lake").tcp == TcpOptions()
 
 
 def test_the_network_decides_the_timers_and_who_is_let_in(key: Path, tmp_path: Path) -> None:
