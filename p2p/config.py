@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -182,6 +183,7 @@ class PeerConfig:
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+            object.__setattr__(self, name, min(getattr(self, name), threading.TIMEOUT_MAX))  # inf: for ever
 
     def policies(self) -> dict[str, bytes]:
         """What all peers of a swarm have in common of these settings, for people, by name."""

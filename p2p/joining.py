@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing import current_process
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -26,6 +27,11 @@ from .session.stacks import show_on
 
 DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 """What the interpreter does with the signals at which a peer leaves."""
+
+IMPORTED_ANEW: Final = (
+    "this process is a worker that imports the script anew (start method spawn or forkserver, the default from Python "
+    "3.14 on), and would be one more peer: put what trains under `if __name__ == '__main__':`"
+)
 
 _joined: Final[weakref.WeakKeyDictionary[Peer, int]] = weakref.WeakKeyDictionary()
 """The peers of this process, and the thread that has joined as each."""
@@ -154,6 +160,8 @@ def join_as(given: dict[str, Any]) -> Peer:
     """As `join`, with any fields of `PeerConfig` and `TcpOptions`, those of tests and benchmarks among them."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_error
+    if getattr(current_process(), "_inheriting", False):
+        raise ShoalError(IMPORTED_ANEW)
     _set_up_log(os.environ.get("SHOAL_LOG", ""))
     config = _configure(given)
     _check_is_another(config)

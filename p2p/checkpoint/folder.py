@@ -137,9 +137,10 @@ def _make_way(path: Path) -> None:
         path.rename(aside)
 
 
-def remove_old(folder: Path, run: str, keep: int | None) -> None:
-    """All checkpoints of `run` but the last `keep`, and leftovers."""
-    found = sorted((each.age, path) for path, each in manifests(folder).items() if each.ancestry.run == run)
+def remove_old(folder: Path, run: str, start: int, keep: int | None) -> None:
+    """All checkpoints of `run` but the last `keep`, and leftovers. Those of a later start than this one are not its."""
+    of_run = ((path, each) for path, each in manifests(folder).items() if each.ancestry.run == run)
+    found = sorted((each.age, path) for path, each in of_run if each.ancestry.start <= start)
     for _, path in found[: -keep or None] if keep else ():
         remove(path)
     remove_leftovers(folder)

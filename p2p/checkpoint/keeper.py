@@ -89,7 +89,10 @@ class Keeper:
             self._ancestry, manifest = resume.run()
             remove_leftovers(self._settings.path)
             if manifest is not None:
-                say(f"goes on from {resume.path}: step {manifest.step} of run {manifest.ancestry.run[:8]}")
+                ours, theirs = self._peer._config.swarm, manifest.swarm
+                other = f", written by swarm {theirs}, and this is {ours}: with other arguments, or by another script"
+                said = f"goes on from {resume.path}: step {manifest.step} of run {manifest.ancestry.run[:8]}"
+                say(said + other * (theirs != ours))
         self._session.membership.keeper = self
 
     def at_edge(self) -> None:

@@ -26,7 +26,7 @@ from .tree import from_json, name_slots
 
 logger = logging.getLogger("p2p")
 
-ROW_BYTES: Final = 8192
+ROW_BYTES: Final = 8704
 """What a founder tells the others at once."""
 
 MOST_WORDS: Final = 600
@@ -46,6 +46,7 @@ class Offer:
         latest_start: of all checkpoints that it sees.
         is_forced: the user has named it.
         trouble: why none can be used, where there is one.
+        rival: the best one of another run that it sees, in words.
     """
 
     path: str = ""
@@ -56,6 +57,7 @@ class Offer:
     latest_start: int = 0
     is_forced: bool = False
     trouble: str = ""
+    rival: str = ""
 
 
 Offers = Sequence[tuple[str, Offer]]
@@ -76,13 +78,19 @@ def choose(offers: Offers) -> tuple[str, Offer] | None:
         return None
     one = able[0][1]
     for _, other in able:
-        if other.run != one.run or (forced and other.id != one.id):
+        differs = other.run != one.run or (forced and other.id != one.id)
+        if rival := in_words(other.path, other.run, other.step) if differs else other.rival:
             raise ShoalError(
-                f"it is not clear what to go on from: {one.path} is of run {one.run[:8]}, step {one.step}, and "
-                f"{other.path} of run {other.run[:8]}, step {other.step}: name one with --resume"
+                f"it is not clear what to go on from: {in_words(one.path, one.run, one.step)}, and {rival}: name one "
+                "with --resume, and give each run a folder of its own"
             )
     best = max((offer.start, offer.step, offer.id) for _, offer in able)
     return next(each for each in able if (each[1].start, each[1].step, each[1].id) == best)
+
+
+def in_words(path: str, run: str, step: int) -> str:
+    """A checkpoint, for people."""
+    return f"{path} is of run {run[:8]}, step {step}"
 
 
 def misfit(tree: Any, ours: Any) -> str:
@@ -178,7 +186,10 @@ class Resume:
         if not fitting:
             return Offer(is_forced=bool(self._forced), trouble=trouble, latest_start=latest)
         manifest, self.path = max(fitting, key=lambda each: each[0].age)
+        others = [each for each in fitting if each[0].ancestry.run != manifest.ancestry.run]
+        rival, path = max(others, key=lambda each: each[0].age, default=(None, Path()))
         return Offer(
+            rival="" if rival is None else in_words(str(path)[-MOST_WORDS:], rival.ancestry.run, rival.step),
             path=str(self.path)[-MOST_WORDS:],
             id=manifest.id,
             run=manifest.ancestry.run,

@@ -123,7 +123,7 @@ class Writer:
             return
         self.written, self.failure = whole, ""
         logger.info("checkpoint of step %d is whole: %d bytes in %s", whole.step, num_bytes, folder)
-        remove_old(folder, whole.ancestry.run, self._settings.keep)
+        remove_old(folder, whole.ancestry.run, whole.ancestry.start, self._settings.keep)
 
 
 def child_of(parent: Manifest | None, before: Ancestry) -> Ancestry:

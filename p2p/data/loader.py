@@ -205,10 +205,9 @@ class Loader:
                 self._follow()
                 if epoch != self._entered:
                     return  # what the script does between two epochs belongs to the state
-                num_loads = share.num_loads
                 before, done = done, self._script.begin()
-                if share.num_loads != num_loads:
-                    continue  # of a member's state that was loaded
+                if share.num_loads != self._num_loads:
+                    continue  # a member's state was loaded
                 if not (track.is_spent or share.is_void):
                     share.check_model()
                     raise ShoalError(NOT_COUNTED if done == before else OTHER_BATCH)

@@ -14,7 +14,7 @@ OURS: Final = {
 
 OVER: Final = (
     "all {0} epochs of this loader are over, so {1}: say epochs= for more; for another phase of training, make another "
-    "loader; to look at each sample without training (running statistics), take loader.evaluate()"
+    "loader; for running statistics (update_bn), give a DataLoader of the whole dataset, the same on every peer"
 )
 NOT_COUNTED: Final = (
     "no step was committed between two batches: call backward once per batch; "

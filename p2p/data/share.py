@@ -49,7 +49,7 @@ class Share:
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         check_model: raises ShoalError if the model is not the one that was wrapped.
         frozen: which of the parameters that are trained need no gradient now, in words.
-        schedule_ends: after how many steps a schedule of the script can make no further one, by its name.
+        schedule_ends: after how many steps a schedule of the script raises, by its name.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
@@ -88,8 +88,8 @@ class Share:
         return self._tracks.make(sampler, description, is_cut=is_cut)
 
     def has_later(self, track: Track) -> bool:
-        """Whether scripts have made other loaders behind this one, by what is known here."""
-        return self._tracks.number(track) < self._tracks.num_known - 1
+        """Whether scripts have made other loaders behind this one, here or at members whose state was loaded."""
+        return self._tracks.has_later(track)
 
     def plan(self, track: Track) -> Plan:
         """The next step's, if it is one of this loader."""

@@ -129,10 +129,9 @@ class Tracks:
         self._num_made += 1
         return track
 
-    @property
-    def num_known(self) -> int:
-        """That scripts have made, here or at the members whose state was loaded."""
-        return len(self._all)
+    def has_later(self, track: Track) -> bool:
+        """As `Share.has_later`."""
+        return self._all[-1] is not track
 
     def number(self, track: Track) -> int:
         """Of this one."""

@@ -106,6 +106,11 @@ def in_memory(key: Path) -> Path:
 
 
 def _read(key: Path) -> bytes:
+    if str(key).startswith(PREFIX):
+        raise SecurityError(
+            "the swarm key itself was given where its place is wanted: put it into a variable, and say env:NAME, or "
+            "into a file of mode 0600"
+        )
     if (name := variable_of(key)) is not None:
         if name not in os.environ:
             raise SecurityError(f"the swarm key should be in the variable {name} of the environment, which is not set")

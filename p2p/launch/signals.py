@@ -20,9 +20,11 @@ def signals_to_socket() -> Iterator[socket.socket]:
         theirs.setblocking(False)
         wakeup_before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         handlers_before = {number: signal.signal(number, ignore) for number in numbers}
+        blocked_before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # who has started us may have blocked them
         try:
             yield ours
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
             for number, handler in handlers_before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(wakeup_before)

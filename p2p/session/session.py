@@ -376,15 +376,17 @@ class Session:
                 raise StepTimeout(why) from None
             raise
         if isinstance(arrival, Commit):
-            history = self.history
-            self.note(RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
-            for operation in arrival.operations:
-                if operation.completed is not None:
-                    operation.completed(arrival.view.hash)
-            self._committed_s = self.membership.loop.now()
+            self._committed(arrival)
         if offer is not None:
             self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival
+
+    def _committed(self, commit: Commit) -> None:
+        self.note(RECEIVED, self.history.done, size=self.history.num_steps, value=self.history.num_samples)
+        for operation in commit.operations:
+            if operation.completed is not None:
+                operation.completed(commit.view.hash)
+        self._committed_s = self.membership.loop.now()
 
     def _inner_steps_of_others(self) -> dict[Member, int]:
         """As of the core; nobody makes any where steps are no rounds."""

@@ -142,7 +142,6 @@ class DiLoCo(Wrapper):
         _check(module, dense_steps, state_digest, buffers)
         self.module = module
         parts = name_parts({"": unwrapped(optimizer)}, extra)
-        session.share.schedule_ends = ends_of(parts)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self._outer = outer_of(session, trained, config)
@@ -156,7 +155,7 @@ class DiLoCo(Wrapper):
         self._trained = frozenset(trained.values())
         self._local = LocalPasses(trained.values())
         watch = Watch(module, trained.values(), OF_ROUNDS)
-        session.share.dense_steps = dense_steps
+        session.share.dense_steps, session.share.schedule_ends = dense_steps, ends_of(parts)
         self._dense: DensePhase | None = None
         if dense_steps:
             self._dense = DensePhase(

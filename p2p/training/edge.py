@@ -98,11 +98,9 @@ class Edge:
     def _is_constant(self, name: str, buffer: Tensor, *, is_read: bool) -> bool:
         """Whether it is large, or a parameter, and was never seen to change."""
         is_parameter = isinstance(buffer, nn.Parameter)
-        if name in self._buffers or (buffer.nbytes <= LARGE_BYTES and not is_parameter):
+        if name in self._buffers or not (is_parameter or buffer.nbytes > LARGE_BYTES):
             return False
         known = self._constant.get(name)
-        if is_parameter and known and not is_read:
-            return True  # it is seen some steps later
         version = 0 if buffer.is_inference() else buffer._version
         digest = known[2] if known else 0
         if not self._is_far(buffer) and (is_read or not known):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from .belonging import check_optimizers
 from .rates import unwrapped
@@ -94,9 +95,8 @@ def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str,
 
 
 def ends_of(parts: Mapping[str, Any]) -> dict[str, int]:
-    """By name, after how many steps a schedule can make no further one (OneCycleLR)."""
-    steps = {name: getattr(each, "total_steps", None) for name, each in parts.items()}
-    return {name: number for name, number in steps.items() if isinstance(number, int)}
+    """By name, after how many steps a schedule raises."""
+    return {name: each.total_steps for name, each in parts.items() if isinstance(each, OneCycleLR)}
 
 
 def _check_are_apart(models: Mapping[str, nn.Module]) -> None:

@@ -50,6 +50,7 @@ with p2p.join() as peer:
 is told to go on."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_missed", some_of([MOST_FED + 200, 3 * MOST_FED], 0))
 def test_who_stands_still_until_there_is_no_room_for_what_is_fed_has_a_seat_later(
     swarm: Swarm, num_missed: int

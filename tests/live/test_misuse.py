@@ -281,6 +281,25 @@ with p2p.join(receipts_full=os.environ.get("POLICY")) as peer:
 """
 
 
+IMPORTED_ANEW = """
+import multiprocessing
+import p2p
+
+with p2p.join() as peer:
+    peer.wait_view()
+    worker = multiprocessing.get_context("spawn").Process(target=print)
+    worker.start()
+    worker.join()
+    print("worker", worker.exitcode, peer.world_size)
+"""
+
+
+def test_a_worker_that_imports_the_script_anew_is_no_other_peer(swarm: Swarm) -> None:
+    peer = swarm.start(IMPORTED_ANEW)
+    assert peer.end() == 0 and peer.expect("worker") == "worker 1 1"
+    assert any("put what trains under `if __name__ == '__main__':`" in line for line in peer.stderr), peer.report()
+
+
 def test_who_has_no_room_for_receipts_says_so_once_and_goes_on_without(swarm: Swarm) -> None:
     peers = swarm.start_all(2, FULL, "100")
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report() + peers[1].report()

@@ -89,6 +89,7 @@ def roundings_apart(folder: Path, one: Process, other: Process) -> float:
     return float(apart.max() / np.spacing(np.abs(ours).max()))
 
 
+@pytest.mark.long
 def test_two_kinds_train_together_and_one_of_them_comes_and_dies_out(swarm: Swarm, tmp_path: Path) -> None:
     ours = swarm.start_all(2, TRAINING, "resync")
     ours[0].expect("size 2")

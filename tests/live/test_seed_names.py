@@ -16,6 +16,7 @@ with p2p.join() as peer:
 """
 
 
+@pytest.mark.long
 @pytest.mark.light
 def test_a_name_of_several_hosts_is_refused_and_one_that_nobody_knows_is_named(new_lab: NewLab, tmp_path: Path) -> None:
     script, lab = tmp_path / "join.py", new_lab(2)

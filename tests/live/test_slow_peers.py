@@ -54,6 +54,7 @@ def test_a_slow_peer_is_named_once_by_all_alike_and_is_slow_no_more_when_it_has_
     )
 
 
+@pytest.mark.long
 def test_a_slow_peer_leaves_if_it_was_told_to_and_no_sample_is_lost(swarm: Swarm) -> None:
     peers = [swarm.start(TRAIN, "leave", number, "others", min_peers=3) for number in ("0", "0", "100000")]
     slow = peers[2]

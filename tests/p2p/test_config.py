@@ -1,5 +1,6 @@
 """What settings of a peer mean for its loop."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def test_an_arena_may_take_a_quarter_of_the_memory_of_all_local_peers_unless_its
         ({"on_all_dead": "hope"}, "on_all_dead must be stop or restart, is 'hope'"),
         ({"slow_peers": "kill"}, "slow_peers must be name or leave, is 'kill'"),
         ({"slow_factor": 1.0}, "slow_factor must be above 1 and finite, is 1.0"),
+        ({"join_timeout_s": 0.0}, "join_timeout_s must be positive"),
         ({"slow_factor": float("nan")}, "slow_factor must be above 1 and finite, is nan"),
     ],
 )
@@ -49,3 +51,8 @@ def test_who_goes_on_after_the_death_of_all_members_is_asked_for_on_several_host
     assert not PeerConfig.from_environment({**environ, "SHOAL_ON_ALL_DEAD": "stop"}).for_loop().restarts
     elsewhere = PeerConfig.from_environment(environ, bind="127.0.0.1:0", insecure=True)
     assert elsewhere.for_loop().tcp is not None and elsewhere.for_loop().restarts
+
+
+def test_a_time_without_an_end_is_as_long_as_a_thread_can_wait() -> None:
+    config = PeerConfig(swarm="pond", home=Path("/"), step_timeout_s=float("inf"), leave_timeout_s=1e10)
+    assert config.step_timeout_s == config.leave_timeout_s == threading.TIMEOUT_MAX

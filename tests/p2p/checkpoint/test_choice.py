@@ -41,7 +41,9 @@ def test_nothing_that_can_be_used_is_no_new_run() -> None:
 
 
 def test_two_runs_are_named() -> None:
-    with pytest.raises(ShoalError, match=r"x/00000005 is of run r, step 5, and x/00000007 of run s, step 7: name one"):
+    with pytest.raises(
+        ShoalError, match=r"x/00000005 is of run r, step 5, and x/00000007 is of run s, step 7: name one"
+    ):
         choose([("a", offer(1, 5)), ("b", offer(1, 7, run="s"))])
 
 

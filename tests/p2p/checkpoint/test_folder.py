@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from p2p.checkpoint.folder import check_is_usable, checkpoints, manifests, read_state
-from p2p.checkpoint.manifest import FILE, TENSORS, UnusableCheckpointError, read_manifest
+from p2p.checkpoint.manifest import FILE, TENSORS, Ancestry, UnusableCheckpointError, read_manifest
+from p2p.checkpoint.writer import child_of
 from p2p.errors import ShoalError
-from tests.p2p.checkpoint.states import RUN, make_state, written
+from tests.p2p.checkpoint.states import RUN, make_state, manifest, written
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,15 @@ def test_the_last_ones_of_a_run_are_kept_and_those_of_another_are_left_alone(tmp
     written(tmp_path, [15], start=2, keep=2)
     assert [path.name for path in checkpoints(tmp_path)] == ["00000005", "00000015", "00000030"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_who_writes_on_beside_a_later_start_keeps_what_it_writes(tmp_path: Path) -> None:
+    first = written(tmp_path, [10], keep=2)
+    written(tmp_path, [20, 30], start=2, keep=2)
+    for step in (40, 50, 60):
+        first.begin(make_state(step), manifest(step, child_of(first.written, Ancestry(RUN, 1))))
+        first.wait()
+    assert [path.name for path in checkpoints(tmp_path)] == ["00000020", "00000030", "00000050", "00000060"]
 
 
 def test_a_step_that_another_branch_has_come_to_gives_way(tmp_path: Path) -> None:

@@ -191,6 +191,24 @@ def test_where_none_is_whole_all_are_told_why(folders: Mapping[str, Path], tmp_p
         assert isinstance(founder.result, ShoalError) and f"checkpoint {path}: {TENSORS}" in str(founder.result)
 
 
+def test_two_runs_in_one_folder_are_named_and_neither_is_taken(folders: Mapping[str, Path], tmp_path: Path) -> None:
+    other = "ef" * 16
+    written(tmp_path, [10])
+    written(tmp_path, [30], run=other)
+    for first, second in ((tmp_path, folders["empty"]), (folders["long"], tmp_path)):
+        swarm = Founders()
+        founders = [swarm.add(folder) for folder in (first, second)]
+        swarm.run()
+        for founder in founders:
+            said = str(founder.result)
+            assert isinstance(founder.result, ShoalError) and said.startswith("it is not clear what to go on from: ")
+            assert f"of run {RUN[:8]}, step " in said and f"of run {other[:8]}, step 30" in said
+    swarm = Founders()
+    founder = swarm.add(tmp_path, forced=str(tmp_path / "00000010"))
+    swarm.run()
+    assert has(founder, 10)
+
+
 def test_one_that_is_named_is_taken_and_the_next_start_is_later_than_all(tmp_path: Path) -> None:
     written(tmp_path, [10, 20])
     written(tmp_path, [15], start=2)

@@ -177,3 +177,10 @@ def test_the_command_makes_a_file_that_nobody_else_can_read(tmp_path: Path) -> N
     again = subprocess.run([*command, "--out", str(named)], capture_output=True, text=True, check=False)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "is there already" in again.stderr
+
+
+def test_a_key_in_place_of_where_it_is_is_refused_and_not_repeated() -> None:
+    key = new_key()
+    with pytest.raises(SecurityError, match="say env:NAME") as refused:
+        read_key(Path(key))
+    assert key not in str(refused.value)

@@ -24,6 +24,21 @@ from tests.p2p.step.group import Group, all_reduce, counts, enter, new_view, onl
 TRIO, PAIR = view_of(2, A, B, C), view_of(2, A, B)
 
 
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("step 3 is all_gather of float32 [2, 8] by size here", "is given 2 samples: pad them"),
+        (
+            "step 1 is a training step on 90 samples (Subset 05f875ef), global_batch=6",
+            "needs the same seed on every peer",
+        ),
+        ("step 3 is all_reduce sum of float32 [2] by size here", "which a joiner begins at 0"),
+    ],
+)
+def test_what_is_mostly_the_reason_is_said_last(reason: str, hint: str) -> None:
+    assert str(OperationMismatch(reason)).rstrip(")").removesuffix(" (torch.utils.data.random_split").endswith(hint)
+
+
 def alone(number: int) -> Operation:
     return all_reduce(np.arange(number), "one-shot")
 
