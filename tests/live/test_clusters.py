@@ -119,12 +119,10 @@ def test_a_pod_that_is_lost_is_replaced_under_its_name_and_one_that_is_deleted_i
     lab.crash(1)
     runs.pop(1).end()
     for run in runs:
-        run.expect_line(r"\[0\] members 2")
+        run.expect_line(r"\[0\] members 2", after="[0] members 3")
     name_pods(0, 3, 2)
-    runs.append(start(lab, 3, environ, *command))
-    for run in runs[:2]:
-        run.expect_line(r"\[0\] members 3", after="[0] members 2")
-    deleted = runs.pop()
+    deleted = start(lab, 3, environ, *command)
+    deleted.expect_line(r"\[0\] members 3")
     assert program(lab, 3, "kill", "-TERM", str(deleted.pid)).end() == 0  # to the first process of the pod alone
     assert deleted.end() == 143, deleted.report()
     stop.touch()
