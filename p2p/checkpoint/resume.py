@@ -258,14 +258,11 @@ class Resume:
         return whole[:size].data
 
     def _load(self, state: PackedState, offer: Offer) -> None:
-        share = self._session.share
-        members = share.contributors
         try:
-            with share.resuming():
+            with self._session.share.resuming():
                 self._replica.load(state)
         except (JoinRefused, RemoteProtocolError) as error:
             raise ShoalError(f"checkpoint {offer.path} does not fit this script: {error}") from None
-        share.contributors = members  # of the last receipt of this swarm
 
     def _gather(self, offer: Offer) -> Offers:
         fields = {name: getattr(offer, name) for name in Offer.__slots__}

@@ -279,7 +279,7 @@ class Loader:
         share, peer_id = self._share, self._script.peer_id
         cutter = self._dense_cutter if share.is_dense else self._cutter
         parts = cutter.cut(plan, peer_id if part else "")
-        ahead = cutter.ahead(self._track.state, share.contributors, peer_id)
+        ahead = cutter.ahead(self._track.state, share.planned_for, peer_id)
         total = sum(map(len, parts))
         if share.in_rounds and not self._has_said_shorter and (why := cutter.explain_shorter(plan, len(parts))):
             logger.warning("%s", why)

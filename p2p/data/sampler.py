@@ -61,7 +61,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Plans steps: a pure function of what is used up, and of the members on the last receipt. Equal on all peers.
+    """Plans steps: a pure function of what is used up, and of the members on a receipt. Equal on all peers.
 
     Attributes:
         num_samples: of the dataset.

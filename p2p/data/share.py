@@ -15,7 +15,7 @@ from ..step.operation import Operation
 from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .located import located
 from .own_data import UNUSED
-from .ranges import union
+from .ranges import count, union
 from .round_end import AMID_TIMED, RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
 from .track import CUT, Track, Tracks, unpack_samples
@@ -33,6 +33,9 @@ class Share:
 
     Attributes:
         contributors: peer_ids of the members on the last receipt, in rank order.
+        planned_for: as these were on the last receipt of training, or, before there is one, on the first: who has a
+            slice of the next batch. A script may call operations of its own between a batch and its step, and members
+            may change in these, when slices are handed out already.
         fraction: of this peer's weight in the micro-batches so far, or of all of them, which the current one has.
         keep: what the micro-batches before it are multiplied by.
         is_last: no further micro-batch of the step follows.
@@ -55,6 +58,7 @@ class Share:
 
     def __init__(self) -> None:
         self.contributors: tuple[str, ...] = ()
+        self.planned_for: tuple[str, ...] = ()
         self.fraction = self.keep = 1.0
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = self.is_resuming = False
@@ -95,10 +99,10 @@ class Share:
         """The next step's, if it is one of this loader."""
         assert track.sampler is not None
         sampler = track.dense if self.is_dense and track.dense is not None else track.sampler
-        if track.planned is None or track.planned[:3] != (track.state, self.contributors, sampler):
+        if track.planned is None or track.planned[:3] != (track.state, self.planned_for, sampler):
             track.state = track.sampler.settle(track.state)
-            plan = sampler.plan(track.state, self.contributors)
-            track.planned = track.state, self.contributors, sampler, plan
+            plan = sampler.plan(track.state, self.planned_for)
+            track.planned = track.state, self.planned_for, sampler, plan
         return track.planned[3]
 
     def hand_out(self, track: Track, part: Slice | None) -> None:
@@ -331,17 +335,20 @@ class Share:
 
     # Committed steps.
 
-    def count(self, receipt: Receipt) -> Receipt:
+    def count(self, receipt: Receipt, *, is_training: bool = True) -> Receipt:
         """A step is committed. Returns its receipt, on which samples have positions in the stream of their loader."""
         self.num_samples += receipt.num_samples
         track = self._current
         plan = None if track is None else self.plan(track)
         self.contributors = tuple(map(PEER_ID, receipt.contributions))
+        if is_training or not receipt.step:
+            self.planned_for = self.contributors
         if track is None or plan is None or not any(each.samples for each in receipt.contributions):
             return receipt
         contributions, failures = located(receipt, plan)
         counted = union(part for each in contributions for part in each.samples)
         assert track.sampler is not None
+        assert count(counted) == receipt.num_samples, f"samples of {receipt} are not those of {plan}"
         used = {each.peer_id: each.num_samples for each in receipt.contributions}
         if not self.is_dense:
             track.state = track.sampler.grant(track.state, plan, used, self.contributors)
@@ -352,7 +359,8 @@ class Share:
 
     def pack(self) -> list[Any]:
         """Plain values."""
-        return [list(self.contributors), self.num_trained, self.num_samples, self.num_unused, self._tracks.pack()]
+        who = [list(self.contributors), list(self.planned_for)]
+        return [who, self.num_trained, self.num_samples, self.num_unused, self._tracks.pack()]
 
     def is_past(self, packed: Any) -> bool:
         """Whether the loader that the open step begins a batch of is used up in what `pack` made; raises as `load`."""
@@ -368,7 +376,9 @@ class Share:
             JoinRefused: a loader of this peer's script is another one at the members.
             RemoteProtocolError: it is not of that form.
         """
-        self.contributors, self.num_trained, self.num_samples, self.num_unused, states = unpack_samples(packed)
+        who, self.num_trained, self.num_samples, self.num_unused, states = unpack_samples(packed)
+        if not self.is_resuming:
+            self.contributors, self.planned_for = who
         self._tracks.load(states, is_resumed=self.is_resuming)
         self.num_loads += 1
         self._num_updates = 0
@@ -380,7 +390,7 @@ class Share:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` made. Raises as `load`."""
         with self.resuming():
-            self.load([[], state.get("done", 0), state.get("samples", 0), 0, state.get("loaders", [])])
+            self.load([[[], []], state.get("done", 0), state.get("samples", 0), 0, state.get("loaders", [])])
 
     @contextmanager
     def resuming(self) -> Iterator[None]:

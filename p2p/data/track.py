@@ -66,16 +66,21 @@ def unpack_track(row: Any) -> tuple[str, SamplerState]:
     return str(description), state
 
 
-def unpack_samples(packed: Any) -> tuple[tuple[str, ...], int, int, int, list[tuple[str, SamplerState]]]:
-    """What `Share.pack` made: who has contributed last, three counts, and how far each loader is.
+Members = tuple[str, ...]
+"""Their peer_ids."""
+
+
+def unpack_samples(packed: Any) -> tuple[tuple[Members, Members], int, int, int, list[tuple[str, SamplerState]]]:
+    """What `Share.pack` made: who is on the last receipt, and on that of training, three counts, each loader's state.
 
     Raises:
         RemoteProtocolError: it is not of that form.
     """
     try:
-        contributors, num_trained, num_samples, num_unused, rows = packed
+        (contributors, planned_for), num_trained, num_samples, num_unused, rows = packed
         states = [unpack_track(row) for row in rows]
-        return tuple(map(str, contributors)), int(num_trained), int(num_samples), int(num_unused), states
+        who = tuple(map(str, contributors)), tuple(map(str, planned_for))
+        return who, int(num_trained), int(num_samples), int(num_unused), states
     except (TypeError, ValueError) as error:
         raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
 

@@ -32,7 +32,7 @@ from .config import LaunchConfig, peer_cores, peer_environment
 from .death_notices import DeathNotices
 from .devices import describe
 from .fence import Fence
-from .output import READ_BYTES, Output, Stream
+from .output import READ_BYTES, UNREAD_S, Output, Sink, Stream
 from .places import FAILED, Place
 from .postmortem import Postmortem
 from .progress import Progress
@@ -101,6 +101,12 @@ class Launcher:
 
     def run(self) -> int:
         """Start the peers, wait until the last has ended, and return the exit code of the run."""
+        try:
+            return self._run()
+        finally:
+            self._output.finish(None if self._ended_by is None else UNREAD_S)
+
+    def _run(self) -> int:
         if self._is_over:
             self._output.say(self._is_over)
             return 0
@@ -203,7 +209,7 @@ class Launcher:
         deadlines = [part.deadline for part in parts]
         wake_at = min(self._kill_at, self._next_start(), *deadlines)
         for key, _ in self._selector.select(max(0.0, wake_at - now)):
-            if isinstance(key.data, Stream):
+            if isinstance(key.data, Stream | Sink):
                 self._output.pass_on(key.data)
             elif isinstance(key.data, Place):
                 self._take_report(key.data)

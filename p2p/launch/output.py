@@ -1,16 +1,29 @@
-"""What peers write, and what the launcher has to say, on its way to the output of the run."""
+"""What peers write, and what the launcher has to say, on its way to the output of the run.
+
+Nobody may read that output for a while (a pager, Ctrl-S), and its launcher must go on: it writes only what does not
+block. Meanwhile peers that write there wait, as they would without a launcher; all others, and signals, do not.
+"""
 
 import os
 import select
 import selectors
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
 READ_BYTES: Final = 1 << 16
 LINE_MAX_BYTES: Final = 1 << 20
 """A longer line is passed on in pieces, so that output without line ends does not fill the memory."""
+
+PIECE_BYTES: Final = select.PIPE_BUF
+"""A pipe or terminal that is ready takes so many at least without blocking."""
+
+FULL_BYTES: Final = 1 << 18
+"""Where so many wait to be written, no more is read from peers."""
+
+UNREAD_S: Final = 1.0
+"""What is not read for so long at the end of a run that was ended by a signal is dropped."""
 
 PREFIX_STYLES: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -43,11 +56,42 @@ class LinePrefixer:
 
 
 @dataclass(eq=False, slots=True)
+class Sink:
+    """An output of the run: its descriptor, what waits until it is ready, and whose streams wait, too."""
+
+    fd: int
+    waiting: bytearray = field(default_factory=bytearray)
+    paused: list["Stream"] = field(default_factory=list)
+
+    def drain(self, timeout_s: float | None = 0.0) -> None:
+        """Write what it is ready for, and as long as more becomes ready within `timeout_s`; None: all.
+
+        Raises:
+            OSError: it cannot be written. Nothing waits any more.
+        """
+        ready = select.poll()
+        ready.register(self.fd, select.POLLOUT)
+        num_written = 0
+        try:
+            while num_written < len(self.waiting) and ready.poll(None if timeout_s is None else timeout_s * 1e3):
+                try:
+                    num_written += os.write(self.fd, self.waiting[num_written : num_written + PIECE_BYTES])
+                except BlockingIOError:  # who shares it has made it non-blocking, and it is not as ready as that
+                    if timeout_s == 0:
+                        break
+        except OSError:
+            num_written = len(self.waiting)
+            raise
+        finally:
+            del self.waiting[:num_written]
+
+
+@dataclass(eq=False, slots=True)
 class Stream:
-    """One output of one peer, on its way to the descriptor `sink`, and to the file `log`, if there is one."""
+    """One output of one peer, on its way to `sink`, and to the file `log`, if there is one."""
 
     source: IO[bytes]
-    sink: int
+    sink: Sink
     prefixer: LinePrefixer
     log: Path | None = None
 
@@ -61,13 +105,14 @@ class Output:
         """Nothing is written.
 
         Args:
-            selector: is ready with a `Stream` when there is something to `pass_on`.
+            selector: is ready with a `Stream` or `Sink` when there is something to `pass_on`.
             stdout: descriptor for what peers write to theirs.
             stderr: the same, and for what is said.
             is_broken: called with why something cannot be written, each time.
         """
         self._selector = selector
-        self._sinks = stdout, stderr
+        out = Sink(stdout)
+        self._sinks = out, out if stderr == stdout else Sink(stderr)
         self._is_broken = is_broken
         self._unwritable: set[Path] = set()
 
@@ -75,12 +120,22 @@ class Output:
         """Look at what peer `name` writes, from now on; `log`: it is appended there, too."""
         streams = []
         for source, sink in zip(sources, self._sinks, strict=True):
-            streams.append(Stream(source, sink, LinePrefixer(prefix(name, sink)), log))
+            streams.append(Stream(source, sink, LinePrefixer(prefix(name, sink.fd)), log))
             self._selector.register(source, selectors.EVENT_READ, streams[-1])
         return tuple(streams)
 
-    def pass_on(self, stream: Stream) -> bool:
-        """Pass on one chunk; False if there is none, now or any more."""
+    def pass_on(self, ready: Stream | Sink) -> None:
+        """One chunk, of who has something to say, or to who is ready for it."""
+        if isinstance(ready, Sink):
+            self._write(ready, b"")
+        elif len(ready.sink.waiting) < FULL_BYTES:
+            self._read(ready)
+        else:
+            self._selector.unregister(ready.source)
+            ready.sink.paused.append(ready)
+
+    def _read(self, stream: Stream) -> bool:
+        """One chunk; False if there is none, now or any more."""
         if stream.source.closed:
             return False
         chunk = stream.source.read(READ_BYTES)
@@ -94,9 +149,17 @@ class Output:
     def end(self, streams: Iterable[Stream]) -> None:
         """Their peer has ended: pass on what is left."""
         for stream in streams:
-            while self.pass_on(stream):
+            while self._read(stream):
                 pass
             self._close(stream)
+
+    def finish(self, timeout_s: float | None) -> None:
+        """Write what still waits; what is not read for `timeout_s` is dropped, with None nothing."""
+        for sink in self._sinks:
+            try:
+                sink.drain(timeout_s)
+            except OSError as error:
+                self._is_broken(error)
 
     def say(self, text: str) -> None:
         """A line of the launcher itself."""
@@ -119,20 +182,30 @@ class Output:
 
     def _close(self, stream: Stream) -> None:
         if not stream.source.closed:
-            self._selector.unregister(stream.source)
+            if stream in stream.sink.paused:
+                stream.sink.paused.remove(stream)
+            else:
+                self._selector.unregister(stream.source)
             stream.source.close()
             self._write(stream.sink, stream.prefixer.close())
 
-    def _write(self, sink: int, text: bytes) -> None:
-        rest = memoryview(text)
+    def _write(self, sink: Sink, text: bytes) -> None:
+        sink.waiting += text
         try:
-            while rest:
-                try:
-                    rest = rest[os.write(sink, rest) :]
-                except BlockingIOError:  # whoever else has this pipe or terminal has made it so: wait all the same
-                    select.select((), (sink,), ())
+            sink.drain()
         except OSError as error:
             self._is_broken(error)
+        files = self._selector.get_map()
+        if files is None:  # it is closed, and the rest waits for `finish`
+            return
+        if sink.waiting and sink.fd not in files:
+            self._selector.register(sink.fd, selectors.EVENT_WRITE, sink)
+        elif not sink.waiting:
+            if sink.fd in files:
+                self._selector.unregister(sink.fd)
+            while sink.paused:
+                stream = sink.paused.pop()
+                self._selector.register(stream.source, selectors.EVENT_READ, stream)
 
 
 def prefix(name: str, sink: int) -> str:

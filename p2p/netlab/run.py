@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ..errors import LabError
-from ..launch.output import Output, Stream
+from ..launch.output import UNREAD_S, Output, Sink, Stream
 from ..launch.signals import signal_name, signals_to_socket
 from .commands import Command
 from .config import HostSettings, LabConfig
@@ -70,6 +70,12 @@ class Run:
         Raises:
             LabError: there can be no lab here, or a command cannot be started.
         """
+        try:
+            return self._run()
+        finally:
+            self._output.finish(None if self._ended_by is None else UNREAD_S)
+
+    def _run(self) -> int:
         with self._selector, signals_to_socket() as woken, self._lab as lab:
             self._selector.register(woken, selectors.EVENT_READ)
             for index, host in enumerate(self._config.hosts):
@@ -101,7 +107,7 @@ class Run:
 
     def _wait(self, woken: socket.socket) -> None:
         for key, _ in self._selector.select():
-            if isinstance(key.data, Stream):
+            if isinstance(key.data, Stream | Sink):
                 self._output.pass_on(key.data)
             elif isinstance(key.data, Command):
                 if key.data in self._running:  # what has ended with another one that ends the lab is the lab's

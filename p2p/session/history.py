@@ -52,7 +52,8 @@ class History:
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
         share = self._share
-        receipt = share.count(commit.receipt)
+        is_training = any(operation.collective.is_counts for operation in commit.operations)
+        receipt = share.count(commit.receipt, is_training=is_training)
         for operation in commit.operations:
             if operation.collective.is_counts:  # there is one at most
                 share.num_trained += 1

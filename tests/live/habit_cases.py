@@ -37,6 +37,12 @@ class Said(logging.Handler):
         logging.getLogger("p2p").removeHandler(self)
 
 
+def only(lines: list[str]) -> str:
+    """The one line that there is."""
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
 class Codebook(nn.Module):
     """Buffers as scripts have them: computed from what comes, in place and by another tensor; and a table."""
 

@@ -8,7 +8,7 @@ from torch.optim import swa_utils
 
 import p2p
 from p2p import Peer
-from tests.live.habit_cases import CASES, Said, main
+from tests.live.habit_cases import CASES, Said, main, only
 from tests.live.training_cases import case, linear, raises, wrap
 
 __all__ = ["CASES", "main"]
@@ -44,7 +44,7 @@ def a_parameter_without_a_gradient_that_differs_is_named_once(peer: Peer) -> Non
     parallel = wrap(peer, model, optimizer)
     with Said() as lines:
         train(peer, parallel, optimizer, 40)
-    (line,) = lines
+    line = only(lines)
     assert line.startswith("parameter average is not the same at peers ") and "buffers='mean'" in line, line
 
 
@@ -62,7 +62,7 @@ def a_model_in_extra_that_differs_is_named_once_and_one_that_does_not_is_not(pee
             optimizer.step()
             average.update_parameters(model)
             own(x[peer.rank])  # its statistics follow these samples
-    (line,) = lines
+    line = only(lines)
     assert " of AveragedModel (extra[1]) is not the same at peers " in line, line
 
 
@@ -75,7 +75,7 @@ def the_same_samples_at_all_peers_are_named_once_and_others_are_not(peer: Peer) 
             optimizer.zero_grad()
             parallel(x).square().mean().backward()
             optimizer.step()
-    (line,) = lines
+    line = only(lines)
     assert line.startswith("all 2 members have computed the same gradients in the first 2 steps"), line
 
 
@@ -112,7 +112,7 @@ def the_same_samples_in_rounds_are_named_once(peer: Peer) -> None:
             optimizer.zero_grad()
             parallel(x).square().mean().backward()
             optimizer.step()
-    (line,) = lines
+    line = only(lines)
     assert line.startswith("all 2 members have sent the same changes in the first 2 rounds"), line
 
 

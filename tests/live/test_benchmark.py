@@ -335,7 +335,7 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_tables_are_made_beside_steps_and_are_those_that_are_made_at_once(scratch: Path, tmp_path: Path) -> None:
     """How long that takes is for a quiet machine."""
     path = tmp_path / "tables.json"

@@ -12,7 +12,7 @@ from p2p.telemetry.trace import read_trace, trace_path
 from tests.live.labs import NewLab, program
 from tests.live.swarm import Process
 
-pytestmark = [pytest.mark.light, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 NUM_MEMBERS = 3
 HANG_S = 120.0

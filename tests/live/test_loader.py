@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from p2p.data.ranges import each as positions
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import Receipt, read_receipts
@@ -232,3 +233,58 @@ def test_a_sample_that_nobody_can_read_is_named_and_left_out_and_nobody_dies_of_
         errors = "\n".join(peer.stderr)
         assert "sample 57 is left out of epoch 0: no peer could load it" in errors
         assert ("line 57 is truncated" in errors) == (name(peer) in {who for who, _ in failed})
+
+
+BETWEEN = """
+import os, signal, sys
+from threading import Event
+import numpy as np
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+dies, given = sys.argv[1] == "dies", {"per-peer": {"batch_per_peer": 2}, "timed": {"global_batch": 6, "round_s": 0.01}}
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapper = p2p.DiLoCo if sys.argv[2] == "timed" else p2p.DataParallel
+    parallel = wrapper(peer, model, optimizer)
+    dataset = torch.utils.data.TensorDataset(torch.arange(120.0)[:, None])
+    loader = peer.loader(dataset, epochs=2, **given[sys.argv[2]])
+    for (x,) in (batch for _ in loader.epochs() for batch in loader):
+        if parallel.has_committed:
+            if peer.done == 5:
+                print("five")
+                if dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                sys.stdin.readline()
+            peer.all_reduce(np.ones(1))
+        if wrapper is p2p.DiLoCo:
+            Event().wait(0.004)
+        optimizer.zero_grad()
+        parallel(x).mean().backward()
+        optimizer.step()
+    print("end", peer.samples)
+"""
+"""What there is between a batch and its step is an operation of the script's own, in which members go and come."""
+
+
+@pytest.mark.light
+@pytest.mark.parametrize("how", ["per-peer", "timed"])
+def test_each_sample_counts_once_where_a_peer_dies_between_a_batch_and_its_step(swarm: Swarm, how: str) -> None:
+    peers = [swarm.start(BETWEEN, what, how, min_peers=3) for what in ("stays", "dies", "stays")]
+    for peer in peers:
+        peer.expect("five")
+    joiner = swarm.start(BETWEEN, "stays", how)
+    joiner.expect("here")
+    peers.pop(1).end()
+    for peer in peers:
+        peer.tell("go on")
+    for peer in (*peers, joiner):
+        assert peer.end() == 0, peer.report()
+        assert peer.stdout[-1] == "end 240", peer.report()
+    receipts = check_equal(swarm, [*peers, joiner])
+    used = Counter(i for receipt in receipts for part in receipt.contributions for i in positions(part.samples))
+    assert used == dict.fromkeys(range(240), 1)

@@ -2,6 +2,7 @@ import pytest
 
 from p2p.data.sampler import Order, Sampler, SamplerState, Slice
 from p2p.data.share import Share
+from p2p.data.timed import TimedSampler
 from p2p.data.track import Track
 from p2p.errors import JoinRefused, RemoteProtocolError, ShoalError
 from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE
@@ -102,6 +103,27 @@ def test_a_step_without_samples_uses_nothing_up() -> None:
     share.hand_out(track, Slice(0, 3))
     told = receipt(1, [("a", (UNKNOWN_SAMPLE, 1, 1)), ("d", (UNKNOWN_SAMPLE, 1, 1))])
     assert share.count(told) == told and track.state == SamplerState() and share.contributors == ("a", "d")
+
+
+@pytest.mark.parametrize("sampler", [SAMPLER, Sampler(12, batch_per_peer=2), TimedSampler(12, 6)])
+def test_members_that_go_and_come_between_a_batch_and_its_step_change_nothing_of_who_trains_on_what(
+    sampler: Sampler,
+) -> None:
+    shares = {name: founded("a", "b", "c") for name in "abc"} | {"d": Share()}
+    tracks = {name: share.make(sampler, "twelve") for name, share in shares.items()}
+    for name in "abc":
+        shares[name].hand_out(tracks[name], shares[name].plan(tracks[name]).slices[name])
+    for name in "ac":  # an operation of the script's own
+        shares[name].count(receipt(1, [("a", NO_SAMPLES), ("c", NO_SAMPLES)]), is_training=False)
+    shares["d"].load(shares["a"].pack())
+    shares["d"].hand_out(tracks["d"], shares["d"].plan(tracks["d"]).slices.get("d"))
+    step = receipt(2, [(name, shares[name].counts) for name in "acd"])
+    first, *others = [shares[name].count(step) for name in "acd"]
+    assert others == [first, first] and shares["d"].counts == NO_SAMPLES
+    size = first.contributions[0].num_samples
+    assert [each.samples for each in first.contributions] == [((0, size),), ((2 * size, size),), ()]
+    assert {repr(tracks[name].state) for name in "acd"} == {repr(tracks["a"].state)}
+    assert tracks["a"].state.returned == ((size, size),) and "d" in shares["d"].plan(tracks["d"]).slices
 
 
 def test_a_second_loader_of_the_same_arguments_does_not_begin_anew_without_a_word() -> None:

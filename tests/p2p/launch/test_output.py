@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from p2p.launch.output import LINE_MAX_BYTES, LinePrefixer, Output, prefix
+from p2p.launch.output import FULL_BYTES, LINE_MAX_BYTES, LinePrefixer, Output, prefix
 
 
 def test_a_line_without_end_is_passed_on_in_pieces() -> None:
@@ -40,13 +40,14 @@ class Run:
     Attributes:
         broken: what was said to be, by its number.
         stdout: of the run, as it writes to it.
+        stderr: of the run, as it is read.
     """
 
     def __init__(self, stack: ExitStack) -> None:
         self.selector = stack.enter_context(selectors.DefaultSelector())
         self.broken: list[int | None] = []
         pipes = [_pipe(stack) for _ in range(4)]
-        (self._stdout, stdout), (self._stderr, stderr), *sources = pipes
+        (self._stdout, stdout), (self.stderr, stderr), *sources = pipes
         self.stdout = stdout
         self.output = Output(
             self.selector, stdout.fileno(), stderr.fileno(), lambda error: self.broken.append(error.errno)
@@ -62,7 +63,7 @@ class Run:
             self.output.pass_on(key.data)
 
     def written(self) -> tuple[bytes | None, bytes | None]:
-        return self._stdout.read(), self._stderr.read()
+        return self._stdout.read(), self.stderr.read()
 
     def read_stdout(self) -> bytes:
         """All of it, once nobody writes to it any more."""
@@ -72,7 +73,7 @@ class Run:
     def hang_up(self) -> None:
         """Nobody reads the output of the run any more."""
         self._stdout.close()
-        self._stderr.close()
+        self.stderr.close()
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
@@ -101,7 +102,7 @@ def test_the_last_words_of_a_peer_are_passed_on_with_what_it_has_not_ended(run: 
     run.peer[0].write(b"one\nlast")
     run.output.end(run.streams)
     assert run.written() == (b"[5] one\n[5] last\n", None)
-    assert not run.selector.get_map() and not run.output.pass_on(run.streams[0])
+    assert not run.selector.get_map()
 
 
 def test_an_output_that_a_peer_has_closed_is_followed_no_longer(run: Run) -> None:
@@ -121,16 +122,59 @@ def test_each_line_that_cannot_be_written_is_told_of(run: Run) -> None:
     assert run.broken == [errno.EPIPE] * 2
 
 
-def test_an_output_that_is_full_and_does_not_block_is_waited_for(run: Run) -> None:
-    os.set_blocking(run.stdout.fileno(), False)
-    fcntl.fcntl(run.stdout, fcntl.F_SETPIPE_SZ, 4096)  # filled again and again, however fast its reader is
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_who_writes_to_an_output_that_nobody_reads_waits_and_nobody_else_does(run: Run, *, is_blocking: bool) -> None:
+    os.set_blocking(run.stdout.fileno(), is_blocking)
+    fcntl.fcntl(run.stdout, fcntl.F_SETPIPE_SZ, 4096)
     run.peer[0].write(b"x" * 60_000 + b"\n")
+    run.pass_on()
+    run.peer[1].write(b"here\n")
+    run.pass_on()
+    assert run.stderr.read() == b"[5] here\n"
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit(run.read_stdout)
-        run.pass_on()
+        run.output.finish(None)
         run.stdout.close()
         assert read.result() == b"[5] " + b"x" * 60_000 + b"\n"
     assert not run.broken
+
+
+def test_a_peer_is_read_no_further_than_its_output_is(run: Run) -> None:
+    written, read = 0, b""
+    while not run.streams[0].sink.paused:
+        run.peer[0].write(b"x" * 1023 + b"\n")
+        written += 1
+        run.pass_on()
+    size = len(run.streams[0].sink.waiting)
+    run.peer[0].write(b"last\n")
+    run.pass_on()
+    assert len(run.streams[0].sink.waiting) == size >= FULL_BYTES
+    while not read.endswith(b"last\n"):
+        read += run.written()[0] or b""
+        run.pass_on()
+    assert read == (b"[5] " + b"x" * 1023 + b"\n") * written + b"[5] last\n"
+
+
+def test_what_a_peer_has_said_before_it_ends_is_read_though_its_output_is_full(run: Run) -> None:
+    while not run.streams[0].sink.paused:
+        run.peer[0].write(b"x" * 1023 + b"\n")
+        run.pass_on()
+    run.peer[0].write(b"last\n")
+    run.output.end(run.streams)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(run.read_stdout)
+        run.output.finish(None)
+        run.stdout.close()
+        assert read.result().endswith(b"[5] last\n")
+    assert not run.broken
+
+
+def test_what_nobody_reads_is_dropped_in_the_end(run: Run) -> None:
+    run.peer[0].write(b"x" * 60_000 + b"\n")
+    fcntl.fcntl(run.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    run.pass_on()
+    run.output.finish(0.0)
+    assert run.written()[0] == b"[5] " + b"x" * 4092
 
 
 def test_a_log_that_cannot_be_written_is_named_once_for_both_outputs_of_its_peer(run: Run) -> None:
