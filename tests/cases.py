@@ -1,9 +1,12 @@
 """Which cases of a test `make test` takes; the others are `long`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pytest
+
+LARGER: Final = (*range(10, 16), 19, 24, 27, 31, 32, 33)
+"""Numbers of ranks: every one up to 15, then odd, even and prime ones, and those around a power of two."""
 
 
 def some_of(cases: Sequence[Any], *chosen: int) -> list[Any]:

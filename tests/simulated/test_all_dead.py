@@ -10,7 +10,7 @@ from .all_dead import attempt
 from .pool import pool
 
 SEEDS = range(12)
-MORE = range(12, 400)
+MORE = range(12, 200)
 
 
 @pytest.mark.timeout(300)

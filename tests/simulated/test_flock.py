@@ -27,10 +27,9 @@ def test_a_silent_crash_is_found_by_few_peers_as_well() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("for_s", some_of([26.0, 40.0], 0))
-def test_peers_that_do_not_hear_hurt_healthy_ones_fifty_times_less_than_in_plain_swim(for_s: float) -> None:
-    alarms = figures.false_alarms(4, seed=1, config=SwimConfig(), is_deaf=True, for_s=for_s)
-    plain = figures.false_alarms(4, seed=1, config=figures.PLAIN, is_deaf=True, for_s=for_s)
+def test_peers_that_do_not_hear_hurt_healthy_ones_fifty_times_less_than_in_plain_swim() -> None:
+    alarms = figures.false_alarms(4, seed=1, config=SwimConfig(), is_deaf=True, for_s=26.0)
+    plain = figures.false_alarms(4, seed=1, config=figures.PLAIN, is_deaf=True, for_s=26.0)
     assert plain.healthy_declared >= 50 * max(1, alarms.healthy_declared)
     assert plain.all_declared >= 10 * alarms.all_declared
 
