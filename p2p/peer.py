@@ -242,8 +242,8 @@ class Peer(Operations):
             dataset: of map style, with `__len__` and `__getitem__`; the same on every peer, as are `global_batch`,
                 `batch_per_peer`, `epochs`, `seed`, `shuffle` and `drop_last`: who differs is told so by the first step.
             global_batch: samples per step, over all members; a single one that is left of an epoch joins its last.
-            batch_per_peer: in place of that: of each member of the last step of training, so that steps get larger as
-                peers come. `lr_scaling` of `p2p.DataParallel` has the learning rate follow. The loader then has no length.
+            batch_per_peer: in place of that: of each member of the last step of training, so that steps get larger
+                as peers come. `lr_scaling` of `p2p.DataParallel` has the learning rate follow. It has no length then.
             epochs: each sample is used exactly once in each.
             seed: of the order of samples.
             shuffle: False: in the order of the dataset.

@@ -3,7 +3,6 @@
 import pytest
 
 from gossip.swim_config import SwimConfig
-from tests.cases import some_of
 
 from . import flock_figures as figures
 from .flock import Flock, Weather
