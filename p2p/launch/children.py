@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -11,7 +12,8 @@ from contextlib import suppress
 from typing import IO, Final, Self
 
 from ..errors import LaunchError
-from ..host.processes import process_start
+from ..host.processes import process_behind, process_start
+from ..telemetry.snapshot import MOST_BYTES
 from .config import LaunchConfig
 
 PR_SET_PDEATHSIG: Final = 1
@@ -26,17 +28,22 @@ class Child:
         pid: of its process.
         process_start: as in the registry; None: it cannot be read.
         outputs: the pipes that it writes its stdout and stderr to; reading them does not block.
-        reports: where it says how it stands, a packet at a time; reading does not block either.
     """
 
-    def __init__(self, index: int, process: subprocess.Popen[bytes], reports: socket.socket) -> None:
+    def __init__(
+        self, index: int, process: subprocess.Popen[bytes], reports: socket.socket, door: socket.socket
+    ) -> None:
+        """`process` has inherited the other end of `reports`, and may have closed it: then it knocks at `door`."""
         assert process.stdout is not None and process.stderr is not None, "pipes were asked for"
         self.index, self.pid, self.process_start = index, process.pid, process_start(process.pid)
         self.outputs: tuple[IO[bytes], IO[bytes]] = process.stdout, process.stderr
         for output in self.outputs:
             os.set_blocking(output.fileno(), False)
-        self.reports = reports
-        self.reports.setblocking(False)
+        self._reports, self._door = reports, door
+        self._connection: socket.socket | None = None
+        for each in self.sources:
+            each.setblocking(False)
+        self._has_inherited = False
         self._process = process
 
     @classmethod
@@ -51,12 +58,15 @@ class Child:
             LaunchError: the system cannot.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        number = theirs.fileno()
+        number, name = theirs.fileno(), secrets.token_hex(16)
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door.bind(f"\0{name}")  # it is gone with the socket, whatever ends this process
+        door.listen(1)
         with theirs:
             try:
                 process = subprocess.Popen(
                     config.target.command,
-                    env={**environ, "SHOAL_REPORT": f"{number}:{os.fstat(number).st_ino}"},
+                    env={**environ, "SHOAL_REPORT": f"{number}:{os.fstat(number).st_ino}:{name}"},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -67,9 +77,40 @@ class Child:
                 )
             except OSError as error:
                 ours.close()
+                door.close()
                 what = f"{config.target.command[0]}: {error.strerror}"
                 raise LaunchError(f"cannot start peer {index}: {what}") from error
-        return cls(index, process, ours)
+        return cls(index, process, ours, door)
+
+    @property
+    def sources(self) -> list[socket.socket]:
+        """Each is ready where there is something to `hear`."""
+        return [self._door, self._reports, *filter(None, [self._connection])]
+
+    def hear(self, source: socket.socket) -> bytes | None:
+        """How the peer stands, if it says so there; b"": it will not any more; None: not now."""
+        try:
+            if source is self._door:
+                self._admit()
+                return None
+            if source is self._connection and self._has_inherited:  # this was another process of the script
+                return b""
+            report = source.recv(MOST_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+        self._has_inherited = self._has_inherited or (source is self._reports and bool(report))
+        return report
+
+    def _admit(self) -> None:
+        """The first process of our user that knocks, unless one has inherited the other way: scripts start others."""
+        connection, _ = self._door.accept()
+        if self._has_inherited or self._connection is not None or process_behind(connection)[1] != os.geteuid():
+            connection.close()
+        else:
+            connection.setblocking(False)
+            self._connection = connection
 
     def has_ended(self) -> bool:
         """Whether it has; it can still be looked at as a process."""
@@ -91,7 +132,8 @@ class Child:
 
     def reap(self) -> int:
         """It has ended: its return code, -N for signal N. From now on its pid may be that of another process."""
-        self.reports.close()
+        for each in self.sources:
+            each.close()
         return self._process.wait()
 
 

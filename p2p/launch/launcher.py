@@ -25,7 +25,7 @@ from ..errors import LaunchError, RemoteProtocolError
 from ..host.files import raise_file_limit, why_too_few_files
 from ..host.folders import default_home
 from ..host.registry import Registry
-from ..telemetry.snapshot import MOST_BYTES, Snapshot
+from ..telemetry.snapshot import Snapshot
 from .admission import check_is_new, check_runs_the_same, name_here, others_here, take_places, why_nothing_to_join
 from .children import Child
 from .config import LaunchConfig, peer_cores, peer_environment
@@ -147,7 +147,7 @@ class Launcher:
         self._death_notices.watch(child.pid, child.process_start)
         log = None if config.log_dir is None else config.log_dir / f"peer-{place.name}.log"
         self._streams[child] = self._output.follow(place.name, child.outputs, log)
-        self._selector.register(child.reports, selectors.EVENT_READ, place)
+        self._listen(place, child)
 
     def _next_start(self) -> float:
         return min(place.restart_at for place in self._places)
@@ -165,16 +165,21 @@ class Launcher:
             except LaunchError as error:
                 self._output.say(str(error))
 
-    def _take_report(self, place: Place) -> None:
+    def _listen(self, place: Place, child: Child) -> None:
+        for source in child.sources:
+            if source not in self._selector.get_map():
+                self._selector.register(source, selectors.EVENT_READ, place)
+
+    def _take_report(self, place: Place, source: socket.socket) -> None:
         """One packet, if there is one."""
-        child = place.child
-        try:
-            packet = b"" if child is None else child.reports.recv(MOST_BYTES)
-        except BlockingIOError:
+        if (child := place.child) is None:
             return
-        if not packet:  # nobody is left who could report
-            if child is not None:
-                self._selector.unregister(child.reports)
+        packet = child.hear(source)
+        if packet is None:
+            self._listen(place, child)
+        elif not packet:
+            self._selector.unregister(source)
+        if not packet:
             return
         self._hear(place, packet)
         standing = place.standing
@@ -211,8 +216,8 @@ class Launcher:
         for key, _ in self._selector.select(max(0.0, wake_at - now)):
             if isinstance(key.data, Stream | Sink):
                 self._output.pass_on(key.data)
-            elif isinstance(key.data, Place):
-                self._take_report(key.data)
+            elif isinstance(key.data, Place) and isinstance(key.fileobj, socket.socket):
+                self._take_report(key.data, key.fileobj)
             else:
                 for number in wake_up.recv(READ_BYTES):
                     self._receive_signal(number)
@@ -312,15 +317,14 @@ class Launcher:
                 self._output.say(each)
 
     def _read_last_reports(self, place: Place, child: Child) -> None:
-        while child.reports in self._selector.get_map():
-            try:
-                packet = child.reports.recv(MOST_BYTES)
-            except OSError:
-                packet = b""
-            if packet:
-                self._hear(place, packet)
-            else:
-                self._selector.unregister(child.reports)
+        heard = list[socket.socket]()
+        while rest := [source for source in child.sources if source not in heard]:  # one may have come by the other
+            heard += rest
+            for source in rest:
+                while packet := child.hear(source):
+                    self._hear(place, packet)
+                if source in self._selector.get_map():
+                    self._selector.unregister(source)
 
     def _tell(self, lines: list[str]) -> None:
         """What happens, unless only failures are wanted, or it was asked to happen."""

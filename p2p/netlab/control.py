@@ -6,17 +6,16 @@ Whoever is another user is turned away, by both sides.
 import os
 import re
 import socket
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ..errors import LabError
+from ..host.processes import process_behind
 from .messages import Message, receive, send
 
 SOCKETS: Final = Path("/proc/net/unix")
 _NAME: Final = re.compile(r"[\w.-]{1,40}")
-_CREDENTIALS: Final = struct.Struct("=iii")
 
 
 def listen(name: str) -> socket.socket:
@@ -71,8 +70,7 @@ def ask(name: str, message: Message, descriptors: Sequence[int] = ()) -> Message
 
 def is_ours(channel: socket.socket) -> bool:
     """Whether who is at the other end is this user."""
-    _, uid, _ = _CREDENTIALS.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return bool(uid == os.geteuid())
+    return process_behind(channel)[1] == os.geteuid()
 
 
 def _address(name: str) -> str:

@@ -1,10 +1,12 @@
 """Where a peer stands, once a second: in its page, for the launcher that has started it, or, while it waits, on stderr.
 
 A launcher that listens says so in SHOAL_REPORT: a descriptor of a socket and its inode, since a process that the
-script has started may have another file under that number. A report that is not taken in time is dropped.
+script has started may have another file under that number; and the name of a socket to connect to where it has been
+closed on the way. A report that is not taken in time is dropped.
 """
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import RemovedFromView
-from ..host.processes import is_stopped
+from ..host.processes import is_stopped, process_behind, process_start
 from ..step.transitions import Stage
 from ..step.waiting import awaited
 from ..telemetry.snapshot import Change, Counted, Other, Snapshot, Waiting
@@ -28,14 +30,28 @@ REMIND: Final = 5
 
 def listening_launcher(environ: Mapping[str, str]) -> socket.socket | None:
     """The launcher's socket; None: nobody listens."""
-    fd, _, inode = environ.get("SHOAL_REPORT", "").partition(":")
+    inherited, _, name = environ.get("SHOAL_REPORT", "").rpartition(":")
+    fd, _, inode = inherited.partition(":")
     try:
-        if os.fstat(int(fd)).st_ino != int(inode):
-            return None
-        os.set_inheritable(int(fd), False)
-        return socket.socket(fileno=os.dup(int(fd)))
+        if os.fstat(int(fd)).st_ino == int(inode):
+            os.set_inheritable(int(fd), False)
+            return socket.socket(fileno=os.dup(int(fd)))
     except (ValueError, OSError):
-        return None
+        pass
+    return _connect(name) if name else None
+
+
+def _connect(name: str) -> socket.socket | None:
+    launcher = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    launcher.setblocking(False)
+    try:
+        launcher.connect(f"\0{name}")
+        if process_behind(launcher)[1] == os.geteuid():
+            return launcher
+    except OSError:  # it is gone, in another network namespace, or listens to another process
+        pass
+    launcher.close()
+    return None
 
 
 class Reporter:
@@ -49,7 +65,7 @@ class Reporter:
         Args:
             session: read only, but for the loss that others are to know, which goes with the next status.
             swarm: its name.
-            launcher: is told; None: nobody.
+            launcher: is told; None: nobody. This peer leaves when it has died.
             say: prints a line, if there is no launcher.
         """
         self._session = session
@@ -110,8 +126,20 @@ class Reporter:
             self._page.show(self._snapshot())
             self._session.loop.core.describe(loss=self._session.logged.values.get("loss", 0.0))
             if self._launcher is not None:
-                with suppress(OSError):  # it is gone, or stopped and has enough to read
-                    self._launcher.send(self._page.shown, socket.MSG_DONTWAIT)
+                self._tell(self._launcher)
+
+    def _tell(self, launcher: socket.socket) -> None:
+        try:
+            launcher.send(self._page.shown, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # it is stopped, and has enough to read
+            pass
+        except OSError:
+            pid, _ = process_behind(launcher)
+            if pid and process_start(pid) is None and not self._is_over:
+                self._launcher = None
+                with suppress(OSError):  # that passed on what this peer writes
+                    self._say(f"the launcher (process {pid}) has died, so this peer leaves")
+                os.kill(os.getpid(), signal.SIGTERM)  # what it has started itself, the kernel has killed
 
     def _snapshot(self) -> Snapshot:
         loop, history = self._session.loop, self._session.history

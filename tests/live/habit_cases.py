@@ -13,6 +13,7 @@ from torch.optim import swa_utils
 import p2p
 from p2p import Peer
 from tests.live.gradient_cases import CASES, main
+from tests.live.swarm import SLOWEST
 from tests.live.training_cases import assert_same_everywhere, case, linear, raises, wrap
 
 __all__ = ["CASES", "main"]
@@ -26,7 +27,8 @@ class Said(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "can be heard" not in (line := record.getMessage()):  # a busy processor keeps peers from that
+        line = record.getMessage()
+        if "can be heard" not in line and not SLOWEST.match(line):  # where others have the processor, either may come
             self.lines.append(line)
 
     def __enter__(self) -> list[str]:

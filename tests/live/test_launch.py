@@ -250,3 +250,19 @@ while True:
     process.stdout.close()
     assert "asking peer 0, 1 to leave" in process.stderr.read()
     assert process.wait() == 128 + signal.SIGPIPE
+
+
+def test_a_run_whose_output_nobody_reads_for_a_while_hears_signals(shoal: Shoal, script: Callable[[str], str]) -> None:
+    source = """
+import sys
+print("here", file=sys.stderr, flush=True)
+while True:
+    print("x" * 1000)
+"""
+    process = shoal("-n", "1", script(source))
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stderr.readline() == "[0] here\n"
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr.readline() == "shoal: SIGTERM: asking peer 0 to leave\n"
+    assert process.wait() == 0

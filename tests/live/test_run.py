@@ -3,11 +3,13 @@
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -18,7 +20,7 @@ from p2p.step.receipts import read_receipts
 from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import read_trace, trace_path
 from tests.cases import some_of
-from tests.live.launches import NOBODY, Launch, Shoal, outcome
+from tests.live.launches import EXECUTED, NOBODY, Launch, Shoal, outcome
 
 pytestmark = pytest.mark.light
 
@@ -347,6 +349,43 @@ def test_a_peer_in_a_wrapper_is_seen_and_asked_to_leave(shoal: Shoal, script: Sc
     run.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(run)
     assert (code, [re.sub(r" \d+ \d+$", "", row) for row in rows(stderr)]) == (0, ["0 left, asked to by SIGTERM"])
+
+
+CLOSES: Final = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
+"""As `conda run`: what it starts inherits nothing but standard streams."""
+
+
+def test_a_peer_in_a_wrapper_that_closes_files_is_seen_and_asked_to_leave(shoal: Shoal, script: Script) -> None:
+    path = script(training().replace("train(40)", "train(10**9)"))
+    run = shoal("-n", "2", "--", sys.executable, "-c", CLOSES, path)
+    line_like(run, "shoal: first step .*; 2 members")
+    run.send_signal(signal.SIGTERM)
+    code, _, stderr = outcome(run)
+    left = ["0 left, asked to by SIGTERM", "1 left, asked to by SIGTERM"]
+    assert (code, [re.sub(r" \d+ \d+$", "", row) for row in rows(stderr)]) == (0, left), stderr
+
+
+def test_a_run_of_peers_in_wrappers_that_close_files_ends_with_0(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(shoal("-n", "2", "--", sys.executable, "-c", CLOSES, script(training(size=2))))
+    assert code == 0 and len(rows(stderr)) == 2, stderr
+
+
+def test_another_process_of_a_script_that_joins_a_swarm_is_not_taken_for_its_peer(shoal: Shoal, script: Script) -> None:
+    other = "p2p.join(swarm='other')"
+    before = f"import subprocess; subprocess.check_call([sys.executable, '-c', {f'import p2p; {other}'!r}])"
+    code, _, stderr = outcome(shoal("-n", "1", script(training(before=before))))
+    assert code == 0 and [row.split()[0] for row in rows(stderr)] == ["0"], stderr
+    assert "40" in rows(stderr)[0], stderr
+
+
+def test_a_peer_whose_wrapper_does_not_end_with_the_launcher_leaves_by_itself(shoal: Shoal, script: Script) -> None:
+    source = training("peer.last_step == 0 and print(os.getpid(), flush=True)").replace("train(40)", "train(10**9)")
+    run = shoal("-n", "1", "--", "/bin/sh", "-c", f"{sys.executable} {script(source)}; exit $?", program=EXECUTED)
+    assert run.stdout is not None
+    pidfd = os.pidfd_open(int(run.stdout.readline().split()[1]))
+    run.kill()
+    assert select.select([pidfd], [], [], 60.0)[0]
+    os.close(pidfd)
 
 
 def test_rank_is_in_no_variable_and_each_peer_sees_one_device(
