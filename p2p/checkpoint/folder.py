@@ -137,13 +137,18 @@ def _make_way(path: Path) -> None:
         path.rename(aside)
 
 
-def remove_old(folder: Path, run: str, start: int, keep: int | None) -> None:
-    """All checkpoints of `run` but the last `keep`, and leftovers. Those of a later start than this one are not its."""
+def remove_old(folder: Path, run: str, start: int, keep: int | None) -> list[Path]:
+    """All checkpoints of `run` but the last `keep`, and leftovers. Those of a later start than this one are not its.
+
+    Returns the checkpoints that are gone.
+    """
     of_run = ((path, each) for path, each in manifests(folder).items() if each.ancestry.run == run)
     found = sorted((each.age, path) for path, each in of_run if each.ancestry.start <= start)
-    for _, path in found[: -keep or None] if keep else ():
+    gone = [path for _, path in found[: -keep or None]] if keep else []
+    for path in gone:
         remove(path)
     remove_leftovers(folder)
+    return gone
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -5,6 +5,7 @@ writing and syncing leave the interpreter to the script.
 """
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -114,7 +115,8 @@ class Writer:
         whole = replace(manifest, tree=to_json(tree, names), digests=digests, num_bytes=num_bytes)
         folder, before = self._settings.path, self.written
         try:
-            put(folder, whole, rows, ordered, self._name)
+            while not self._is_put(whole, rows, ordered):
+                pass
         except WRITE_ERRORS as error:
             last = f"the last one is that of step {before.step}" if before is not None else "there is none yet"
             self.failure = f"checkpoint of step {whole.step} cannot be written to {folder}, and {last}: {error}"
@@ -124,6 +126,25 @@ class Writer:
         self.written, self.failure = whole, ""
         logger.info("checkpoint of step %d is whole: %d bytes in %s", whole.step, num_bytes, folder)
         remove_old(folder, whole.ancestry.run, whole.ancestry.start, self._settings.keep)
+
+    def _is_put(self, whole: Manifest, rows: list[Row], parts: list[Bytes]) -> bool:
+        """Write it; False: there is too little room, and the oldest one has made some, which it leaves to this one.
+
+        Raises:
+            OSError, SafetensorError, MemoryError: it cannot be written.
+        """
+        folder, ancestry = self._settings.path, whole.ancestry
+        try:
+            put(folder, whole, rows, parts, self._name)
+        except WRITE_ERRORS:
+            if shutil.disk_usage(folder).free >= whole.num_bytes:
+                raise
+            for keep in reversed(range(1, self._settings.keep or 1)):
+                if gone := remove_old(folder, ancestry.run, ancestry.start, keep):
+                    logger.warning("%s is removed, to make room for that of step %d", gone[0], whole.step)
+                    return False
+            raise
+        return True
 
 
 def child_of(parent: Manifest | None, before: Ancestry) -> Ancestry:

@@ -44,14 +44,14 @@ def fill():
 try:
     with p2p.join() as peer:
         print("here", peer.peer_id)
-        checkpoint = p2p.Checkpoint(disk / "checkpoints", every=10)
+        checkpoint = p2p.Checkpoint(disk / "checkpoints", every=10, keep=3 if "keep" in words else None)
         parallel = p2p.DataParallel(peer, model, optimizer, checkpoint=checkpoint)
         while peer.done < 45:
-            if peer.done == 15:
+            if peer.done == (35 if "keep" in words else 15):
                 fill()
             if peer.done == 35 and "room" in words:
                 (disk / "filler").unlink()
-            if peer.done in (25, 35):
+            if peer.done in (25, 35) and "keep" not in words:
                 print("step", peer.done)
                 sys.stdin.readline()
                 peer._session.membership.keeper._writer.wait()  # it has said so, and may not be idle yet
@@ -63,7 +63,7 @@ finally:
         if path.is_file():
             print("left", path.relative_to(disk), whole(path))
 """
-"""Each peer has a disk of its own, as peers of several hosts have; it is full after 15 of 45 steps."""
+"""Each peer has a disk of its own, as peers of several hosts have; it is full after 15 of 45 steps, or after 35."""
 
 
 def mount_disk(folder: Path) -> None:
@@ -150,3 +150,13 @@ def test_who_cannot_write_the_last_checkpoint_of_a_run_ends_with_1(swarm: Swarm,
         r"shoal: checkpoint of step 45 cannot be written to .*, and the last one is that of step 10: .*; this was .*"
     )
     assert re.fullmatch(words, writer.stderr[-1]) and len(writer.stderr) == 4, writer.report()
+
+
+def test_on_a_full_disk_the_oldest_checkpoint_makes_room_where_it_would_go_anyway(swarm: Swarm, disk: Path) -> None:
+    (writer,) = swarm.start_all(1, TRAIN, str(disk), "keep")
+    assert writer.end() == 0, writer.report()
+    files = [f"checkpoints/{step:08d}/checkpoint.json" for step in (30, 40, 45)]
+    assert [line for line in left(writer) if line.endswith("json")] == files, writer.report()
+    said = [re.sub(r"^.*/", "", line) for line in writer.stderr]
+    steps = ((10, 40), (20, 45))
+    assert said == [f"{old:08d} is removed, to make room for that of step {new}" for old, new in steps], writer.report()
