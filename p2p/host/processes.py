@@ -1,15 +1,10 @@
 """What the kernel knows of processes, which kernel it is, and by how much its clocks are shifted here. Linux only."""
 
 import os
-import socket
-import struct
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
-
-_CREDENTIALS: Final = struct.Struct("3i")
-"""pid, uid, gid: `struct ucred` of <sys/socket.h>."""
 
 STAT_BYTES: Final = 4096
 """More than the line in /proc/PID/stat ever has."""
@@ -142,9 +137,3 @@ def look_at(pid: int) -> Stat | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if found.has_ended else found
-
-
-def process_behind(connection: socket.socket) -> tuple[int, int]:
-    """Process and user id of who has connected a Unix socket, listened there, or made the pair; 0: not to be seen."""
-    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(pid), int(uid)

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import IO, Final, Self
 
 from ..errors import LaunchError
-from ..host.processes import process_behind, process_start
+from ..host.other_end import process_behind
+from ..host.processes import process_start
 from ..telemetry.snapshot import MOST_BYTES
 from .config import LaunchConfig
 

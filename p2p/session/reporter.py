@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import RemovedFromView
-from ..host.processes import is_stopped, process_behind, process_start
+from ..host.other_end import process_behind
+from ..host.processes import is_stopped, process_start
 from ..step.transitions import Stage
 from ..step.waiting import awaited
 from ..telemetry.snapshot import Change, Counted, Other, Snapshot, Waiting

@@ -254,7 +254,7 @@ with p2p.join() as peer:
     dataset = torch.utils.data.TensorDataset(torch.arange(120.0)[:, None])
     loader = peer.loader(dataset, epochs=2, **given[sys.argv[2]])
     for (x,) in (batch for _ in loader.epochs() for batch in loader):
-        if parallel.has_committed:
+        if parallel.has_committed if wrapper is p2p.DiLoCo else peer.done:
             if peer.done == 5:
                 print("five")
                 if dies:
