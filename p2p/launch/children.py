@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import IO, Final, Self
 
@@ -142,6 +142,13 @@ def kill_session(pid: int) -> None:
     """Kill the peer `pid`, which leads a session, and what it forked."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def reap_orphans(ours: Collection[int]) -> None:
+    """For the first process of a container, whose children the orphans of all others become: but for `ours`."""
+    with suppress(ChildProcessError):  # there is no child at all
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in ours:
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def die_with_parent(cores: frozenset[int] = frozenset()) -> Callable[[], None] | None:

@@ -27,7 +27,7 @@ from ..host.folders import default_home
 from ..host.registry import Registry
 from ..telemetry.snapshot import Snapshot
 from .admission import check_is_new, check_runs_the_same, name_here, others_here, take_places, why_nothing_to_join
-from .children import Child
+from .children import Child, reap_orphans
 from .config import LaunchConfig, peer_cores, peer_environment
 from .death_notices import DeathNotices
 from .devices import describe
@@ -243,6 +243,8 @@ class Launcher:
             for place in self._living():
                 if place.child is not None and place.child.has_ended():
                     self._bury(place, place.child)
+            if os.getpid() == 1:
+                reap_orphans({child.pid for child in self._streams})
         elif number == signal.SIGUSR1:
             self._pass_on(signal.SIGUSR1)
         elif self._ended_by is None:

@@ -6,6 +6,7 @@ import resource
 import select
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import read_trace, trace_path
 from tests.cases import some_of
 from tests.live.launches import EXECUTED, NOBODY, Launch, Shoal, outcome
+from tests.live.swarm import ROOT
 
 pytestmark = pytest.mark.light
 
@@ -386,6 +388,32 @@ def test_a_peer_whose_wrapper_does_not_end_with_the_launcher_leaves_by_itself(sh
     run.kill()
     assert select.select([pidfd], [], [], 60.0)[0]
     os.close(pidfd)
+
+
+ORPHANS: Final = """
+from pathlib import Path
+for _ in range(3):
+    if not (child := os.fork()):
+        if not os.fork():
+            os._exit(0)
+        os._exit(0)
+    os.waitpid(child, 0)
+def states():
+    return [path.read_text().rpartition(")")[2].split()[0] for path in Path("/proc").glob("[0-9]*/stat")]
+while "Z" in states():
+    time.sleep(0.01)
+print("no zombies of", len(states()))
+"""
+
+
+def test_the_first_process_of_a_container_reaps_orphans(script: Script, tmp_path: Path) -> None:
+    program = [sys.executable, *EXECUTED, "-n", "1", script(training(before=ORPHANS))]
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *program]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "SHOAL_HOME": str(tmp_path / "home")}
+    done = subprocess.run(inside, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    if "unshare failed" in done.stderr:
+        pytest.skip(f"no PID namespace can be made here, which root can: {done.stderr}")
+    assert (done.returncode, done.stdout) == (0, "[0] no zombies of 2\n"), done.stderr
 
 
 def test_rank_is_in_no_variable_and_each_peer_sees_one_device(
