@@ -251,38 +251,41 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     wrapper = p2p.DiLoCo if sys.argv[2] == "timed" else p2p.DataParallel
     parallel = wrapper(peer, model, optimizer)
-    dataset = torch.utils.data.TensorDataset(torch.arange(120.0)[:, None])
+    dataset = torch.utils.data.TensorDataset(torch.arange(600.0)[:, None])
     loader = peer.loader(dataset, epochs=2, **given[sys.argv[2]])
     for (x,) in (batch for _ in loader.epochs() for batch in loader):
-        if parallel.has_committed:
+        if parallel.has_committed if wrapper is p2p.DiLoCo else peer.done:
             if peer.done == 5:
                 print("five")
                 if dies:
                     os.kill(os.getpid(), signal.SIGKILL)
                 sys.stdin.readline()
             peer.all_reduce(np.ones(1))
-        if wrapper is p2p.DiLoCo:
-            Event().wait(0.004)
+        Event().wait(0.004)
         optimizer.zero_grad()
         parallel(x).mean().backward()
         optimizer.step()
     print("end", peer.samples)
 """
-"""What there is between a batch and its step is an operation of the script's own, in which a member dies."""
+"""What there is between a batch and its step is an operation of the script's own, in which members die and come."""
 
 
 @pytest.mark.light
 @pytest.mark.parametrize("how", ["per-peer", "timed"])
-def test_each_sample_counts_once_where_a_peer_dies_between_a_batch_and_its_step(swarm: Swarm, how: str) -> None:
-    peers = [swarm.start(BETWEEN, what, how, min_peers=3) for what in ("stays", "dies", "stays")]
+def test_each_sample_counts_once_where_peers_die_and_join_between_a_batch_and_its_step(swarm: Swarm, how: str) -> None:
+    script, number = BETWEEN, 1200
+    peers = [swarm.start(script, what, how, min_peers=3) for what in ("stays", "dies", "stays")]
     for peer in peers:
         peer.expect("five")
     peers.pop(1).end()
+    joiner = swarm.start(script, "stays", how)
+    joiner.expect("here")
     for peer in peers:
         peer.tell("go on")
-    for peer in peers:
+    for peer in (*peers, joiner):
         assert peer.end() == 0, peer.report()
-        assert peer.stdout[-1] == "end 240", peer.report()
-    receipts = check_equal(swarm, peers)
+        assert peer.stdout[-1] == f"end {number}", peer.report()
+    receipts = check_equal(swarm, [*peers, joiner])
     used = Counter(i for receipt in receipts for part in receipt.contributions for i in positions(part.samples))
-    assert used == dict.fromkeys(range(240), 1)
+    assert used == dict.fromkeys(range(number), 1)
+    assert any(each.peer_id == name(joiner) for receipt in receipts for each in receipt.contributions)
