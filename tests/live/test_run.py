@@ -406,10 +406,10 @@ print("no zombies of", len(states()))
 """
 
 
-def test_the_first_process_of_a_container_reaps_orphans(script: Script, tmp_path: Path) -> None:
+def test_the_first_process_of_a_container_reaps_orphans(script: Script, home: Path) -> None:
     program = [sys.executable, *EXECUTED, "-n", "1", script(training(before=ORPHANS))]
     inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *program]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "SHOAL_HOME": str(tmp_path / "home")}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "SHOAL_HOME": str(home)}
     done = subprocess.run(inside, env=environ, capture_output=True, text=True, timeout=100, check=False)
     if "unshare failed" in done.stderr:
         pytest.skip(f"no PID namespace can be made here, which root can: {done.stderr}")
