@@ -26,7 +26,7 @@ TODAY := $(shell date +%F)
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test long thorough check simulate churn storms resumes experiments soak coverage equivalence figures \
+.PHONY: install demo test long thorough check simulate churn storms scripts resumes experiments soak coverage equivalence figures \
   fuzz mutants staging api rounds rounds-quick bench-wan bench-aa gpu-wheels test-gpu bench-staging clean
 
 install: $(STAMP)
@@ -74,6 +74,10 @@ churn: $(STAMP)
 # Links that are cut, one way or both, come and go, and hosts that vanish, between four hosts of a network lab.
 storms: $(STAMP)
 	$(BIN)/python -m tests.storms --seconds $(DURATION_S) --seed $(SEED) --seeds $(NUM_SEEDS)
+
+# Ordinary scripts as seeds draw them, whose peers die, join, leave, are stopped, and go on from checkpoints.
+scripts: $(STAMP)
+	$(BIN)/python -m tests.scripts --seconds $(DURATION_S) --seed $(SEED)
 
 # A run that is killed as a whole, and goes on from its checkpoints, so many times.
 resumes: $(STAMP)

@@ -141,6 +141,10 @@ class Process:
 
     def expect_step(self, step: int) -> None:
         """Block until the script has printed `step N` with an N of at least `step`."""
+        assert self.reaches(step), f"step {step} did not come\n{self.report()}"
+
+    def reaches(self, step: int) -> bool:
+        """Block until the script has printed that, or prints nothing more; whether it has."""
 
         def is_there() -> bool:
             words = next((line.split() for line in reversed(self.stdout) if line.startswith("step ")), None)
@@ -148,7 +152,7 @@ class Process:
 
         with self._news:
             self._wait_for(is_there)
-            assert is_there(), f"step {step} did not come\n{self.report()}"
+            return is_there()
 
     def tell(self, word: str) -> None:
         """One line to the script's stdin."""
@@ -204,7 +208,8 @@ class Swarm:
         """Whether its last peer is killed, so that nobody is there to clean up."""
         self.receipts = folder / "receipts"
         self._folder = folder
-        self._started: list[Process] = []
+        self.started: list[Process] = []
+        """All that were."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
         self._environ = {
             **clean,
@@ -246,7 +251,7 @@ class Swarm:
         return subprocess.CompletedProcess(arguments, asked.wait(), stdout, stderr)
 
     def _write(self, script: str) -> Path:
-        path = self._folder / f"script{len(self._started)}.py"
+        path = self._folder / f"script{len(self.started)}.py"
         path.write_text(script)
         return path
 
@@ -268,7 +273,7 @@ class Swarm:
         return self._keep(Process(start))
 
     def _keep(self, process: Process) -> Process:
-        self._started.append(process)
+        self.started.append(process)
         return process
 
     # What is left behind.
@@ -289,11 +294,11 @@ class Swarm:
 
     def close(self) -> None:
         """Kill what still runs; raise AssertionError if there was anything, or if files are left."""
-        running = [process for process in self._started if not process.has_ended()]
-        reports = [process.report() for process in self._started if running]  # also of those that should not have ended
+        running = [process for process in self.started if not process.has_ended()]
+        reports = [process.report() for process in self.started if running]  # also of those that should not have ended
         for process in running:
             process.kill()
-        for process in self._started:
+        for process in self.started:
             process.end()
         assert not running, "\n".join(["still running at the end of the test", *reports])
         left = [path for path in self.left_behind() if not path.endswith("/lock")]

@@ -1,0 +1,174 @@
+"""Ordinary scripts as they are drawn, whose peers die, join, leave, are stopped, and go on from checkpoints.
+
+What must hold: each sample of each loader is on one receipt, and `peer.samples` says so; whoever ends has the same
+parameters as the others of its run; nobody ends otherwise but who was ended, or stopped for too long.
+"""
+
+import json
+import os
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Any, Final
+
+from p2p.data.ranges import each as positions
+from p2p.forking.zygote import Zygote
+from p2p.launch.places import REMOVED
+from p2p.step.receipts import Receipt, read_receipts
+from tests.live.swarm import Process, Swarm
+
+SCRIPT: Final = Path(__file__).with_name("scripts") / "drawn.py"
+MOST: Final = 4
+OPERATIONS: Final = ("sum", "evaluate", "gather", "barrier")
+STEPS_BETWEEN: Final = (1, 3, 10, 20)
+STOPPED_S: Final = (0.1, 0.5, 2.0, 5.0)
+IS_OVER: Final = "nobody of the swarm is left"
+"""Of a joiner that came to a run that was just ending."""
+
+
+def draw(rng: Random) -> dict[str, Any]:
+    """What a script does."""
+    how = rng.choice(("dense", "dense", "inner steps", "by time"))
+    is_dense = how == "dense"
+    loader: dict[str, Any] = rng.choice(({"global_batch": 12}, {"batch_per_peer": 4}))
+    lengths: dict[str, dict[str, Any]] = {
+        "inner steps": {"inner_steps": rng.choice((1, 3))},
+        "by time": {"round_s": 0.02},
+    }
+    accumulates = is_dense and rng.random() < 0.3
+    return {
+        "wrap": None if is_dense else rng.choice(({}, {"codec": "sparse16"}, {"dense_steps": 5})),
+        "loader": loader | lengths.get(how, {}),
+        "norm": not accumulates and rng.random() < 0.4,
+        "size": rng.choice((97, 200)),
+        "epochs": rng.choice(((2,), (4,), (2, 1))),
+        "top": (rng.choice(OPERATIONS), rng.choice((0, 1, 3, 10))),
+        "bottom": (rng.choice(OPERATIONS), rng.choice((0, 0, 1, 5))),
+        "behind": rng.choice(("", *OPERATIONS)),
+        "updates": rng.choice((1, 1, 2)) if is_dense and not accumulates else 1,
+        "accumulates": accumulates,
+        "pause_s": rng.choice((0.001, 0.004, 0.01)),
+        "every": rng.choice((1, 3, 7)),
+    }
+
+
+class Drawn:
+    """One run.
+
+    Attributes:
+        plan: of its script.
+        events: what has happened, in words.
+    """
+
+    def __init__(self, zygote: Zygote, seed: int) -> None:
+        self._rng = Random(seed)
+        self.plan = draw(self._rng)
+        self.events: list[str] = []
+        self._zygote = zygote
+        self._expected = self.plan["size"] * sum(self.plan["epochs"])
+        self._ended: set[Process] = set()
+        self._stopped: set[Process] = set()
+
+    def run(self) -> None:
+        """From its start to its end.
+
+        Raises:
+            AssertionError: something does not hold; names the plan, and what has happened.
+        """
+        with TemporaryDirectory(prefix="shoal-", dir="/tmp") as home, TemporaryDirectory(prefix="shoal-") as folder:
+            swarm = Swarm(Path(home), Path(folder), self._zygote)
+            swarm.leaves_files = True  # a joiner that came too late has founded another run, and may be killed alone
+            arguments = [json.dumps(self.plan)]
+            if self._rng.random() < 0.5:
+                arguments.append(str(Path(folder) / "kept"))
+            try:
+                peers = self._train(swarm, arguments)
+                self._check_ends(peers)
+                self._check_receipts(swarm)
+            except AssertionError as error:
+                raise AssertionError(f"{self.plan}\n{self.events}\n{error}") from error
+            finally:
+                for each in swarm.started:
+                    each.kill()
+            swarm.close()
+
+    def _train(self, swarm: Swarm, arguments: list[str]) -> list[Process]:
+        """All peers of the last start."""
+        script, number = SCRIPT.read_text(), self._rng.choice((2, 3))
+        peers = [swarm.start(script, *arguments, min_peers=number)]
+        if self._rng.random() < 0.5:
+            swarm.environ["DIES_AT"] = str(self._rng.choice(STEPS_BETWEEN))
+        peers += [swarm.start(script, *arguments, min_peers=number) for _ in range(number - 1)]
+        if swarm.environ.pop("DIES_AT", None):
+            self._ended.update(peers[1:])
+            self.events.append("some are killed in a call")
+        for _ in range(self._rng.choice((1, 2, 3, 4))):
+            self._wait(peers[0])
+            living = [peer for peer in peers if peer not in self._ended and not peer.has_ended()]
+            kind = self._rng.choice(("join", "join", "kill", "leave", "stop"))
+            if kind == "join" and len(living) < MOST:
+                peers.append(swarm.start(script, *arguments))
+            elif kind == "stop" and len(living) > 1:
+                self._stop(self._rng.choice(living))
+            elif kind in ("kill", "leave") and len(living) > 1:
+                self._end(self._rng.choice(living[1:]), kind)
+            self.events.append(kind)
+        if len(arguments) == 1:
+            return peers
+        self._wait(peers[0])
+        for peer in peers:
+            peer.kill()
+        self._ended.update(peers)
+        assert all(peer.end() is not None for peer in peers)
+        self.events.append("all are killed")
+        again = swarm.start_all(self._rng.choice((1, 2, 3)), script, *arguments)
+        return [*peers, *again]
+
+    def _wait(self, peer: Process) -> None:
+        """Until it has made some more steps, or has ended."""
+        steps = [int(line.split()[1]) for line in peer.stdout if line.startswith("step ")]
+        peer.reaches(max(steps, default=-1) + self._rng.choice(STEPS_BETWEEN))
+
+    def _stop(self, peer: Process) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(peer.pid, signal.SIGSTOP)
+            Event().wait(self._rng.choice(STOPPED_S))
+            os.kill(peer.pid, signal.SIGCONT)
+        self._stopped.add(peer)
+
+    def _end(self, peer: Process, how: str) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(peer.pid, signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        self._ended.add(peer)
+
+    def _check_ends(self, peers: list[Process]) -> None:
+        ends = Counter[str]()
+        for peer in peers:
+            code = peer.end()
+            if peer in self._ended or (peer in self._stopped and code == REMOVED):
+                continue
+            assert not code or any(IS_OVER in line for line in peer.stderr), peer.report()
+            ends.update(line for line in peer.stdout if line.startswith("end "))
+        assert ends, "somebody comes to the end"
+        assert {line.split()[1] for line in ends} == {str(self._expected)}, ends
+
+    def _check_receipts(self, swarm: Swarm) -> None:
+        """Of the run with the most of them: a joiner that comes behind its end founds another one."""
+        runs: dict[str, dict[int, Receipt]] = {}
+        for path in swarm.receipts.glob("*.receipts.jsonl"):
+            for receipt in read_receipts(path):
+                known = runs.setdefault(receipt.lineage, {})
+                assert known.setdefault(receipt.step, receipt) == receipt, "all have the same receipts"
+        for run in runs.values():
+            used = Counter(
+                (receipt.loader, position)
+                for receipt in run.values()
+                for each in receipt.contributions
+                for position in positions(each.samples)
+            )
+            assert not used or max(used.values()) == 1, f"{used.most_common(3)} in a run of {len(run)} steps"
+            assert used.total() == sum(receipt.num_samples for receipt in run.values())
