@@ -128,7 +128,7 @@ class Output:
         """One chunk, of who has something to say, or to who is ready for it."""
         if isinstance(ready, Sink):
             self._write(ready, b"")
-        elif len(ready.sink.waiting) < FULL_BYTES:
+        elif ready.source.closed or len(ready.sink.waiting) < FULL_BYTES:
             self._read(ready)
         else:
             self._selector.unregister(ready.source)

@@ -136,8 +136,9 @@ class Reporter:
             pass
         except OSError:
             pid, _ = process_behind(launcher)
+            launcher.close()
+            self._launcher = None  # it listens to another process of the script, or has died
             if pid and process_start(pid) is None and not self._is_over:
-                self._launcher = None
                 with suppress(OSError):  # that passed on what this peer writes
                     self._say(f"the launcher (process {pid}) has died, so this peer leaves")
                 os.kill(os.getpid(), signal.SIGTERM)  # what it has started itself, the kernel has killed

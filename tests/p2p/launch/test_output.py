@@ -161,6 +161,7 @@ def test_what_a_peer_has_said_before_it_ends_is_read_though_its_output_is_full(r
         run.pass_on()
     run.peer[0].write(b"last\n")
     run.output.end(run.streams)
+    run.output.pass_on(run.streams[0])  # it was ready, too, when its peer was seen to have ended
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit(run.read_stdout)
         run.output.finish(None)
