@@ -30,7 +30,7 @@ The fewest of 40 were 228 to 233 in five runs: a peer that sleeps, or has a time
 
 OWN = f"{ROOT}/examples/own_schedule.py:recursive_doubling"
 
-pytestmark = pytest.mark.light
+pytestmark = [pytest.mark.light, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -335,7 +335,6 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_tables_are_made_beside_steps_and_are_those_that_are_made_at_once(scratch: Path, tmp_path: Path) -> None:
     """How long that takes is for a quiet machine."""
     path = tmp_path / "tables.json"
