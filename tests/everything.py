@@ -78,15 +78,18 @@ def main() -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="those that are long, and no others")
-    kind = "long" if parser.parse_args().long else "not long"
+    is_long = parser.parse_args().long
+    kind = "long" if is_long else "not long"
+    limit = ("--timeout", "300") if is_long else ()
     num_workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     three = ("-n", str(AT_ONCE), "--dist", "worksteal")
     with ThreadPoolExecutor(1) as beside:
         # Who yields may have to wait for long.
         workers = ("-m", kind, "-n", str(num_workers), "--dist", "loadfile", "--timeout", "300")
         pure = beside.submit(run, ", ".join(PURE), PURE, *workers, yields=True)
-        light = run(f"live, {AT_ONCE} at a time", LIVE, "-m", f"light and {kind}", *three)
-        parts = [light, run("live, one at a time", LIVE, "-m", f"not light and {kind}"), pure.result()]
+        light = run(f"live, {AT_ONCE} at a time", LIVE, "-m", f"light and {kind}", *three, *limit)
+        single = run("live, one at a time", LIVE, "-m", f"not light and {kind}", *limit)
+        parts = [light, single, pure.result()]
     print()
     for part in parts:
         print(part)
