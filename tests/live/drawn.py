@@ -46,7 +46,7 @@ def draw(rng: Random) -> dict[str, Any]:
         "norm": not accumulates and rng.random() < 0.4,
         "size": rng.choice((97, 200)),
         "epochs": rng.choice(((2,), (4,), (2, 1))),
-        "top": (rng.choice(OPERATIONS), rng.choice((0, 1, 3, 10))),
+        "top": (rng.choice(OPERATIONS), 0 if is_dense else rng.choice((0, 1, 3, 10))),  # docs/decisions.md, open 89
         "bottom": (rng.choice(OPERATIONS), rng.choice((0, 0, 1, 5))),
         "behind": rng.choice(("", *OPERATIONS)),
         "updates": rng.choice((1, 1, 2)) if is_dense and not accumulates else 1,
