@@ -137,18 +137,25 @@ def _make_way(path: Path) -> None:
         path.rename(aside)
 
 
-def remove_old(folder: Path, run: str, start: int, keep: int | None) -> list[Path]:
-    """All checkpoints of `run` but the last `keep`, and leftovers. Those of a later start than this one are not its.
-
-    Returns the checkpoints that are gone.
-    """
-    of_run = ((path, each) for path, each in manifests(folder).items() if each.ancestry.run == run)
-    found = sorted((each.age, path) for path, each in of_run if each.ancestry.start <= start)
-    gone = [path for _, path in found[: -keep or None]] if keep else []
-    for path in gone:
+def remove_old(folder: Path, run: str, start: int, keep: int | None) -> None:
+    """All checkpoints of `run` but the last `keep`, and leftovers. Those of a later start than this one are not its."""
+    for path in _by_age(folder, run, start)[:-keep] if keep else ():
         remove(path)
     remove_leftovers(folder)
-    return gone
+
+
+def remove_oldest(folder: Path, run: str, start: int) -> Path | None:
+    """The oldest of these; None: there is but one."""
+    found = _by_age(folder, run, start)
+    if len(found) < 2:
+        return None
+    remove(found[0])
+    return found[0]
+
+
+def _by_age(folder: Path, run: str, start: int) -> list[Path]:
+    of_run = ((path, each) for path, each in manifests(folder).items() if each.ancestry.run == run)
+    return [path for _, path in sorted((each.age, path) for path, each in of_run if each.ancestry.start <= start)]
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -17,7 +17,7 @@ import xxhash
 from ..host.ready_memory import touched
 from ..net.parcels import PackedState
 from ..net.trees import unpack_tree
-from .folder import put, remove_old
+from .folder import put, remove_old, remove_oldest
 from .manifest import Ancestry, Manifest
 from .settings import Checkpoint
 from .tensors import WRITE_ERRORS, Bytes, in_index_order
@@ -115,8 +115,7 @@ class Writer:
         whole = replace(manifest, tree=to_json(tree, names), digests=digests, num_bytes=num_bytes)
         folder, before = self._settings.path, self.written
         try:
-            while not self._is_put(whole, rows, ordered):
-                pass
+            self._put(whole, rows, ordered)
         except WRITE_ERRORS as error:
             last = f"the last one is that of step {before.step}" if before is not None else "there is none yet"
             self.failure = f"checkpoint of step {whole.step} cannot be written to {folder}, and {last}: {error}"
@@ -127,24 +126,25 @@ class Writer:
         logger.info("checkpoint of step %d is whole: %d bytes in %s", whole.step, num_bytes, folder)
         remove_old(folder, whole.ancestry.run, whole.ancestry.start, self._settings.keep)
 
-    def _is_put(self, whole: Manifest, rows: list[Row], parts: list[Bytes]) -> bool:
-        """Write it; False: there is too little room, and the oldest one has made some, which it leaves to this one.
+    def _put(self, whole: Manifest, rows: list[Row], parts: list[Bytes]) -> None:
+        """Raises as `put`, where there is no room that older ones may make."""
+        while True:
+            try:
+                put(self._settings.path, whole, rows, parts, self._name)
+                return
+            except WRITE_ERRORS:
+                if not self._makes_room(whole):
+                    raise
 
-        Raises:
-            OSError, SafetensorError, MemoryError: it cannot be written.
-        """
+    def _makes_room(self, whole: Manifest) -> bool:
+        """Whether there was too little, and the oldest one is removed for it, which `keep` would remove later."""
         folder, ancestry = self._settings.path, whole.ancestry
-        try:
-            put(folder, whole, rows, parts, self._name)
-        except WRITE_ERRORS:
-            if shutil.disk_usage(folder).free >= whole.num_bytes:
-                raise
-            for keep in reversed(range(1, self._settings.keep or 1)):
-                if gone := remove_old(folder, ancestry.run, ancestry.start, keep):
-                    logger.warning("%s is removed, to make room for that of step %d", gone[0], whole.step)
-                    return False
-            raise
-        return True
+        if self._settings.keep is None or shutil.disk_usage(folder).free >= whole.num_bytes:
+            return False
+        gone = remove_oldest(folder, ancestry.run, ancestry.start)
+        if gone is not None:
+            logger.warning("%s is removed, to make room for that of step %d", gone, whole.step)
+        return gone is not None
 
 
 def child_of(parent: Manifest | None, before: Ancestry) -> Ancestry:

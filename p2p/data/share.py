@@ -6,13 +6,13 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-import numpy as np
 import xxhash
 
 from ..errors import ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
+from .counting import ONLY_COUNTS, count_samples
 from .located import located
 from .own_data import UNUSED
 from .ranges import count, union
@@ -21,8 +21,6 @@ from .sampler import Order, Plan, Sampler, Slice
 from .track import CUT, Track, Tracks, unpack_samples
 
 PEER_ID: Final = attrgetter("peer_id")
-
-ONLY_COUNTS: Final = AllGather(is_counts=True)
 
 
 class Share:
@@ -400,9 +398,3 @@ class Share:
             yield
         finally:
             self.is_resuming = False
-
-
-def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:
-    """Operation 0 of a step, for this peer's `counts`."""
-    row = np.array(counts, np.int64)
-    return Operation(collective, row, row, row.shape, "one-shot")

@@ -32,15 +32,15 @@ class Child:
     """
 
     def __init__(
-        self, index: int, process: subprocess.Popen[bytes], reports: socket.socket, door: socket.socket
+        self, index: int, process: subprocess.Popen[bytes], reports: socket.socket, listener: socket.socket
     ) -> None:
-        """`process` has inherited the other end of `reports`, and may have closed it: then it knocks at `door`."""
+        """`process` has inherited the other end of `reports`, and connects to `listener` where it has closed that."""
         assert process.stdout is not None and process.stderr is not None, "pipes were asked for"
         self.index, self.pid, self.process_start = index, process.pid, process_start(process.pid)
         self.outputs: tuple[IO[bytes], IO[bytes]] = process.stdout, process.stderr
         for output in self.outputs:
             os.set_blocking(output.fileno(), False)
-        self._reports, self._door = reports, door
+        self._reports, self._listener = reports, listener
         self._connection: socket.socket | None = None
         for each in self.sources:
             each.setblocking(False)
@@ -60,9 +60,9 @@ class Child:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         number, name = theirs.fileno(), secrets.token_hex(16)
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        door.bind(f"\0{name}")  # it is gone with the socket, whatever ends this process
-        door.listen(1)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(f"\0{name}")  # it is gone with the socket, whatever ends this process
+        listener.listen(1)
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -78,20 +78,20 @@ class Child:
                 )
             except OSError as error:
                 ours.close()
-                door.close()
+                listener.close()
                 what = f"{config.target.command[0]}: {error.strerror}"
                 raise LaunchError(f"cannot start peer {index}: {what}") from error
-        return cls(index, process, ours, door)
+        return cls(index, process, ours, listener)
 
     @property
     def sources(self) -> list[socket.socket]:
         """Each is ready where there is something to `hear`."""
-        return [self._door, self._reports, *filter(None, [self._connection])]
+        return [self._listener, self._reports, *filter(None, [self._connection])]
 
     def hear(self, source: socket.socket) -> bytes | None:
         """How the peer stands, if it says so there; b"": it will not any more; None: not now."""
         try:
-            if source is self._door:
+            if source is self._listener:
                 self._admit()
                 return None
             if source is self._connection and self._has_inherited:  # this was another process of the script
@@ -105,8 +105,8 @@ class Child:
         return report
 
     def _admit(self) -> None:
-        """The first process of our user that knocks, unless one has inherited the other way: scripts start others."""
-        connection, _ = self._door.accept()
+        """The first process of our user that connects, unless one has inherited the other way: scripts start others."""
+        connection, _ = self._listener.accept()
         if self._has_inherited or self._connection is not None or process_behind(connection)[1] != os.geteuid():
             connection.close()
         else:

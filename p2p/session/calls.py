@@ -18,7 +18,7 @@ import numpy as np
 from collectives import Array
 from collectives.goals import GOALS
 
-from ..data.share import count_samples
+from ..data.counting import count_samples
 from ..device import HOST, Device
 from ..errors import RootLost, ShoalError
 from ..staging import Staged

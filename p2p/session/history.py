@@ -52,14 +52,13 @@ class History:
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
         share = self._share
-        is_training = any(operation.collective.is_counts for operation in commit.operations)
-        receipt = share.count(commit.receipt, is_training=is_training)
-        for operation in commit.operations:
-            if operation.collective.is_counts:  # there is one at most
-                share.num_trained += 1
-                self._judge(receipt, operation.result.tolist()[TOOK::NUM_COLUMNS], me)
-                if share.is_own:
-                    self.own_data.train(share.contributors, share.num_trained)
+        counts = next((each.result for each in commit.operations if each.collective.is_counts), None)
+        receipt = share.count(commit.receipt, is_training=counts is not None)
+        if counts is not None:
+            share.num_trained += 1
+            self._judge(receipt, counts.tolist()[TOOK::NUM_COLUMNS], me)
+            if share.is_own:
+                self.own_data.train(share.contributors, share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         if commit.view.since(me) is not None:
             if receipt.step > 0:  # step 0 is the start, and has no operation

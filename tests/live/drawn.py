@@ -19,7 +19,7 @@ from p2p.data.ranges import each as positions
 from p2p.forking.zygote import Zygote
 from p2p.launch.places import REMOVED
 from p2p.step.receipts import Receipt, read_receipts
-from tests.live.swarm import Process, Swarm
+from tests.live.swarm import Process, Swarm, name
 
 SCRIPT: Final = Path(__file__).with_name("scripts") / "drawn.py"
 MOST: Final = 4
@@ -87,8 +87,8 @@ class Drawn:
                 arguments.append(str(Path(folder) / "kept"))
             try:
                 peers = self._train(swarm, arguments)
-                self._check_ends(peers)
                 self._check_receipts(swarm)
+                self._check_ends(swarm, peers)
             except AssertionError as error:
                 raise AssertionError(f"{self.plan}\n{self.events}\n{error}") from error
             finally:
@@ -97,7 +97,7 @@ class Drawn:
             swarm.close()
 
     def _train(self, swarm: Swarm, arguments: list[str]) -> list[Process]:
-        """All peers of the last start."""
+        """All peers."""
         script, number = SCRIPT.read_text(), self._rng.choice((2, 3))
         peers = [swarm.start(script, *arguments, min_peers=number)]
         if self._rng.random() < 0.5:
@@ -145,19 +145,22 @@ class Drawn:
             os.kill(peer.pid, signal.SIGKILL if how == "kill" else signal.SIGTERM)
         self._ended.add(peer)
 
-    def _check_ends(self, peers: list[Process]) -> None:
-        ends = Counter[str]()
+    def _check_ends(self, swarm: Swarm, peers: list[Process]) -> None:
+        """A joiner that comes behind the end of a run founds another one, with parameters of its own."""
+        ends: dict[str, set[str]] = {}
         for peer in peers:
             code = peer.end()
             if peer in self._ended or (peer in self._stopped and code == REMOVED):
                 continue
             assert not code or any(IS_OVER in line for line in peer.stderr), peer.report()
-            ends.update(line for line in peer.stdout if line.startswith("end "))
+            for line in peer.stdout[-1:] if not code else ():
+                last = read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl")[-1]
+                ends.setdefault(last.lineage, set()).add(line)
         assert ends, "somebody comes to the end"
-        assert {line.split()[1] for line in ends} == {str(self._expected)}, ends
+        for lines in ends.values():
+            assert len(lines) == 1 and min(lines).split()[:2] == ["end", str(self._expected)], ends
 
     def _check_receipts(self, swarm: Swarm) -> None:
-        """Of the run with the most of them: a joiner that comes behind its end founds another one."""
         runs: dict[str, dict[int, Receipt]] = {}
         for path in swarm.receipts.glob("*.receipts.jsonl"):
             for receipt in read_receipts(path):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
@@ -21,84 +21,99 @@ import p2p
 NUM_VALID = 17
 
 
-def main() -> None:
-    """Arguments: the plan of tests/live/drawn.py, and a folder for checkpoints, or none."""
-    plan = json.loads(sys.argv[1])
-    dies_at = int(os.environ.get("DIES_AT", sys.maxsize))
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    norm = [nn.BatchNorm1d(3)] if plan["norm"] else []
-    model = nn.Sequential(nn.Linear(2, 3), *norm, nn.Tanh(), nn.Linear(3, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
-    average = AveragedModel(model)
-    data, valid_data = dataset(plan["size"]), dataset(NUM_VALID)
-    keep = p2p.Checkpoint(sys.argv[2], every=plan["every"]) if len(sys.argv) > 2 else None
-    with p2p.join() as peer:
-        print("here", peer.peer_id)
-        is_dense, wrap = plan["wrap"] is None, p2p.DataParallel if plan["wrap"] is None else p2p.DiLoCo
-        extra: list[Any] = [schedule, average] if is_dense else [schedule]
-        wrapped = wrap(peer, model, optimizer, extra=extra, checkpoint=keep, **plan["wrap"] or {})
-        loaders = [
-            peer.loader(data, epochs=epochs, seed=i, **plan["loader"]) for i, epochs in enumerate(plan["epochs"])
+class Script:
+    """Of one peer, which follows `plan` (tests/live/drawn.py)."""
+
+    def __init__(self, peer: p2p.Peer, plan: dict[str, Any], keep: p2p.Checkpoint | None) -> None:
+        self._peer, self._plan, self._is_dense = peer, plan, plan["wrap"] is None
+        norm = [nn.BatchNorm1d(3)] if plan["norm"] else []
+        self._model = nn.Sequential(nn.Linear(2, 3), *norm, nn.Tanh(), nn.Linear(3, 1))
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=0.01)
+        self._schedule = torch.optim.lr_scheduler.StepLR(self._optimizer, 20, 0.9)
+        self._average = AveragedModel(self._model)
+        extra: list[Any] = [self._schedule, self._average] if self._is_dense else [self._schedule]
+        wrap = p2p.DataParallel if self._is_dense else p2p.DiLoCo
+        self._wrapped = wrap(peer, self._model, self._optimizer, extra=extra, checkpoint=keep, **plan["wrap"] or {})
+        data = dataset(plan["size"])
+        self._loaders = [
+            peer.loader(data, epochs=epochs, seed=seed, **plan["loader"]) for seed, epochs in enumerate(plan["epochs"])
         ]
-        valid = peer.loader(valid_data, global_batch=8)
+        self._valid = peer.loader(dataset(NUM_VALID), global_batch=8)
+        self._dies_at = int(os.environ.get("DIES_AT", sys.maxsize))
 
-        def evaluate() -> None:
-            total, number = 0.0, 0
-            model.eval()
-            with torch.no_grad():
-                for x, y in valid.evaluate():
-                    total, number = total + (wrapped(x) - y).pow(2).sum().item(), number + len(x)
-            model.train()
-            _, number = peer.combine({"loss": total / max(number, 1)}, samples=number)
-            assert number <= NUM_VALID  # the part of who leaves in between is missing
-
-        def add() -> None:
-            peer.all_reduce(ones := np.ones(1))
-            assert ones[0] == peer.world_size
-
-        def gather() -> None:
-            assert (peer.all_gather(np.array([peer.done])) == peer.done).all()
-
-        calls = {"sum": add, "evaluate": evaluate, "gather": gather, "barrier": peer.barrier}
-
-        def call_at(place: str) -> None:
-            what, every = plan[place]
-            is_edge = peer.done > 0 if is_dense else wrapped.has_committed
-            if every and is_edge and peer.done % every == 0:
-                if peer.done >= dies_at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                calls[what]()
-
-        for loader in loaders:
+    def run(self) -> None:
+        """All epochs of all loaders."""
+        for loader in self._loaders:
             for _ in loader.epochs():
                 for x, y in loader:
-                    call_at("top")
-                    Event().wait(plan["pause_s"])  # its computation
-                    for _ in range(plan["updates"]):
-                        optimizer.zero_grad()
-                        if plan["accumulates"] and len(x) > 3:
-                            with wrapped.no_sync():
-                                (wrapped(x[:2]) - y[:2]).pow(2).mean().backward()
-                            x, y = x[2:], y[2:]
-                        (wrapped(x) - y).pow(2).mean().backward()
-                        if wrapped.has_committed or not is_dense:
-                            optimizer.step()
-                    if is_dense and wrapped.has_committed:
-                        schedule.step()
-                        average.update_parameters(model)
-                        call_at("bottom")
-                    print("step", peer.done)
-                if plan["behind"]:
-                    calls[plan["behind"]]()
-        print("end", peer.samples, *(each.double().sum().item() for each in wrapped.state_dict().values()))
+                    self._call_at("top")
+                    Event().wait(self._plan["pause_s"])  # its computation
+                    for _ in range(self._plan["updates"]):
+                        self._update(x, y)
+                    if self._is_dense and self._wrapped.has_committed:
+                        self._schedule.step()
+                        self._average.update_parameters(self._model)
+                        self._call_at("bottom")
+                    print("step", self._peer.done)
+                self._call(self._plan["behind"])
+        sums = (each.double().sum().item() for each in self._wrapped.state_dict().values())
+        print("end", self._peer.samples, *sums)
+
+    def _update(self, x: Tensor, y: Tensor) -> None:
+        self._optimizer.zero_grad()
+        if self._plan["accumulates"] and len(x) > 3:
+            with self._wrapped.no_sync():
+                (self._wrapped(x[:2]) - y[:2]).pow(2).mean().backward()
+            x, y = x[2:], y[2:]
+        (self._wrapped(x) - y).pow(2).mean().backward()
+        if self._wrapped.has_committed or not self._is_dense:
+            self._optimizer.step()
+
+    def _call_at(self, place: str) -> None:
+        what, every = self._plan[place]
+        is_edge = self._peer.done > 0 if self._is_dense else self._wrapped.has_committed
+        if every and is_edge and self._peer.done % every == 0:
+            if self._peer.done >= self._dies_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._call(what)
+
+    def _call(self, what: str) -> None:
+        if what == "sum":
+            self._peer.all_reduce(ones := np.ones(1))
+            assert ones[0] == self._peer.world_size
+        elif what == "gather":
+            assert (self._peer.all_gather(np.array([self._peer.done])) == self._peer.done).all()
+        elif what == "barrier":
+            self._peer.barrier()
+        elif what == "evaluate":
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        total, number = 0.0, 0
+        self._model.eval()
+        with torch.no_grad():
+            for x, y in self._valid.evaluate():
+                total, number = total + (self._wrapped(x) - y).pow(2).sum().item(), number + len(x)
+        self._model.train()
+        _, number = self._peer.combine({"loss": total / max(number, 1)}, samples=number)
+        assert 0 < number <= NUM_VALID  # the part of who leaves in between is missing
 
 
 def dataset(size: int) -> TensorDataset:
     """The same at each peer."""
     x = torch.randn(size, 2, generator=torch.Generator().manual_seed(size))
     return TensorDataset(x, x.sum(1, keepdim=True).sin())
+
+
+def main() -> None:
+    """Arguments: the plan, and a folder for checkpoints, or none."""
+    plan = json.loads(sys.argv[1])
+    keep = p2p.Checkpoint(sys.argv[2], every=plan["every"]) if len(sys.argv) > 2 else None
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with p2p.join() as peer:
+        print("here", peer.peer_id)
+        Script(peer, plan, keep).run()
 
 
 if __name__ == "__main__":
