@@ -383,6 +383,11 @@ class Membership:
         if not self.trains_model:
             self.state_is_complete()
 
+    @property
+    def is_settled(self) -> bool:
+        """The last committed step is that after which the script has asked for a batch."""
+        return self._settled == self.history.done
+
     def standing_of_state(self) -> Callable[[], None]:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
         is_certain = not self.replica.trains_model or self.history.done in (self._complete, self._settled)

@@ -128,6 +128,14 @@ class Session:
             if not self.share.is_amid_batch:
                 self.membership.state_is_complete(is_over=is_over)
 
+    @property
+    def is_past_request(self) -> bool:
+        """The script has called an operation of its own since it asked for the batch of a loader.
+
+        The script of a joiner begins with such a request, and would come to that operation, which is over.
+        """
+        return self.share.is_of_loader and not self.membership.is_settled
+
     def announce(self) -> None:
         """As `History.announce`."""
         self.history.announce()

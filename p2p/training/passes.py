@@ -161,7 +161,9 @@ class Passes:
         self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             is_over |= not self._edge.changes
-            self._session.state_is_complete(is_over=is_over and self._may_be_given)
+            self._session.state_is_complete(
+                is_over=is_over and self._may_be_given and not self._session.is_past_request
+            )
 
     @property
     def _may_be_given(self) -> bool:
