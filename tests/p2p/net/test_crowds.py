@@ -32,7 +32,8 @@ def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pon
         b.send_control(A, b"after")
         assert gather(a, 1, b) == [b"after"] and b.lost_links() == []
         assert all(is_cut(each) for each in idle[40:]), "what is left has said nothing for a second"
-    assert 40 <= refused(a) <= MOST + 40 and a.dropped.keys() == {"refused"}, "not counted while a link comes again"
+    most = MOST + 40 + 2  # both links of b, where others have the processor for the second of a handshake
+    assert 40 <= refused(a) <= most and a.dropped.keys() == {"refused"}, "not counted while a link comes again"
 
 
 def is_cut(connection: socket.socket) -> bool:
