@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 MOST_CALLS = 245
 """Of this repository's functions, for an all-reduce of 4 KB between two peers of one host: what adds some says so.
 
-The fewest of 40 were 228 to 233 in five runs: a peer that sleeps, or has a timer that is due, calls a few more.
+Those that are in each of 40 were 217, or 235 where one of the peers slept in all of them, also on a busy machine.
 """
 
 OWN = f"{ROOT}/examples/own_schedule.py:recursive_doubling"
@@ -327,9 +327,11 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stdout + stderr
     rows = {row["what"]: row for row in json.loads(path.read_text())["rows"]}
-    assert all(row["functions"] <= row["least"] <= row["p50"] <= row["most"] for row in rows.values())
+    assert all(
+        max(row["functions"], row["always"]) <= row["least"] <= row["p50"] <= row["most"] for row in rows.values()
+    )
     assert rows["all_reduce"]["folders"]["p2p/memory"] > 0
-    assert rows["all_reduce"]["least"] <= MOST_CALLS
+    assert rows["all_reduce"]["always"] <= MOST_CALLS
     assert rows["death"]["folders"]["gossip"] > 0
     assert not any(scratch.glob("shoal-*"))
 
