@@ -47,20 +47,24 @@ class AdmissionConfig:
     settled_s: float = 5.0
     """Who is removed after so long in its seat is not removed again and again."""
 
+    late_max_s: float = 300.0
+    """Whoever lags for long is given more than `late_s`, up to this: see `gossip.pace.Patience`."""
+
     late_s: float = 4.0
     """Who lags, and has not loaded the state so long after it was admitted, is removed. That counts as a removal, so it
     is shorter than `settled_s`. Others are waited for as long, by what their scripts take for what they lack."""
 
     def __post_init__(self) -> None:
         lags = (self.least_lag_s, self.lag_s, self.patience_s)
-        ends = (self.half_life_s, self.settled_s, self.late_s)
+        ends = (self.half_life_s, self.settled_s, self.late_s, self.late_max_s)
         values = (self.lease_s, *lags, self.hold_down_s, self.hold_down_max_s, *ends)
         is_ordered = self.least_lag_s <= self.lag_s and self.hold_down_s <= self.hold_down_max_s
-        if not all(0 < value < math.inf for value in values) or not is_ordered or self.late_s >= self.settled_s:
+        is_ordered = is_ordered and self.late_s < min(self.settled_s, self.late_max_s)
+        if not all(0 < value < math.inf for value in values) or not is_ordered:
             raise ValueError(
-                "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s, half_life_s, settled_s "
-                "and late_s positive and finite, least_lag_s <= lag_s, hold_down_s <= hold_down_max_s and "
-                f"late_s < settled_s, got {values}"
+                "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s, half_life_s, settled_s, "
+                "late_s and late_max_s positive and finite, least_lag_s <= lag_s, hold_down_s <= hold_down_max_s and "
+                f"late_s < settled_s and late_max_s, got {values}"
             )
 
 

@@ -51,6 +51,10 @@ class Core(Standing):
         """A peer that the host has found by its own means."""
         return [] if self.ended else self._follow_up(now, self._swim.hear(now, claim))
 
+    def return_from(self, former: Standing) -> None:
+        """This peer was `former`, and was removed (R9)."""
+        self._observing.return_from(former._observing)
+
     def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
         """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
         self._status.describe(loss, capability)

@@ -79,7 +79,7 @@ class Observing:
         self._asked: dict[Member, None] = {}
         self._coming: _Coming | None = None
         self._came_since, self._took_s = -math.inf, 0.0
-        self._asked_since, self._state_s = -math.inf, math.inf
+        self._asked_since, self._coming_s, self._state_s = -math.inf, math.inf, math.inf
         self._pace, self._held_at, self._late_at = Pace(config.admission), -math.inf, math.inf
         self._waiting: _State | None = None
         self._loading: _State | None = None
@@ -90,6 +90,11 @@ class Observing:
         self._num_run = self._num_asked = 0
         self._least_lag = math.inf, -math.inf
         self._is_proven = self._has_run_own = False
+
+    def return_from(self, former: "Observing") -> None:
+        """This peer was `former`, which was removed: if that had no seat, for how long it has lacked one counts on."""
+        if not former._steps.seated:
+            self._pace.patience = former._pace.patience
 
     # Steps.
 
@@ -119,7 +124,8 @@ class Observing:
             return self._lags, False
         was_held, done = self._pace.is_held, self._steps.done
         known = max(self._fed.newest(done), NOTHING_DONE if self._head is None else self._head[0])
-        is_held = self._pace.waits(now, max(0, known - done - 1), self._state_s, fits)
+        state_s = max(self._state_s, self._coming_s)
+        is_held = self._pace.waits(now, max(0, known - done - 1), state_s, fits)
         self._held_at = now if is_held or was_held else self._held_at
         return is_held, is_held and not was_held
 
@@ -182,12 +188,13 @@ class Observing:
         if self._coming is None or self._coming.source != source:
             self._came_since = now
         self._coming = _Coming(source, now, step)
-        self._took_s, self._state_s = now - self._came_since, now - self._asked_since
+        self._took_s, self._coming_s = now - self._came_since, now - self._asked_since
         return True
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
         """All of the state after `step` has come. While another one is to be loaded, the last that came waits."""
         self.knows_steps |= step > NOTHING_DONE
+        self._state_s = self._coming_s
         before, state = self._waiting, _State(step, digest, lineage)
         self._waiting = state
         effects: list[Effect] = [] if before in (None, state) else [Drop(before.step, before.digest)]
@@ -267,11 +274,8 @@ class Observing:
         """STATE?, if there is none to load, and none on its way."""
         if self._loading is not None or self._waiting is not None:
             return []
-        if (
-            self._coming is not None
-            and now - self._coming.at < PATIENCE_S
-            and not self._swim.is_gone(self._coming.source)
-        ):
+        coming = self._coming
+        if coming is not None and now - coming.at < PATIENCE_S and not self._swim.is_gone(coming.source):
             return []
         self._asked_since = self._asked_since if self._asked else now
         self._asked[donor] = None
@@ -356,7 +360,7 @@ class Observing:
         if self._steps.seated:
             return []
         if self._barrier[0] is None and view is not None and self._pace.is_held:
-            self._late_at = now + self._config.admission.late_s
+            self._late_at = self._pace.patience.begin(now)
         if view is not self._barrier[0]:
             self._barrier, self._is_barrier_known = (view, now), False
         if self._applying is not None and not self._steps.takes(*self._applying):
@@ -375,7 +379,7 @@ class Observing:
         late_s = self._config.admission.late_s
         was_held = now - self._held_at <= late_s and not self._lags
         if was_held and num_lacking > 1 and num_lacking * self._pace.step_s > late_s:
-            self._late_at = now + late_s
+            self._late_at = self._pace.patience.begin(now)
 
     def beat(self, now: float) -> list[Effect]:
         """Ask again. Who follows and has a state waits for what is fed, for two beats, and runs what is here.
@@ -383,7 +387,8 @@ class Observing:
         Who lags waits for the state, and all for it; not for long.
         """
         if now >= self._late_at and not self._steps.seated:
-            return [Removed(f"it has not loaded the state within {self._config.admission.late_s:g} s of its admission")]
+            late_s = self._pace.patience.was_late()
+            return [Removed(f"it has not loaded the state within {late_s:.3g} s of its admission")]
         wanted, waited_s = self._steps.wanted_state(), now - self._barrier[1]
         is_coming = self._applying is not None or waited_s < 2 * self._config.beat_s
         may_be_fed = self.follows and self._steps.done != NOTHING_DONE and is_coming and not self._lags

@@ -261,6 +261,7 @@ class Simulation:
         former = (peer.member, *peer.place.former)
         again = self._enter(peer.member.peer_id, replace(peer.place, former=former))
         again.paused_until = peer.paused_until
+        again.core.return_from(peer.core)
         return again
 
     def go_on_without_members(self, waiting: Sequence[Peer]) -> None:

@@ -96,6 +96,8 @@ class Loop:
         self._neighbours = Neighbours(transport, registry)
         self.seeds = Seeds.of(config, self.resources, self._frames)
         is_back = former is not None and not founds_anew
+        if former is not None:
+            self.core.return_from(former.core)
         self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
         self.open_step = OpenStep(me.member, segment_bytes=config.operation_segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)

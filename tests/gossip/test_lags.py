@@ -106,9 +106,11 @@ def test_nobody_is_lagged_by_whom_it_does_not_know() -> None:
 # What it does itself.
 
 
-def slow() -> Observer:
-    """Has been compared, takes long for a step, lacks ten, and waits in one at time 1."""
+def slow(former: Observer | None = None) -> Observer:
+    """Has been compared, takes long for a step, lacks ten, and waits in one at time 1. `former`: it was that."""
     new = Observer(NOTHING_DONE, b"")
+    if former is not None:
+        new.observing.return_from(former.observing)
     new.hears(3, -0.2)
     new.gets(3, now=-0.1)
     new.loads(3, -0.1)
@@ -277,10 +279,29 @@ def test_r9_who_lags_is_removed_if_it_does_not_load_the_state_in_time() -> None:
     assert new.steps.seated and new.observing.beat(2.0 + CONFIG.late_s) == []
 
 
+def test_r9_who_was_removed_since_its_state_did_not_come_is_not_held_again_at_once() -> None:
+    first = slow()
+    enters(first)
+    assert first.observing.beat(2.0 + CONFIG.late_s)
+    assert slow(first).observing.waits(1.0, yes) == (False, False)
+    first.loads(20, 2.0)
+    first.steps.receive(D, Ready(False, 20, digest(20), None))
+    assert slow(first).observing.waits(1.0, yes) == (True, False), "it had its seat"
+
+
+def test_r9_a_state_that_takes_longer_than_the_last_does_so_while_it_comes() -> None:
+    new = slow()
+    new.observing._asked[A] = None
+    new.observing._asked_since = 0.0
+    assert new.observing.comes(0.6 * CONFIG.late_s, A, 20)
+    assert new.observing.waits(0.6 * CONFIG.late_s, yes) == (False, False)
+
+
 def test_r9_it_asks_at_once_when_it_is_held() -> None:
     peer = joiner(follows=True)
     say(peer, A, Head(3, b"digest 3"))
     assert peer.state_comes(0.05, A, 3)
+    peer.state_came(3, digest(3), b"lineage")
     peer.loaded(0.1, 3, digest(3))
     assert peer.waits(0.1, yes) is None
     for step in range(4, 14):

@@ -75,6 +75,36 @@ def test_r9_a_script_is_not_held_if_a_state_takes_as_long() -> None:
     assert not new.waits(now, 1000, 0.51 * LATE_S, yes), "all would wait for that too long"
 
 
+def test_r9_a_state_that_takes_long_is_waited_for_once_its_peer_has_lacked_a_seat_ten_times_as_long() -> None:
+    state_s = 10 * LATE_S
+    new, now = pace(LAG_S)
+    until = now + 10 * state_s
+    assert not new.waits(now, 1000, state_s, yes) and not new.waits(until - LAG_S - 1.0, 1000, state_s, yes)
+    assert new.waits(until, 1000, state_s, yes)
+    assert new.patience.limit_s(until) >= 2 * state_s
+
+
+def test_r9_who_lacks_no_more_than_what_its_state_takes_may_catch_up_ten_times_as_long() -> None:
+    new, now = pace(LAG_S)
+    until = now + 10 * LAG_S
+    assert not new.waits(now, 2, LAG_S, yes) and not new.waits(until - LAG_S - 0.1, 2, LAG_S, yes)
+    assert new.waits(until, 2, LAG_S, yes) and not new.waits(until, 1, LAG_S, yes)
+
+
+def test_r9_who_had_no_state_in_time_is_held_again_when_all_may_wait_twice_as_long() -> None:
+    new, now = pace(LAG_S)
+    assert new.patience.begin(now) == now + LATE_S and new.patience.was_late() == LATE_S
+    until = now + 10 * LATE_S
+    assert not new.waits(until - LAG_S - 0.1, 1000, 0.0, yes) and new.waits(until, 1000, 0.0, yes)
+
+
+def test_nobody_is_waited_for_longer_than_the_most() -> None:
+    new, now = pace(LAG_S)
+    assert new.patience.limit_s(now) == LATE_S
+    assert new.patience.limit_s(now + 1e6) == AdmissionConfig().late_max_s
+    assert not new.waits(now + 1e6, 1000, 0.51 * AdmissionConfig().late_max_s, yes)
+
+
 def test_r9_a_script_is_held_no_more_once_a_step_was_run_or_a_state_loaded() -> None:
     new, now = pace(LAG_S)
     assert new.waits(now, 3, 0.0, yes)

@@ -5,15 +5,17 @@ from collections.abc import Callable
 
 from gossip import Member
 from gossip.admission import Admission
+from gossip.core import Core
 from gossip.effects import Effect
 from gossip.fed_steps import FedSteps
 from gossip.observing import Observing
-from gossip.pace import Pace
+from gossip.pace import Pace, Patience
 
 from .mutant import Mutant, mutant
 
 FULL = "LAGS: an observer stands still until there is no room for what it is fed"
 SLOW = "LAGS: an observer takes fifteen times as long for a step as the members"
+LONG_STATES = "LAGS: each state takes 4 s, and who is given it is no faster than the members"
 
 
 def _ask_before_the_barrier(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
@@ -69,6 +71,17 @@ LAGS: dict[str, Mutant] = {
         (Observing, "beat", _beat_for_ever(Observing.beat)),
         breaks="L1 S10",
         scenario="LAGS: who lags has a seat, and the state does not get through",
+    ),
+    "R9: who is near because its state takes long is so for ever": mutant(
+        (Patience, "is_worth", lambda self, now, state_s: False), breaks="L1", scenario=LONG_STATES
+    ),
+    "R9: nobody waits for a state that takes long": mutant(
+        (Patience, "limit_s", lambda self, now: self._config.late_s), breaks="L1", scenario=LONG_STATES
+    ),
+    "R9: who had no state in time is held again": mutant(
+        (Core, "return_from", lambda self, former: None),
+        breaks="L1",
+        scenario="LAGS: no state gets through in time in a barrier",
     ),
     "R9: who was held when it was admitted, and is not any more, runs what it is fed": mutant(
         (Observing, "_look_back", lambda self, now, num_lacking: None),

@@ -1,5 +1,6 @@
 """Observers that are slower than the members: when they have a seat, and how long all wait for them (R9)."""
 
+from gossip import Member
 from gossip.config import CoreConfig
 from gossip.messages import Accept, Prepare
 from tests.simulation import Failure
@@ -12,6 +13,8 @@ scenario = LAGS.named
 
 JOINER = "joiner"
 MOST_FED = 6
+SAME = 4.0
+"""Who is so slow takes as long for a step as the members."""
 SHORT_S = 2.0
 """A barrier in which a state is given takes less."""
 
@@ -67,6 +70,50 @@ def _the_state_does_not_come() -> None:
     stage.until_trained(2, "p1", "p2")
     _check_gap(stage, 5.0)
     stage.table.on_table.clear()
+    stage.end_well()
+
+
+@scenario("LAGS: no state gets through in time in a barrier")
+def _each_state_comes_too_late() -> None:
+    stage = _train(60.0)
+    first = stage.peer(JOINER)
+
+    def is_late(source: Member, target: Member, frame: object) -> bool:
+        return isinstance(frame, Snapshot) and target.peer_id == JOINER and stage.peer(JOINER).view is not None
+
+    stage.table.holds = is_late
+    stage.until(lambda: stage.excluded(first.member, "p1", "p2"))
+    stage.until(lambda: stage.named(JOINER) is not first)
+    stage.peer(JOINER).catch_up.slowness = 20.0
+    stage.until(lambda: _is_seated(stage))
+    stage.table.on_table.clear()
+    if stage.invariants.seen["removed"] > 1:
+        raise Failure("L1", f"it is removed {stage.invariants.seen['removed']} times, since each state comes too late")
+    stage.end_well()
+
+
+@scenario("LAGS: each state takes 4 s, and who is given it is no faster than the members")
+def _it_never_comes_near() -> None:
+    stage = _train(SAME)
+    late: list[object] = []
+
+    def comes(source: Member, left_s: int) -> None:
+        joiner = stage.peer(JOINER)
+        joiner.core.state_comes(joiner.now(), source, joiner.done + 1)
+        if left_s:
+            stage.clock.after(1.0, None, "comes", comes, source, left_s - 1)
+        else:
+            stage.table.send_data(*stage.table.on_table.pop(0))
+
+    def is_late(source: Member, target: Member, frame: object) -> bool:
+        is_first = isinstance(frame, Snapshot) and target.peer_id == JOINER and frame not in late
+        if is_first:
+            late.append(frame)
+            stage.clock.after(0.0, None, "comes", comes, source, 4)
+        return is_first
+
+    stage.table.holds = is_late
+    stage.until(lambda: _is_seated(stage), within_s=60.0)
     stage.end_well()
 
 
