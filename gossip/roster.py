@@ -13,7 +13,7 @@ MOST_TOMBSTONES = 4096
 class Roster:
     """All claims that stand, this peer's own included.
 
-    What was final or lost is forgotten in time, but claims of before may still be around. So an tombstone stays: what
+    What was final or lost is forgotten in time, but claims of before may still be around. So a tombstone stays: what
     they have to be newer than. There are at most `MOST_TOMBSTONES`, the latest.
     """
 

@@ -67,8 +67,9 @@ def join(
     Says on stderr, in one line, which swarm this peer has founded or joined, and at which step, when it has a seat; and
     every 5 s for whom it waits, unless its launcher does. Raises the soft limit of open files to the hard one.
 
-    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts two
-    threads and takes 12 MiB of shared memory; waits for nobody.
+    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts a
+    thread that drives them, one that says how this peer stands and, if called in the main thread, one that writes
+    stacks on SIGUSR1; takes 12 MiB of shared memory, and waits for nobody.
 
     Changes what this process does at its end. A peer that has not left does so when the interpreter ends. If the script
     has no `sys.excepthook` of its own, it gets one that prints an error of shoal as one line, without a traceback.

@@ -181,7 +181,7 @@ class Peer(Operations):
         """Ask for a seat and wait until this peer has it and step 0 is committed. An observer does not wait.
 
         With a seat it returns at once. All operations, loaders and `DataParallel` begin with it. While it waits, the
-        log says every 10 s what for. Who joins a swarm under way costs the members one change of view.
+        log says every 5 s what for. Who joins a swarm under way costs the members one change of view.
 
         A script that was told `RemovedFromView` and can do without the steps that it has missed calls this again: the
         same process comes back as a new member, and goes on from `done`.

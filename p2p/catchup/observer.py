@@ -129,7 +129,7 @@ class Observer:
         self._streams.pop(source, None)
         self._streams[source] = stream, count + 1 if stream == number else 1
         if len(self._streams) > MOST_SOURCES:
-            del self._streams[next(iter(self._streams))]
+            self.forget(next(iter(self._streams)))
         self._send_taken(source, *self._streams[source])
         if segment.is_share:
             return [*self._arrived(segment), *self._take_share(now, source, segment)]

@@ -12,7 +12,7 @@ def commit_of(script: Path) -> str:
     try:
         place = next((found for each in script.resolve().parents if (found := each / ".git").exists()), None)
         return "" if place is None else _head(_folder(place))
-    except OSError:
+    except (OSError, ValueError):  # a name in another encoding than UTF-8
         return ""
 
 

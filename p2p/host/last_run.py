@@ -19,9 +19,10 @@ def mark_ended(lock: Path) -> None:
 
 
 def mark_begun(lock: Path) -> None:
-    """There is another run."""
-    if ended_at_ns(lock) is not None:
-        lock.write_text("")
+    """There is another run. On a full disk it looks as if there were none once all of its peers are gone."""
+    with suppress(OSError):
+        if ended_at_ns(lock) is not None:
+            lock.write_text("")
 
 
 def ended_at_ns(lock: Path) -> int | None:

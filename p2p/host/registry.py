@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import secrets
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -135,12 +135,13 @@ class Registry:
         assert start is not None, "who asks is running"
         self._founds = founds
         stays, self._stays = self._stays, False
-        with self._locked():
+        with self._locked(), ExitStack() as undo:
             living, dead, elsewhere = self._entries.read(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living) and not stays)
             self._sweep_pages(peer_id, is_over=not living and not elsewhere)
             self._check_fits(living, network)
             self._check_can_meet(elsewhere, remote[0])
+            undo.callback(self._let_go)
             self._hold(peer_id)
             own = Entry(
                 swarm=self.swarm,
@@ -162,6 +163,7 @@ class Registry:
                 boottime_offset_ns=self.offsets.boottime_ns,
             )
             self._write(own)
+            undo.pop_all()
         if own.role is Role.FOUNDER:
             self._warn_of_end(incarnation)
         return Census(own, living)
@@ -235,7 +237,11 @@ class Registry:
             self._check_state_not_lost(dead)
 
     def mark_member(self) -> None:
-        """Say that this peer is in an agreed view, so that its death is known to cost state."""
+        """Say that this peer is in an agreed view, so that its death is known to cost state.
+
+        Raises:
+            RegistryError: the entry cannot be written.
+        """
         own = self._entered()
         if own.role is not Role.MEMBER:
             self._write(replace(own, role=Role.MEMBER))
@@ -263,8 +269,7 @@ class Registry:
         finally:
             self._remove_all_but_entry(own)
             self._path(own.peer_id).unlink(missing_ok=True)
-            os.close(self._held)
-            self._held = -1
+            self._let_go()
 
     def _entered(self) -> Entry:
         if self._own is None:
@@ -312,6 +317,11 @@ class Registry:
         if self._held < 0:
             self._held = open_lock(self.lock)
         hold(self._held, place_of(peer_id))
+
+    def _let_go(self) -> None:
+        if self._held >= 0:
+            os.close(self._held)
+        self._held = -1
 
     def read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
         """Entries of the living and the dead of this host. A file that is no entry is ignored, and named once.

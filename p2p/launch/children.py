@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import IO, Final, Self
 
 from ..errors import LaunchError
@@ -36,7 +36,11 @@ class Child:
     ) -> None:
         """`process` has inherited the other end of `reports`, and connects to `listener` where it has closed that."""
         assert process.stdout is not None and process.stderr is not None, "pipes were asked for"
-        self.index, self.pid, self.process_start = index, process.pid, process_start(process.pid)
+        self.index, self.pid = index, process.pid
+        try:
+            self.process_start = process_start(process.pid)
+        except OSError:  # no file can be opened
+            self.process_start = None
         self.outputs: tuple[IO[bytes], IO[bytes]] = process.stdout, process.stderr
         for output in self.outputs:
             os.set_blocking(output.fileno(), False)
@@ -58,29 +62,32 @@ class Child:
         Raises:
             LaunchError: the system cannot.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        number, name = theirs.fileno(), secrets.token_hex(16)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(f"\0{name}")  # it is gone with the socket, whatever ends this process
-        listener.listen(1)
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    config.target.command,
-                    env={**environ, "SHOAL_REPORT": f"{number}:{os.fstat(number).st_ino}:{name}"},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    bufsize=0,
-                    start_new_session=True,
-                    pass_fds=[number, *config.key_fds],
-                    preexec_fn=die_with_parent(cores),
-                )
-            except OSError as error:
-                ours.close()
-                listener.close()
-                what = f"{config.target.command[0]}: {error.strerror}"
-                raise LaunchError(f"cannot start peer {index}: {what}") from error
+        command, name = config.target.command, secrets.token_hex(16)
+        try:
+            with ExitStack() as on_failure:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                on_failure.enter_context(ours)
+                with theirs:
+                    listener = on_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                    listener.bind(f"\0{name}")  # it is gone with the socket, whatever ends this process
+                    listener.listen(1)
+                    number = theirs.fileno()
+                    process = subprocess.Popen(
+                        command,
+                        env={**environ, "SHOAL_REPORT": f"{number}:{os.fstat(number).st_ino}:{name}"},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        bufsize=0,
+                        start_new_session=True,
+                        pass_fds=[number, *config.key_fds],
+                        preexec_fn=die_with_parent(cores),
+                    )
+                on_failure.pop_all()
+        except OSError as error:
+            raise LaunchError(f"cannot start peer {index}: {command[0]}: {error.strerror}") from error
+        except subprocess.SubprocessError as error:  # what runs between fork and exec
+            raise LaunchError(f"cannot start peer {index} on cores {sorted(cores)}: {error}") from error
         return cls(index, process, ours, listener)
 
     @property

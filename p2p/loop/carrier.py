@@ -20,7 +20,7 @@ from gossip.progress import Finish, Progress
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..catchup.shares import donors_of
-from ..errors import RemovedFromView
+from ..errors import RegistryError, RemovedFromView
 from ..host.registry import Registry
 from ..memory.shared_runner import SharedRunner
 from ..net.frames import Frames
@@ -276,7 +276,11 @@ class Carrier:
         self.carry_out(self.parts.open_step.installed(view))
         self.parts.donor.install(view)
         self.parts.donor.end_exchange()
-        self.parts.registry.mark_member()
+        try:
+            self.parts.registry.mark_member()
+        except RegistryError as error:  # who enters later would take it for one that waits, and found another run
+            self.parts.inbox.tell(error)
+            self.carry_out(self.parts.core.leave(self.now()))
         self.parts.neighbours.open_records(view.members)
 
     def _activate(self, effect: fx.Activated) -> None:

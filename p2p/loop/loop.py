@@ -18,7 +18,7 @@ from gossip import messages as m
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import DeviceLost, JoinRefused, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
+from ..errors import DeviceLost, JoinRefused, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded, ShoalError
 from ..host.entry import Role
 from ..host.ready_memory import ReadyMemory
 from ..host.registry import Registry
@@ -37,7 +37,7 @@ from .inbox import Inbox
 from .listening import Listening
 from .measuring import Measuring
 from .neighbours import Neighbours, claim_of
-from .reactor import Reactor
+from .reactor import END_S, Reactor
 from .resources import Resources, acquire
 from .seat_request import SeatRequest
 from .seeds import Seeds
@@ -163,9 +163,14 @@ class Loop:
         return f"{self.core.phase.name}, {explain_waiting(self.core, self.open_step, self.now())}"
 
     def end_incarnation(self) -> None:
-        """Stop, but keep the arena, for the next incarnation of this peer."""
+        """Stop, but keep the arena, for the next incarnation of this peer.
+
+        Raises:
+            ShoalError: it does not end, and would still close what the next one opens.
+        """
         self._keeps_memory = True
-        self.reactor.stop()
+        if not self.reactor.stop():
+            raise ShoalError(f"the loop of {self.peer_id} has not ended within {END_S:g} s: this peer cannot come back")
 
     # Commands of the training thread; to be posted.
 

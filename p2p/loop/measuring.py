@@ -252,7 +252,10 @@ class Measuring:
 
     def _sample(self, now: float, view: View) -> None:
         if view.members != self._members:
-            self._members = view.members
+            self._members, ids = view.members, {each.peer_id for each in view.members}
+            self._pairs = {peer_id: high for peer_id, high in self._pairs.items() if peer_id in ids}
+            self._told = {peer_id: rate for peer_id, rate in self._told.items() if peer_id in ids}
+            self._probes.keep(ids)
             self._elsewhere = frozenset(each.peer_id for each in on_other_hosts(self._me, view))
             self.durations.forget()
         others = after(self._me, view)

@@ -4,7 +4,7 @@ To one peer at a time, by turns: 1 MB or 0.2 s each, in portions that grow once 
 slow link is not busy with them for long; and a tenth of the time at most, over some seconds: three come in a row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -52,6 +52,10 @@ class Probes:
     def is_measured(self, peer_id: str, flow: Flow) -> bool:
         """Whether what is known of the connection to that peer says how much it carries."""
         return flow.rtt_us > 0 and (peer_id in self._done or flow.acked >= PROBE_BYTES)
+
+    def keep(self, peer_ids: Container[str]) -> None:
+        """Forget all others."""
+        self._done = {peer_id for peer_id in self._done if peer_id in peer_ids}
 
     def go_on(self, now: float, flows: Mapping[str, Flow]) -> None:
         """Send what is to be sent; `flows` of those who may be probed, in turn."""

@@ -23,6 +23,8 @@ NET_S: Final = 20e-3
 """Who sleeps looks again after this long, rung for or not."""
 DEVICE_LOOK_S: Final = 1e-3
 """Who sleeps while a device of this peer works looks again after this long. The poll of the sockets knows no less."""
+END_S: Final = 10.0
+"""Whoever stops it waits so long: a file system or a lock may not answer."""
 LOOK_OUT_S: Final = 1e-3
 """So long the sockets may be left alone while there is other work."""
 MUCH_DATA_S: Final = 4e-3
@@ -115,10 +117,11 @@ class Reactor:
         """Begin to drive."""
         self._thread.start()
 
-    def stop(self, *, is_aside: bool = False) -> None:
-        """End the thread, and close everything."""
+    def stop(self, *, is_aside: bool = False) -> bool:
+        """End the thread, and close everything. Whether it has ended within `END_S`."""
         self.post(self._end, is_aside=is_aside)
-        self._thread.join(timeout=10.0)
+        self._thread.join(END_S)
+        return not self._thread.is_alive()
 
     def post(self, command: Callable[[], None], *, is_aside: bool = False, is_urgent: bool = True) -> None:
         """Have `command` run by the loop thread, before whatever it does next.

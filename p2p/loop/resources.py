@@ -91,6 +91,7 @@ def acquire(
         if former is None and (why := why_too_few_files(len(standing.others) + 1, has_tcp=False)):
             raise RegistryError(f"this peer cannot join the {len(standing.others)} here: {why}")
         page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation), RECORD_CODEC.encode)
+        undo.callback(page.close)
         undo.callback(page.remove)
         seen = Page(registry.folder, _identity(own, clock_ns()), clock_ns) if former is None else former.seen
         undo.callback(seen.remove)

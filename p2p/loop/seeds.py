@@ -60,7 +60,7 @@ class Seeds:
             core.found_from_seeds(now, self._addresses, os.urandom(16), founding_size, policy)
 
     def call(self, now: float, core: Core) -> None:
-        """SeedCall those that were not met yet, or are gone: others may be there now. For a slow cadence."""
+        """Call those that were not met yet, or are gone: others may be there now. For a slow cadence."""
         if now < self._next_call or not self._addresses:
             return
         if not self._next_call:

@@ -57,7 +57,7 @@ class OwnOperands(NamedTuple):
     """One operation as this rank calls it; `lent_result`, `result` or both say where its result goes.
 
     Attributes:
-        fingerprint: 16 bytes; the same on all ranks if they mine the same.
+        fingerprint: 16 bytes; the same on all ranks if they call the same.
         input: in the own arena; only read.
         lent_result: in the own arena: where others copy from. For programs that lend a result.
         result: one-dimensional, anywhere; None: the result is what is lent.
@@ -140,7 +140,7 @@ class Operands:
         return min([self._mine.ahead_bytes, *(lent.ahead_bytes for lent in others)])
 
     def check_calls(self, ranks: Sequence[int]) -> None:
-        """Of `ranks`, which have begun: whether they mine the same.
+        """Of `ranks`, which have begun: whether they call the same.
 
         Raises:
             Interrupted: one has left the view.

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from ..host.files import is_nearly_full
 from .flows import Connection, Flow
 from .wire import MAX_CONTROL_BYTES
 
@@ -231,15 +232,26 @@ class SeedCall:
     """Our DEALER to a control address of which we do not know whose it is."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, introduce: Introduce) -> None:
-        self._dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=10, is_tcp=True)
-        self._dealer.immediate = True  # nothing is queued for who is not there: it is said again anyway
-        self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
-        introduce(self._dealer, "")
-        self._monitor = self._dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED)
+        """Begin to connect.
+
+        Raises:
+            zmq.ZMQError: libzmq cannot, for now or for ever; nothing is left open.
+        """
         self.is_over = False
         """libzmq does not try again."""
         self._verdict: Verdict | None = None
-        self._dealer.connect(address)
+        with ExitStack() as on_failure:
+            self._dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=10, is_tcp=True)
+            on_failure.callback(self._dealer.close, 0)
+            self._dealer.immediate = True  # nothing is queued for who is not there: it is said again anyway
+            self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
+            introduce(self._dealer, "")
+            events = zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED
+            self._monitor = self._dealer.get_monitor_socket(events)
+            on_failure.callback(self._monitor.close, 0)
+            on_failure.callback(self._dealer.disable_monitor)
+            self._dealer.connect(address)
+            on_failure.pop_all()
 
     def look(self) -> Verdict | None:
         """What came of it; None: nothing yet."""
@@ -280,10 +292,12 @@ class SeedCalls:
         """Say `frames` to whoever is at a TCP address, if somebody is.
 
         Returns:
-            What came of this call so far; None: nothing.
+            What came of this call so far; None: nothing, or there is no file left for it now.
         """
         assert self._introduce is not None, "only who has listeners may use TCP"
         if address not in self._calls:
+            if is_nearly_full():
+                return None
             self._calls[address] = SeedCall(self._context, address, self._introduce)
         call = self._calls[address]
         verdict = call.look()

@@ -96,7 +96,7 @@ class Credentials:
         socket.ipv6 = True
 
     def accepts(self, domain: bytes, mechanism: bytes, presented: Sequence[bytes]) -> bool:
-        """Whether whoever shows these `credentials` may come in."""
+        """Whether whoever has `presented` these may come in."""
         if domain != self._swarm.encode():
             return False
         if self._secret is None:

@@ -18,7 +18,7 @@ from .tcp import Network, TcpConfig
 from .wire import MAX_CONTROL_BYTES
 
 PATIENCE_S: Final = {Network.LAN: 5.0, Network.WAN: 20.0}
-"""So long an errand may take: it needs five round trips, and some time for lost packets and for links that stall."""
+"""So long one send may take: it needs five round trips, and some time for lost packets and for links that stall."""
 
 _LAST_WORDS_MS: Final = 1000  # for what a standing connection has not sent yet
 
@@ -54,7 +54,7 @@ class OneWaySends:
     @property
     def deadline(self) -> float:
         """When to `look` for what was in vain; infinite if nothing is under way."""
-        return min((errand.until for errand in self._one_way), default=math.inf)
+        return min((each.until for each in self._one_way), default=math.inf)
 
     def send(self, address: str, peer_id: str, frame: bytes) -> None:
         """Say `frame` to the peer of this name at a control address. Returns at once.
@@ -79,14 +79,14 @@ class OneWaySends:
         """Forget what is done, or too late. Returns the addresses of the latter."""
         now = self._clock()
         under_way, vain = [], []
-        for errand in self._one_way:
-            if errand.is_done():
-                errand.close(_LAST_WORDS_MS)
-            elif errand.until <= now:
-                errand.close(linger_ms=0)
-                vain.append(errand.address)
+        for each in self._one_way:
+            if each.is_done():
+                each.close(_LAST_WORDS_MS)
+            elif each.until <= now:
+                each.close(linger_ms=0)
+                vain.append(each.address)
             else:
-                under_way.append(errand)
+                under_way.append(each)
         self._one_way = under_way
         return vain
 
@@ -95,8 +95,8 @@ class OneWaySends:
         vain = self.look()
         while self._one_way:
             poller = zmq.Poller()
-            for errand in self._one_way:
-                poller.register(errand.monitor, zmq.POLLIN)
+            for each in self._one_way:
+                poller.register(each.monitor, zmq.POLLIN)
             poller.poll(math.ceil(1000 * max(0.0, self.deadline - self._clock())))
             vain += self.look()
         if self._context is not None:

@@ -134,7 +134,7 @@ class Transport:
         """Open a link; frames queue until the peer is there. Addresses may come from a peer.
 
         Raises:
-            ValueError: no usable addresses, TCP without a listeners, a link to this peer already, no room for files.
+            ValueError: no usable addresses, TCP without listeners, a link to this peer already, no room for files.
         """
         check_address(control_address)
         check_address(data_address)

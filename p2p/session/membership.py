@@ -11,6 +11,7 @@ from gossip import Member, Run, View
 from ..config import PeerConfig
 from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, TooSlow
+from ..loop.reactor import END_S
 from ..loop.seat_request import AllMembersDead
 from ..net.parcels import PackedState, Replica
 from ..net.trees import pack_tree, unpack_tree
@@ -281,7 +282,8 @@ class Membership:
         try:
             reactor.ended.wait(self._config.leave_timeout_s)
         finally:
-            reactor.stop(is_aside=is_aside)
+            if not reactor.stop(is_aside=is_aside):
+                logger.warning("the loop of this peer has not ended within %g s, and goes on beside the script", END_S)
             self.history.close()
             if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
                 logger.error("%s", self._unrecorded)  # which no call has raised

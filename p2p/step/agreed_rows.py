@@ -1,6 +1,6 @@
 """Which algorithm is taken where a call leaves it open: by a table of prices, once all know that all have it.
 
-Each peer measures a *row*, of its links to the others. What that says is its host's business (p2p/links/); here is
+Each peer measures a *row*, of its links to the others. What that says is its host's business (p2p/loop/); here is
 how rows become agreed, R22 of PROTOCOL.md. All that decides is in committed steps, so all decide alike.
 """
 

@@ -1,4 +1,4 @@
-"""Who carries out the operations of a view: by messages, over shared memory, or staged through either.
+"""Who carries out the operations of a view: by messages, or over shared memory.
 
 The open step starts tasks in order, brings what arrives, asks what is complete, and sends what a runner leaves in
 `outgoing`. It does not know which runner it has. An operation that is *not ready yet* is started all the same, and its

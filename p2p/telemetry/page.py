@@ -76,6 +76,9 @@ class Page:
             try:
                 os.posix_fallocate(fd, 0, PAGE_BYTES)
                 self._memory = memoryview(mmap.mmap(fd, PAGE_BYTES))
+            except OSError:  # it may be what has filled the disk
+                self.path.unlink(missing_ok=True)
+                raise
             finally:
                 os.close(fd)
         except OSError as error:

@@ -13,7 +13,7 @@ from gossip import effects as fx
 from gossip import messages as m
 from gossip.fed_steps import FEWEST_KEPT, MOST_FED_BYTES
 from gossip.progress import Ready, StateQuery
-from p2p.catchup.observer import Effect, Observer
+from p2p.catchup.observer import MOST_SOURCES, Effect, Observer
 from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from p2p.net.frames import Delivery
 from p2p.net.parcels import Chunk, PackedState, Parcel, ParcelSegment, Replica, StepRecord, cut
@@ -246,6 +246,14 @@ def test_a_state_of_another_lineage_than_the_view_is_dropped(observer: Newcomer)
     observer.deliver(state(5))
     assert observer.load().step == 5
     assert observer.core.phase is Phase.ACTIVE
+
+
+def test_of_many_that_send_parts_of_something_the_latest_are_remembered(observer: Newcomer) -> None:
+    segment, *_ = cut(Parcel(0, fed(0, b"").record, [np.zeros(2 * SEGMENT_BYTES, np.uint8).data]), SEGMENT_BYTES)
+    for number in range(2 * MOST_SOURCES):
+        observer.take(segment, Member(f"{number:016x}", 1))
+    kept = observer.observer
+    assert len(kept._streams) == MOST_SOURCES and kept._assemblies.keys() <= kept._streams.keys()
 
 
 def test_the_rest_of_a_stream_that_began_before_is_dropped(observer: Newcomer) -> None:

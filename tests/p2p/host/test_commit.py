@@ -48,3 +48,10 @@ def test_that_of_a_worktree_is_its_own(tmp_path: Path) -> None:
 )
 def test_where_none_can_be_read_there_is_none(tmp_path: Path, files: dict[str, str]) -> None:
     assert commit_of(checkout(tmp_path, files)) == ""
+
+
+@pytest.mark.parametrize("name", ["HEAD", "packed-refs"])
+def test_a_name_that_is_no_utf_8_names_no_commit(tmp_path: Path, name: str) -> None:
+    script = checkout(tmp_path, {"HEAD": "ref: refs/heads/main\n", "packed-refs": ""})
+    (tmp_path / ".git" / name).write_bytes(b"ref: refs/heads/caf\xe9\n")
+    assert commit_of(script) == ""

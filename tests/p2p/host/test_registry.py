@@ -64,6 +64,7 @@ def test_no_draft_stays_of_an_entry_that_cannot_be_written(home: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
     assert [path.name for path in one.folder.iterdir()] == ["lock"]
+    assert one.lock.resolve() not in [Path(f"/proc/self/fd/{fd}").resolve() for fd in os.listdir("/proc/self/fd")]
 
 
 def test_an_address_is_a_socket_of_sixteen_hex_digits_in_the_folder(home: Path) -> None:

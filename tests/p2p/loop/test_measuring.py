@@ -160,3 +160,14 @@ def test_a_probe_to_who_is_gone_is_over() -> None:
     for now in (0.1, 5.0):
         probes.go_on(now, {"c": flow(0)})
     assert [name for name, _ in sender.sent] == ["b", "c"]
+
+
+def test_who_has_gone_is_forgotten_and_measured_anew_if_it_comes_back() -> None:
+    probes = Probes(Sender())
+    for now, acked in ((0.0, 0), (0.01, FIRST_PORTION)):
+        probes.go_on(now, {"b": flow(acked)})
+    probes.go_on(PROBE_S + 0.02, {"b": flow(FIRST_PORTION)})
+    probes.keep({"b", "c"})
+    assert probes.is_measured("b", flow(10))
+    probes.keep({"c"})
+    assert not probes.is_measured("b", flow(10))

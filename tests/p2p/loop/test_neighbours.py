@@ -1,10 +1,7 @@
 """Links to peers that cannot be made at first."""
 
-import os
 import random
-import resource
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +13,7 @@ from p2p.host.processes import read_host
 from p2p.host.registry import Registry
 from p2p.loop.neighbours import RETRY_S, Neighbours
 from p2p.net.transport import Transport
+from tests.p2p.host.few_files import few_files
 
 
 def claim_at(folder: Path, incarnation: int) -> Claim:
@@ -55,32 +53,16 @@ def neighbours(folder: Path, transport: Transport) -> Iterator[Neighbours]:
 def test_a_link_that_libzmq_has_no_file_for_is_made_when_there_is_one(
     folder: Path, transport: Transport, neighbours: Neighbours, core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     claim = claim_at(folder, 1)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
-    try:
-        filler = fill()
+    with few_files(0):
         neighbours.link(claim)
         neighbours.check_links(0.0, core)
         assert list(transport.unopened_links()) == []
-    finally:
-        for fd in filler:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     neighbours.check_links(RETRY_S, core)
     assert list(transport.unopened_links()) == [claim.member.peer_id]
     first, last = caplog.messages[0], caplog.messages[-1]
     assert "cannot be reached: too many files are open" in first
     assert last == f"peer {claim.member} can be reached now"
-
-
-def fill() -> list[int]:
-    """Take all files that may still be opened."""
-    taken = []
-    with suppress(OSError):
-        while True:
-            taken.append(os.dup(0))
-    return taken
 
 
 def test_a_later_incarnation_is_linked_to_when_the_one_before_is_gone(

@@ -1,5 +1,6 @@
 """How long who is removed again and again waits before it returns."""
 
+import threading
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -48,6 +49,27 @@ def test_a_lineage_is_not_begun_with_a_loop_that_has_failed() -> None:
             assert incarnations.loop is loop
         finally:
             loop.close()
+
+
+def test_nobody_comes_back_beside_a_loop_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
+        incarnations = Incarnations(PeerConfig(swarm="pond", home=Path(folder) / "home"))
+        loop, may_go_on = incarnations.loop, threading.Event()
+        monkeypatch.setattr("p2p.loop.reactor.END_S", 0.01)
+        loop.reactor.start()
+
+        def stand_still() -> None:
+            may_go_on.wait()
+
+        loop.reactor.post(stand_still)
+        try:
+            with pytest.raises(ShoalError, match="has not ended within 10 s: this peer cannot come back"):
+                incarnations.begin_another(RemovedFromView("it was stopped"), is_wanted=True)
+            assert incarnations.loop is loop
+        finally:
+            monkeypatch.undo()
+            may_go_on.set()
+            assert loop.reactor.stop()
 
 
 def test_who_was_removed_and_finds_nobody_any_more_reports_that_it_was_removed() -> None:

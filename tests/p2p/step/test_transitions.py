@@ -1,5 +1,8 @@
 """The table of the open step: no transition is missing, and none is there that never happens."""
 
+import re
+from pathlib import Path
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -61,3 +64,17 @@ def test_the_table_can_be_printed_and_every_stage_is_left_again() -> None:
     assert {event for _, event in TRANSITIONS} == {*Event}
     assert {*TRANSITIONS.values()} == {*Stage}
     assert {stage for (stage, _), after in TRANSITIONS.items() if after is not stage} == {*Stage}
+
+
+def test_the_diagram_of_the_architecture_is_the_table() -> None:
+    text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
+    edges = re.findall(r"^    ([A-Z]+) --> ([A-Z]+): (.+)$", text, re.MULTILINE)
+    names = {event.name.lower().replace("_", " "): event for event in Event}
+    drawn = {
+        (Stage[start], event, Stage[end])
+        for start, end, label in edges
+        for part in label.split(", ")
+        for name, event in names.items()
+        if part == name or part.startswith(f"{name} of ")
+    }
+    assert drawn == {(start, event, end) for (start, event), end in TRANSITIONS.items()}

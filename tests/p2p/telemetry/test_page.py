@@ -1,6 +1,7 @@
 """The page of a peer, as others find it: while it writes, when it is dead, and when it is none."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -116,3 +117,16 @@ def test_a_page_is_made_once_and_removed_by_its_process_only(tmp_path: Path) -> 
     assert not made.path.exists()
     made.loop.note(Kind.LEFT)  # what is mapped stays
     assert isinstance(made, Page)
+
+
+def test_of_a_page_for_which_there_is_no_room_nothing_stays(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE_BYTES - 1, before[1]))
+        with pytest.raises(RegistryError, match=r"cannot make the page .*; make space there"):
+            page(tmp_path, identity())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not any(tmp_path.iterdir())
