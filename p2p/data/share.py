@@ -39,6 +39,9 @@ class Share:
         is_last: no further micro-batch of the step follows.
         is_void: this peer adds nothing to the open step.
         is_used: the current micro-batch had a backward pass.
+        is_behind_batch: the last step was of a loader's batch, and neither has another batch been asked for since, nor
+            has a pass begun. What the script does meanwhile, a schedule, belongs to the state; an evaluation may come
+            before it, which nobody can tell from a forward pass of the next step.
         num_loads: how often a member's state took the place of all this.
         num_trained: committed steps that were training.
         num_batches: parts of slices that the script was given.
@@ -59,7 +62,7 @@ class Share:
         self.planned_for: tuple[str, ...] = ()
         self.fraction = self.keep = 1.0
         self.is_last = True
-        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = False
+        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = False
         self.frozen, self.schedule_ends = "", dict[str, int]()
         self.check_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
@@ -318,6 +321,7 @@ class Share:
         """The step that this peer has added to is committed."""
         self._accumulated = self._joined = 0
         self.is_void = self._is_skipped = False
+        self.is_behind_batch = self._current is not None
         if self._current is not None:
             self._current.is_spent = True
             self._num_updates += self.rounds is None or self.is_dense

@@ -98,7 +98,7 @@ class Membership:
         self.history = History(self.share, ledger, Speeds(config.slow_factor))
         self.replica = Replica({}, self._pack, self._load, str)
         self._has_asked, self._is_given = False, False
-        self._complete, self._settled = -2, -2
+        self._complete = self._settled = self._kept = -2
         self.has_left = self._is_closed = False
         self.loop.reactor.start()
 
@@ -360,7 +360,7 @@ class Membership:
         is_edge = self._complete != self.history.done
         if is_edge:
             self._complete, self._is_given = self.history.done, False
-            if self._settled != self.history.done:
+            if self.history.done not in (self._settled, self._kept):
                 self.replica.keep()
         if is_over and not self._is_given:
             self._is_given = True
@@ -368,9 +368,15 @@ class Membership:
         if is_edge and self.keeper is not None:
             self.keeper.at_edge()
 
+    def keep(self) -> None:
+        """What forward passes change is kept as it is: one begins, which may be an evaluation or of the next step."""
+        if self.history.done not in (self._complete, self._settled, self._kept):
+            self._kept = self.history.done
+            self.replica.keep()
+
     def withhold_state(self) -> None:
         """The model is about to be another one: its state after step `done` is not to be copied any more."""
-        self._complete = self._settled = -2
+        self._complete = self._settled = self._kept = -2
 
     def describe(self, replica: Replica) -> None:
         """Who asks for a seat from now on has to have this one."""

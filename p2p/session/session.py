@@ -123,9 +123,14 @@ class Session:
             return self.membership.wait_view(timeout_s)
 
     def state_is_complete(self, *, is_over: bool = True) -> None:
-        """As `Membership.state_is_complete`, unless who begins with it would begin in the middle of a batch."""
+        """As `Membership.state_is_complete`, unless who begins with it would begin in the middle of a batch.
+
+        Nor where the script may still do what belongs to the last one.
+        """
         with self.callers.call("a forward pass"):
-            if not self.share.is_amid_batch:
+            if self.share.is_behind_batch:
+                self.membership.keep()
+            elif not self.share.is_amid_batch:
                 self.membership.state_is_complete(is_over=is_over)
 
     @property
@@ -302,6 +307,7 @@ class Session:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
         with self.callers.call("a batch of a loader"):
             self.membership.check_usable()
+            self.share.is_behind_batch = False
             if self.round_edge is not None:
                 self.round_edge()
             self.load_offer()

@@ -238,7 +238,7 @@ class DiLoCo(Wrapper):
         Returns:
             What the module returns.
         """
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self.module.training and not self._session.share.is_behind_batch:
             self._rounds.begin()
         if self._session.share.is_dense and self._dense is not None:
             return self._dense.forward(*args, **kwargs)

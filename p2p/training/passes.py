@@ -122,20 +122,24 @@ class Passes:
 
     def forward(self, model: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         """A forward pass of the wrapper, or of one of its models."""
-        self._begin_forward()
+        self._begin_forward(is_training=module.training)
         output = module(*args, **kwargs)
         if module.training:
             self._forwards.follow(model, output)
         return output
 
-    def _begin_forward(self) -> None:
+    def _begin_forward(self, *, is_training: bool) -> None:
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self.go_on()
         if torch.is_grad_enabled():
-            self.begin()
+            self.begin(is_training=is_training)
 
-    def begin(self) -> None:
-        """A forward pass begins; before the first one the script may have added hooks of its own."""
+    def begin(self, *, is_training: bool) -> None:
+        """A forward pass begins; before the first one the script may have added hooks of its own.
+
+        `is_training`: of a model in training mode. One in the other mode may be an evaluation, without `no_grad`; if a
+        backward pass follows, that begins the step.
+        """
         self._gradients.device.check()
         if self._hooks and not self._has_begun:
             self._has_begun = True
@@ -143,7 +147,8 @@ class Passes:
                 if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
                     self._hooks[index].remove()
                     self._hooks[index] = _follow(parameter, self._take)
-        self.open_window()
+        if is_training:
+            self.open_window()
 
     def open_window(self, *, is_over: bool = False) -> None:
         """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.
@@ -274,7 +279,7 @@ class Passes:
                 self._gradients.submit_full()
 
     def _begin_pass(self) -> None:
-        self.has_committed = False
+        self.has_committed = self._share.is_behind_batch = False
         self.open_window()
         if self.updates.num_stale:
             self._share.void()  # what is differentiated may be from before the state was loaded

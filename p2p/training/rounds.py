@@ -219,6 +219,7 @@ class Rounds:
         if self._update_is_due:
             self._is_ahead = True
             return
+        self._share.is_behind_batch = False
         self.begin()
         self._follow()
         self._is_ahead = True

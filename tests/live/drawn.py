@@ -49,6 +49,7 @@ def draw(rng: Random) -> dict[str, Any]:
         "top": (rng.choice(OPERATIONS), rng.choice((0, 1, 3, 10))),
         "bottom": (rng.choice(OPERATIONS), rng.choice((0, 0, 1, 5))),
         "behind": rng.choice(("", *OPERATIONS)),
+        "looks_on": rng.random() < 0.5,
         "updates": rng.choice((1, 1, 2)) if is_dense and not accumulates else 1,
         "accumulates": accumulates,
         "pause_s": rng.choice((0.001, 0.004, 0.01)),

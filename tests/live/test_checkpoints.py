@@ -331,6 +331,57 @@ def test_a_checkpoint_of_rounds_with_another_outer_step_is_refused(swarm: Swarm,
     assert re.search(r"momentum is float32 .* and missing here: say the same `momentum`", peer.stderr[-1])
 
 
+LOOKS = """
+import os, signal, sys
+from pathlib import Path
+from threading import Event
+import torch
+import p2p
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+folder, wrap, forgets = Path(sys.argv[1]), p2p.DataParallel if sys.argv[2] == "dense" else p2p.DiLoCo, sys.argv[3:]
+is_first, given = not folder.exists(), {} if wrap is p2p.DataParallel else {"inner_steps": 1}
+model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+x = torch.ones(16, 1)
+with p2p.join() as peer:
+    wrapped = wrap(peer, model, optimizer, extra=[schedule], checkpoint=p2p.Checkpoint(folder, every=4, keep=None))
+    loader = peer.loader(torch.utils.data.TensorDataset(x), global_batch=4, epochs=3, **given)
+    for _ in loader.epochs():
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            wrapped(batch).square().mean().backward()
+            optimizer.step()
+            if is_first and peer.done == 6:
+                while not (folder / "00000004").exists():
+                    Event().wait(0.01)
+                os.kill(os.getpid(), signal.SIGKILL)
+        if "eval" in forgets:
+            model.eval()
+        with torch.set_grad_enabled("grad" in forgets):
+            wrapped(x)
+        model.train()
+        schedule.step()
+    print("end", schedule.last_epoch, optimizer.param_groups[0]["lr"])
+"""
+
+
+@pytest.mark.parametrize("forgets", [("grad",), ("grad", "eval")], ids=["train", "eval"])
+@pytest.mark.parametrize("wrap", ["dense", "rounds"])
+def test_a_state_is_none_of_the_next_step_before_its_batch_is_asked_for(
+    swarm: Swarm, folder: Path, wrap: str, forgets: tuple[str, ...]
+) -> None:
+    """A look at a few samples without `no_grad` is a forward pass, and what follows it belongs to the last step."""
+    swarm.leaves_files = True
+    assert swarm.start(LOOKS, str(folder), wrap, *forgets, name="one").end() == -signal.SIGKILL
+    again = swarm.start(LOOKS, str(folder), wrap, *forgets, name="two")
+    assert again.end() == 0, again.report()
+    assert again.stdout[-1] == "end 3 0.0125"
+
+
 LOADS = """
 import sys
 import torch

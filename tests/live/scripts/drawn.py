@@ -30,8 +30,9 @@ class Script:
         self._model = nn.Sequential(nn.Linear(2, 3), *norm, nn.Tanh(), nn.Linear(3, 1))
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=0.01)
         self._schedule = torch.optim.lr_scheduler.StepLR(self._optimizer, 20, 0.9)
+        self._by_epoch = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, 0.99)
         self._average = AveragedModel(self._model)
-        extra: list[Any] = [self._schedule, self._average] if self._is_dense else [self._schedule]
+        extra: list[Any] = [self._schedule, self._by_epoch, *[self._average][: self._is_dense]]
         wrap = p2p.DataParallel if self._is_dense else p2p.DiLoCo
         self._wrapped = wrap(peer, self._model, self._optimizer, extra=extra, checkpoint=keep, **plan["wrap"] or {})
         data = dataset(plan["size"])
@@ -56,6 +57,10 @@ class Script:
                         self._call_at("bottom")
                     print("step", self._peer.done)
                 self._call(self._plan["behind"])
+                if self._plan["looks_on"]:
+                    self._look()
+                self._by_epoch.step()
+        assert self._by_epoch.last_epoch == sum(self._plan["epochs"]), self._by_epoch.last_epoch
         sums = (each.double().sum().item() for each in self._wrapped.state_dict().values())
         print("end", self._peer.samples, *sums)
 
@@ -88,10 +93,17 @@ class Script:
         elif what == "evaluate":
             self._evaluate()
 
+    def _look(self) -> None:
+        """At a few samples, as an evaluation that has forgotten `no_grad`."""
+        self._model.eval()
+        for x, y in zip(*(torch.split(each, 4) for each in dataset(NUM_VALID).tensors), strict=True):
+            (self._wrapped(x) - y).pow(2).sum().item()
+        self._model.train()
+
     def _evaluate(self) -> None:
         total, number = 0.0, 0
         self._model.eval()
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._plan["looks_on"]):
             for x, y in self._valid.evaluate():
                 total, number = total + (self._wrapped(x) - y).pow(2).sum().item(), number + len(x)
         self._model.train()
