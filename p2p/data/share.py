@@ -31,17 +31,15 @@ class Share:
 
     Attributes:
         contributors: peer_ids of the members on the last receipt, in rank order.
-        planned_for: as these were on the last receipt of training, or, before there is one, on the first: who has a
-            slice of the next batch. A script may call operations of its own between a batch and its step, and members
-            may change in these, when slices are handed out already.
+        planned_for: as these were on the last receipt of training, or else on the first: who has a slice of the next
+            batch. Members may change in an operation that a script calls between a batch and its step.
         fraction: of this peer's weight in the micro-batches so far, or of all of them, which the current one has.
         keep: what the micro-batches before it are multiplied by.
         is_last: no further micro-batch of the step follows.
-        is_void: this peer adds nothing to the open step.
+        is_void: this peer adds nothing to the open step; is_skipped: since its script has said so.
         is_used: the current micro-batch had a backward pass.
-        is_behind_batch: the last step was of a loader's batch, and neither has another batch been asked for since, nor
-            has a pass begun. What the script does meanwhile, a schedule, belongs to the state; an evaluation may come
-            before it, which nobody can tell from a forward pass of the next step.
+        is_behind_batch: the last step was of a loader's batch, and neither was another one asked for since, nor has a
+            pass begun. What the script does meanwhile (a schedule) belongs to the state, a forward pass evaluates.
         num_loads: how often a member's state took the place of all this.
         num_trained: committed steps that were training.
         num_batches: parts of slices that the script was given.
@@ -52,7 +50,8 @@ class Share:
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         check_model: raises ShoalError if the model is not the one that was wrapped.
-        frozen: which of the parameters that are trained need no gradient now, in words.
+        frozen: which of the parameters that are trained need no gradient now, in words; evaluates: which layers are in
+            evaluation mode, None before the first pass.
         schedule_ends: after how many steps a schedule of the script raises, by its name.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
@@ -64,6 +63,7 @@ class Share:
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = False
         self.frozen, self.schedule_ends = "", dict[str, int]()
+        self.evaluates: str | None = None
         self.check_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
         self.is_amid_round = False
@@ -74,7 +74,7 @@ class Share:
         self._slice: Slice | None = None
         self._number = 1
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
-        self._is_weighed = self._is_skipped = self._fails_behind = False
+        self._is_weighed = self.is_skipped = self._fails_behind = False
 
     # Loaders.
 
@@ -211,7 +211,7 @@ class Share:
             return NO_SAMPLES
         if self._current is None:
             number = self._accumulated if self.in_rounds else self._accumulated + self._number
-            return (UNKNOWN_SAMPLE, 0, 0) if self._is_skipped else (UNKNOWN_SAMPLE, number, number)
+            return (UNKNOWN_SAMPLE, 0, 0) if self.is_skipped else (UNKNOWN_SAMPLE, number, number)
         if self._num_updates and self._current.is_cut:
             raise ShoalError(CUT)
         if self._slice is None:
@@ -222,7 +222,7 @@ class Share:
         if self._fails_behind:
             part = part._replace(start=FAILS_BEHIND - part.start)
         samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else part
-        if self._is_skipped or not part.number:
+        if self.is_skipped or not part.number:
             return *samples, 0
         return *samples, self._accumulated + self._number if self._is_weighed else part.number
 
@@ -242,13 +242,13 @@ class Share:
     @property
     def collective(self) -> AllGather:
         """Of the counts: what all peers must have in common of the open step's samples, and of what they train."""
-        words = [*filter(None, (self._samples_in_words(), self.frozen))]
+        words = [*filter(None, (self._samples_in_words(), self.frozen, self.evaluates))]
         return AllGather(is_counts=True, label=", while ".join(words)) if words else ONLY_COUNTS
 
     def _samples_in_words(self) -> str:
         if (track := self._current) is None:
             unused = UNUSED.format(self.num_unused, "es"[: 2 * (self.num_unused > 1)])
-            return unused if self.num_unused else self.frozen and "samples of its own"
+            return unused if self.num_unused else (self.frozen or self.evaluates or "") and "samples of its own"
         if self._num_updates:
             number = self._num_updates + 1
             return f"{track.description}, update {number} of the batch before {track.state.position}"
@@ -296,7 +296,7 @@ class Share:
 
     def skip(self) -> None:
         """This peer adds nothing to the open step, whose samples are used up all the same."""
-        self._is_skipped = True
+        self.is_skipped = True
 
     def fail(self, place: int) -> None:
         """This peer cannot load the sample at this place of its slice, and adds nothing to the open step."""
@@ -320,7 +320,7 @@ class Share:
     def spend(self) -> None:
         """The step that this peer has added to is committed."""
         self._accumulated = self._joined = 0
-        self.is_void = self._is_skipped = False
+        self.is_void = self.is_skipped = False
         self.is_behind_batch = self._current is not None
         if self._current is not None:
             self._current.is_spent = True
@@ -330,7 +330,7 @@ class Share:
     def give_up_step(self) -> None:
         """What this peer has added to a step counts for nothing, since a member's state is about to be loaded."""
         self._accumulated = 0
-        self.is_void = self._is_skipped = False
+        self.is_void = self.is_skipped = False
         if self._current is not None:
             self._current.is_spent = True
             self._forget()

@@ -40,6 +40,7 @@ class Watch:
         self.summed = frozenset(summed)
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._state = [*tensors_of(module)]
+        self._modes, self._modes_in_words = b"", ""
         self._remember()
 
     def check(self) -> None:
@@ -85,7 +86,19 @@ class Watch:
         digest = xxhash.xxh3_64_hexdigest(repr(names).encode())
         return f"{len(names)} parameters, the first {names[0]}, are frozen (digest {digest})"
 
+    def evaluates(self) -> str:
+        """Which of its layers are in evaluation mode, as `frozen`: they use other statistics, and update none."""
+        modes = bytes(map(attrgetter("training"), self._layers))
+        if modes != self._modes:
+            names = [name for name, layer in self._module.named_modules() if not layer.training]
+            digest, first = xxhash.xxh3_64_hexdigest(repr(names).encode()), next(filter(None, names), "the model")
+            number = f"{len(names)} of {len(modes)} layers, the first {first},"
+            self._modes_in_words = f"{number} are in evaluation mode (digest {digest})" if names else ""
+            self._modes = modes
+        return self._modes_in_words
+
     def _remember(self) -> None:
+        self._layers, self._modes = [*self._module.modules()], b""
         tables = ((each._parameters, each._modules) for each in self._module.modules())
         every: list[Mapping[str, object]] = [table for pair in tables for table in pair]
         self._tables, self._empty = [each for each in every if each], [each for each in every if not each]

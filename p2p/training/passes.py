@@ -288,6 +288,8 @@ class Passes:
             self.open_window(is_over=True)
             self._share.end()
             self._share.frozen = self._gradients.watch.frozen()
+            if self._share.evaluates is None or not self._share.is_skipped:
+                self._share.evaluates = self._gradients.watch.evaluates()
             counts = self._share.operation()
             self._session.open_step(BACKWARD)
             self.is_under_way = True

@@ -102,6 +102,7 @@ class Rounds:
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
         self._update_is_due = False
+        self._evaluates: str | None = None  # as of the first update of the round
         self._is_ahead = False  # an update has begun that belongs to the round
         self._share.rounds, self._share.check_model = self, watch.check
         session.round_edge = self.begin
@@ -147,6 +148,7 @@ class Rounds:
         return self._iterations.num_updates > 0
 
     def _end_round(self) -> None:
+        self._evaluates = None
         self._iterations.end_round()
         self._is_ahead = False
         self._share.is_amid_round = False
@@ -220,6 +222,8 @@ class Rounds:
             self._is_ahead = True
             return
         self._share.is_behind_batch = False
+        if self._evaluates is None:
+            self._evaluates = self._watch.evaluates()
         self.begin()
         self._follow()
         self._is_ahead = True
@@ -279,6 +283,7 @@ class Rounds:
         """
         self._watch.check()
         self._share.frozen = self._watch.frozen()
+        self._share.evaluates = self._watch.evaluates() if self._evaluates is None else self._evaluates
         step, loop = self._session.done + 1, self._session.loop
         check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
         num_sent_bytes = loop.num_sent_bytes

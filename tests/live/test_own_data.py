@@ -98,6 +98,7 @@ def test_data_that_nobody_can_ask_for_by_number_are_refused_in_one_line(swarm: S
     peers = [swarm.start(ENDLESS, min_peers=2) for _ in range(2)]
     assert [peer.end() for peer in peers] == [1, 1]
     for peer in peers:
-        (line,) = peer.stderr
+        assert len(peer.stderr) == 1, peer.report()
+        line = peer.stderr[0]
         assert line.startswith("shoal: Endless has no samples that can be asked for by number"), line
         assert "a DataLoader of your own" in line

@@ -483,6 +483,8 @@ with p2p.join() as peer:
                 wrapped.load_state_dict(best)
             if case == "freeze on one" and peer.rank == 1:
                 model[0].requires_grad_(False)
+            if case == "evaluate on one" and peer.rank == 1:
+                model.eval()
         optimizer.zero_grad()
         beside.zero_grad()
         (wrapped(inputs[peer.rank :: 2]).mean() - scale).pow(2).sum().backward()
@@ -507,6 +509,8 @@ def test_weights_that_all_load_between_two_rounds_are_what_they_go_on_with(swarm
         ("leave out on one", "steps", "parameters of step 4 differ: "),
         ("freeze on one", "rounds", "while 2 parameters, the first 0.weight, are frozen (digest "),
         ("freeze on one", "steps", "while 2 parameters, the first 0.weight, are frozen (digest "),
+        ("evaluate on one", "rounds", "while 3 of 3 layers, the first 0, are in evaluation mode (digest "),
+        ("evaluate on one", "steps", "while 3 of 3 layers, the first 0, are in evaluation mode (digest "),
         ("new", "rounds", "SGD makes an update of this model, and p2p.DiLoCo was not given it, so no round"),
     ],
 )

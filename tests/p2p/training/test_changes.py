@@ -156,3 +156,22 @@ def test_what_is_frozen_behind_the_wrap_is_said_in_words_that_are_its_own() -> N
     assert watched.frozen() != both and watched.frozen().startswith("1 parameters, the first 2.0.bias,")
     found[2][0].requires_grad_(True)
     assert watched.frozen() == ""
+
+
+def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own() -> None:
+    found = model()
+    watched = watch(found)
+    assert watched.evaluates() == ""
+    found[2].eval()
+    both = watched.evaluates()
+    number = len([*found.modules()])
+    assert both.startswith(f"{len([*found[2].modules()])} of {number} layers, the first 2, are in evaluation mode (dig")
+    found[2].train()
+    assert watched.evaluates() == ""
+    found.eval()
+    assert watched.evaluates() not in (both, "") and watched.evaluates() == watched.evaluates()
+    found.train()
+    found.append(nn.Dropout())
+    watched.check()
+    found[-1].eval()
+    assert watched.evaluates().startswith(f"1 of {number + 1} layers")
