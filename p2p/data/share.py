@@ -298,6 +298,10 @@ class Share:
         """This peer adds nothing to the open step, whose samples are used up all the same."""
         self.is_skipped = True
 
+    def drop(self) -> None:
+        """The script has dropped the gradients of passes that have not ended the step: they weigh nothing."""
+        self._accumulated = self._joined = 0
+
     def fail(self, place: int) -> None:
         """This peer cannot load the sample at this place of its slice, and adds nothing to the open step."""
         if self._slice is not None:

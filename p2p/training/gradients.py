@@ -199,6 +199,15 @@ class Gradients:
                 if bucket.parameters[index].grad is not None:
                     self.add(bucket.parameters[index])
 
+    def are_dropped(self, first: torch.nn.Parameter) -> bool:
+        """Whether `zero_grad` has set all to None since earlier passes; `first` is the first that this pass has set.
+
+        What a pass adds to a gradient counts in its `_version`. Zeros say nothing, since gradients may be zeros.
+        """
+        if first.grad is None or first.grad._version:
+            return False
+        return all(each.grad is None for each in self.parameters if each is not first)
+
     def drop(self) -> None:
         """Set `grad` to None, of the models that belong to the step."""
         for bucket in self._turns:

@@ -239,6 +239,9 @@ class Passes:
         if not self.is_under_way:
             self._check_device()
             self.updates.check_is_wanted(parameter)
+            if self.has_summed and self._gradients.are_dropped(parameter):
+                self._share.drop()
+                self.has_summed = False
             self._begin_pass()
             end = callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
             torch.autograd.Variable._execution_engine.queue_callback(end)

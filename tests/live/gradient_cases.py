@@ -259,6 +259,40 @@ def gradients_may_be_zeroed_at_any_time(peer: Peer) -> None:
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), (turn, ours - theirs)
 
 
+def drop_passes(peer: Peer, model: nn.Module) -> None:
+    """In every other step the first peer drops its first pass."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parallel = wrap(peer, model, optimizer)
+    parallel.num_samples(3)
+    for turn in range(4):
+        x, drops = torch.randn(2, 2, 3, 4), turn % 2 == 1  # peer, pass, sample
+        kept = [x[0, 1], *x[1]] if drops else [*x[0], *x[1]]
+        expected = gradients(model, model(torch.cat(kept)).square().mean())
+        optimizer.zero_grad()
+        with parallel.no_sync():
+            (parallel(x[peer.rank, 0]).square().mean() / 2).backward()
+        loss = parallel(x[peer.rank, 1]).square().mean()
+        if drops and peer.rank == 0:
+            optimizer.zero_grad()
+            loss.backward()
+        else:
+            (loss / 2).backward()
+        assert_gradients(model, expected)
+        assert peer.receipt is not None
+        assert [entry.num_samples for entry in peer.receipt.contributions] == [3 if drops else 6, 6]
+        optimizer.step()
+
+
+@case
+def passes_that_zero_grad_has_dropped_weigh_nothing(peer: Peer) -> None:
+    drop_passes(peer, linear()[0])
+
+
+@case
+def so_do_those_of_a_model_of_one_parameter(peer: Peer) -> None:
+    drop_passes(peer, nn.Linear(4, 1, bias=False))
+
+
 def train_on_tokens(peer: Peer, max_local_batch: int | None) -> None:
     """A loss that is a mean over tokens, of which samples have different numbers: as one process with whole batches."""
     data, lengths = torch.randn(24, 5, 4), torch.randint(0, 6, (24,))
