@@ -32,7 +32,6 @@ class Status:
         steps_per_s: lately.
         loss: of that step, as the script gave it; 0.0 if it gave none.
         digest: of the chain of steps up to it.
-        capability: what it computes on and with, in words.
     """
 
     version: int = 0
@@ -41,7 +40,6 @@ class Status:
     steps_per_s: float = 0.0
     loss: float = 0.0
     digest: bytes = b""
-    capability: str = ""
 
 
 @dataclass(frozen=True, slots=True)

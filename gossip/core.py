@@ -55,9 +55,9 @@ class Core(Standing):
         """This peer was `former`, and was removed (R9)."""
         self._observing.return_from(former._observing)
 
-    def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
-        """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
-        self._status.describe(loss, capability)
+    def describe(self, *, loss: float) -> None:
+        """The loss of the last step, as the script gave it; spread with this peer's status, a few times a minute."""
+        self._status.describe(loss)
 
     def found(self, now: float, lineage: bytes, founding_size: int, run: Run, policy: Policy) -> list[Effect]:
         """Begin a lineage; `run` is what all others are compared with, as long as this peer is a member."""

@@ -5,9 +5,6 @@ import math
 from .claim import Status
 from .progress import NOTHING_DONE
 
-MOST_CHARACTERS = 200
-"""What a peer says of its capability."""
-
 
 class OwnStatus:
     """The status of this peer, made anew now and then."""
@@ -15,12 +12,11 @@ class OwnStatus:
     def __init__(self, *, now: float, every_s: float) -> None:
         self._every_s = every_s
         self._shown_at, self._done = now, NOTHING_DONE
-        self._loss, self._capability = 0.0, ""
+        self._loss = 0.0
 
-    def describe(self, loss: float, capability: str) -> None:
-        """What the script and the host say."""
+    def describe(self, loss: float) -> None:
+        """The loss of the last step, as the script gave it."""
         self._loss = loss if math.isfinite(loss) else 0.0
-        self._capability = capability[:MOST_CHARACTERS]
 
     def loaded(self, done: int) -> None:
         """The steps up to `done` were made by others: they say nothing of the speed of this peer."""
@@ -39,5 +35,4 @@ class OwnStatus:
             steps_per_s=steps_per_s,
             loss=self._loss,
             digest=digest,
-            capability=self._capability,
         )

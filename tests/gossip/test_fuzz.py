@@ -127,7 +127,7 @@ commands = st.one_of(
     st.tuples(st.just("finished"), octets, octets),
     st.tuples(st.just("loaded")),
     st.tuples(st.just("leave")),
-    st.tuples(st.just("describe"), st.floats(), of(str)),
+    st.tuples(st.just("describe"), st.floats()),
     st.tuples(st.just("ask_for_seat"), st.booleans()),
 )
 events = st.builds(Event, st.sampled_from(DELAYS_S), st.none() | envelopes | envelopes | commands, st.booleans())
@@ -143,7 +143,7 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
             peer.heard(now, *arguments)
             return []
         case "describe":
-            peer.describe(loss=arguments[0], capability=arguments[1])
+            peer.describe(loss=arguments[0])
             return []
         case "fed":
             return peer.fed(*arguments[:-1], is_own=arguments[-1])
