@@ -209,7 +209,7 @@ class _Span:
 
 
 class Slots:
-    """Two regions for the small inputs of one group, taken in turns: the last but one has been read by all."""
+    """Two regions for small inputs, taken in turns: the last but one has been read by all."""
 
     def __init__(self, regions: tuple[Region, Region]) -> None:
         self._regions = regions

@@ -1,14 +1,14 @@
 """The board: the first page of an arena, on which its owner says how far it is, and which every peer reads.
 
-64 lines of 64 bytes, each a cache line of its own, in words of 8 bytes, in the machine's byte order:
+8 lines of 64 bytes, each a cache line of its own, in words of 8 bytes, in the machine's byte order:
 
     0            nonce (16 bytes): proves that a mapping is of this very arena; magic and version; the doorbell's number
     1            tag: the first 8 bytes of the hash of the installed view; 0 outside any view
     2, 3         finished, by parity of the step: tag of the view in which it was, three digests of 16 bytes, step + 1
-    4 + 4g       progress of group g: view number << 40 | count
-    5 + 4g       sleeping in group g: the progress it waits for, 0: awake; a bit for each rank that it waits for
-    6, 7 + 4g    what group g lends, by parity of the operation: fingerprint; offset and length of input and of result;
-                 how much of what follows could be done in one go
+    4            progress: view number << 40 | count
+    5            sleeping: the progress that the owner waits for, 0: awake; a bit for each rank that it waits for
+    6, 7         what is lent, by parity of the operation: fingerprint; offset and length of the input; offset of the
+                 result; how much of what follows could be done in one go
 
 Memory order. A word is read and written by one aligned 8-byte load or store: that is what CPython compiles a
 `memoryview` of format "Q" to (a memcpy of constant size). x86-64 keeps stores in order, and loads; only a load may
@@ -30,9 +30,6 @@ from typing import Final, NamedTuple
 
 LINE_BYTES: Final = 64
 BOARD_BYTES: Final = 4096
-NUM_GROUPS: Final = 15
-"""Group 0 is used. Several groups of ranks that do different operations at once are what torch's engines will want."""
-
 NONCE_BYTES: Final = 16
 DIGESTS_BYTES: Final = 48
 FINGERPRINT_BYTES: Final = 16
@@ -47,9 +44,10 @@ _BELL_WORD: Final = _MAGIC_WORD + 1
 _WORDS: Final = LINE_BYTES // 8
 _TAG_WORD: Final = _WORDS
 _FINISHED_LINE: Final = 2
-_GROUP_LINE: Final = 4
-_LINES_PER_GROUP: Final = 4
-_LENT: Final = struct.Struct(f"={FINGERPRINT_BYTES}s5Q")
+_PROGRESS_LINE: Final = 4
+_SLEEPING_LINE: Final = 5
+_LENT_LINE: Final = 6
+_LENT: Final = struct.Struct(f"={FINGERPRINT_BYTES}s4Q")
 
 Cell = memoryview
 """One word of a board, as `cell[0]`: written by the owner, read by all."""
@@ -62,7 +60,6 @@ class Lent(NamedTuple):
     input_offset: int
     input_bytes: int
     result_offset: int = 0
-    result_bytes: int = 0
     ahead_bytes: int = 0
     """How much of what follows its owner could do in one go."""
 
@@ -77,13 +74,23 @@ class Finished(NamedTuple):
 
 
 class Board:
-    """The board of one arena; of our own, or, over read-only memory, of another peer."""
+    """The board of one arena; of our own, or, over read-only memory, of another peer.
+
+    Attributes:
+        tag: of the installed view.
+        progress: how far the owner is.
+        sleeping: the progress that the owner sleeps for; 0: it is awake.
+        awaited: whom the sleeper waits for: a bit for each rank; 0: it may be anybody.
+    """
 
     def __init__(self, page: memoryview) -> None:
         assert page.nbytes == BOARD_BYTES
         self._page = page
         self._words = page.cast("Q")
         self.tag: Cell = self._cell(_TAG_WORD)
+        self.progress: Cell = self._cell(_PROGRESS_LINE * _WORDS)
+        self.sleeping: Cell = self._cell(_SLEEPING_LINE * _WORDS)
+        self.awaited: Cell = self._cell(_SLEEPING_LINE * _WORDS + 1)
 
     def _cell(self, word: int) -> Cell:
         return self._words[word : word + 1]
@@ -106,25 +113,15 @@ class Board:
         """Number of the owner's doorbell."""
         return self._words[_BELL_WORD]
 
-    # Groups.
+    # Operations.
 
-    def progress(self, group: int) -> Cell:
-        return self._cell(_group_line(group) * _WORDS)
+    def lend(self, turn: int, lent: Lent) -> None:
+        """Say what the operation of this turn (0 or 1) lends. To be published by progress."""
+        _LENT.pack_into(self._page, _LENT_OFFSETS[turn], *lent)
 
-    def sleeping(self, group: int) -> Cell:
-        return self._cell((_group_line(group) + 1) * _WORDS)
-
-    def awaited(self, group: int) -> Cell:
-        """Whom the sleeper waits for: a bit for each rank; 0: it may be anybody."""
-        return self._cell((_group_line(group) + 1) * _WORDS + 1)
-
-    def lend(self, group: int, turn: int, lent: Lent) -> None:
-        """Say what the operation of this turn (0 or 1) lends. To be published by the group's progress."""
-        _LENT.pack_into(self._page, _LENT_OFFSETS[group][turn], *lent)
-
-    def lent(self, group: int, turn: int) -> Lent:
+    def lent(self, turn: int) -> Lent:
         """What was said by `lend`; worth something if its progress was seen before, and the tag is right after."""
-        return Lent(*_LENT.unpack_from(self._page, _LENT_OFFSETS[group][turn]))
+        return Lent(*_LENT.unpack_from(self._page, _LENT_OFFSETS[turn]))
 
     # Steps and views.
 
@@ -157,14 +154,7 @@ class Board:
         return digests if is_whole and self.tag[0] == tag else None
 
 
-def _group_line(group: int) -> int:
-    assert 0 <= group < NUM_GROUPS, f"group {group} of {NUM_GROUPS}"
-    return _GROUP_LINE + _LINES_PER_GROUP * group
-
-
-_LENT_OFFSETS: Final = [
-    [(_group_line(group) + 2 + turn) * LINE_BYTES for turn in (0, 1)] for group in range(NUM_GROUPS)
-]
+_LENT_OFFSETS: Final = [(_LENT_LINE + turn) * LINE_BYTES for turn in (0, 1)]
 _FINISHED_WORDS: Final = [(_FINISHED_LINE + parity) * _WORDS for parity in (0, 1)]
 
 

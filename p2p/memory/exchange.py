@@ -38,7 +38,7 @@ DigestFunction = Callable[[memoryview], bytes]
 
 
 class Exchange:
-    """The operations of one group in one view, one after the other. After an error no more.
+    """The operations of one view, one after the other. After an error no more.
 
     Attributes:
         progress: of all ranks; says who is late, if `advance` does not go on.

@@ -150,7 +150,7 @@ class HostMemory:
         if self._arena is not None:
             self._arena.board.install(0 if view is None else tag_of(view.hash))
             if view is not None:  # in another lineage views may have lower numbers than the progress that stands there
-                self._arena.board.progress(0)[0] = view.number << VIEW_SHIFT
+                self._arena.board.progress[0] = view.number << VIEW_SHIFT
         self._keep_windows()
 
     def _keep_windows(self) -> None:

@@ -1,7 +1,8 @@
 """What the ranks of a view lend each other for one operation, found through their boards and looked at with suspicion.
 
-A reference (board.py, `Lent`) names the operation by its fingerprint, and the regions of input and result. It is read
-after its lender's progress, and before its tag: while the tag is that of the view, it was written for this operation.
+A reference (board.py, `Lent`) names the operation by its fingerprint, the region of the input, and where the result
+begins. It is read after its lender's progress, and before its tag: while the tag is that of the view, it was written
+for this operation.
 Behind the board lie the digests of the chunks of the result that is lent, as far as their owner has reduced them.
 """
 
@@ -45,12 +46,11 @@ class Differs(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RankInView:
-    """Which group of which view, and who we are in it."""
+    """Which view, and the rank of this peer in it."""
 
     rank: int
     view_number: int
     tag: int
-    group: int = 0
 
 
 class OwnOperands(NamedTuple):
@@ -106,7 +106,8 @@ class Operands:
             self.bounds = mine.places
             self.input_bounds = (slice(0, self._inputs[in_view.rank].size),) * program.num_chunks
         assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
-        own.board.lend(in_view.group, turn, Lent(mine.fingerprint, *mine.input, *(region or (0, 0)), mine.ahead_bytes))
+        result_offset = 0 if region is None else region.offset
+        own.board.lend(turn, Lent(mine.fingerprint, *mine.input, result_offset, mine.ahead_bytes))
 
     def read(self, sources: Iterable[Source], chunk: int) -> list[Array]:
         """What is to be added up, of ranks that have published it."""
@@ -171,7 +172,7 @@ class Operands:
     def _lent_by(self, rank: int) -> Lent:
         if (known := self._found.get(rank)) is not None:
             return known
-        lent = self._memories[rank].board.lent(self._in_view.group, self._turn)
+        lent = self._memories[rank].board.lent(self._turn)
         self.check_tags((rank,))
         if lent.fingerprint != self._mine.fingerprint:
             raise Differs(rank, lent.fingerprint)

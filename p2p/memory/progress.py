@@ -1,4 +1,4 @@
-"""How far each rank of a group is in a view, and who sleeps until others have come as far.
+"""How far each rank is in a view, and who sleeps until others have come as far.
 
 Each rank counts what it has published on its board. Nothing here waits: whoever has to looks again for a while; then it
 says on its board what it waits for (`doze`), looks once more, and sleeps until its doorbell rings. Whoever publishes
@@ -31,15 +31,13 @@ class Progress:
     def __init__(self, boards: Sequence[Board], in_view: RankInView, ring: Callable[[int], None]) -> None:
         """Nothing is written. `ring` rings the doorbell of a rank, and never blocks."""
         own = boards[in_view.rank]
-        self._counts = [board.progress(in_view.group) for board in boards]
+        self._counts = [board.progress for board in boards]
         self._own, self._ring = self._counts[in_view.rank], ring
         self._fences = threading.Lock()
         """Nobody else's: to take it is a `fence`, and to release it is another one."""
-        self._sleeping, self._sleeps_for = own.sleeping(in_view.group), own.awaited(in_view.group)
+        self._sleeping, self._sleeps_for = own.sleeping, own.awaited
         self._sleepers = [
-            (rank, board.sleeping(in_view.group), board.awaited(in_view.group))
-            for rank, board in enumerate(boards)
-            if rank != in_view.rank
+            (rank, board.sleeping, board.awaited) for rank, board in enumerate(boards) if rank != in_view.rank
         ]
         self.others = tuple(rank for rank, *_ in self._sleepers)
         self.published = in_view.view_number << VIEW_SHIFT

@@ -268,7 +268,7 @@ class Frames:
                 assert_never(header)
 
     def _read_segment(self, frame: memoryview, payload: memoryview) -> Segment | None:
-        _, source, _, view, operation, transfer, segment, fingerprint, digest = unpack_segment(frame)
+        _, source, view, operation, transfer, segment, fingerprint, digest = unpack_segment(frame)
         if view != self._view:
             return None
         if source >= len(self._members):

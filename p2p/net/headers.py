@@ -23,7 +23,7 @@ _SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START, _PROBE_START, _SHA
 )
 
 # What follows, little-endian; "x" is a byte that is not used: sent as 0, and not looked at.
-_SEGMENT: Final = struct.Struct("<xHH2x40sQII16s16s8x")
+_SEGMENT: Final = struct.Struct("<xH4x40sQII16s16s8x")
 _FINISHED: Final = struct.Struct("<xHI40sQ16s16s16s")
 _PARCEL: Final = struct.Struct("<???I8sQQqI?3x16s40x")
 _TAKEN: Final = struct.Struct("<7x8sQQQ64x")
@@ -42,7 +42,6 @@ class SegmentHeader(NamedTuple):
 
     Attributes:
         source: rank of the sender.
-        group: 0. Several groups of ranks that do different operations at once are what torch's engines will want.
         view: `pack_stamp` of the one that the sender has installed.
         operation: how many operations came before it since that view became active.
         transfer: i: the i-th SEND to the receiver in the sender's schedule.
@@ -52,7 +51,6 @@ class SegmentHeader(NamedTuple):
     """
 
     source: int
-    group: int
     view: bytes
     operation: int
     transfer: int
@@ -203,7 +201,7 @@ _KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
 # The header of a segment once more, without an object: what those of one peer have in common in a view, and the rest.
 SEGMENT_KIND: Final = _SEGMENT_START
 _SEGMENT_REST: Final = struct.Struct("<QII16s24x")
-_WHOLE_SEGMENT: Final = struct.Struct("<9sxHH2x40sQII16s16s8x")
+_WHOLE_SEGMENT: Final = struct.Struct("<9sxH4x40sQII16s16s8x")
 assert _WHOLE_SEGMENT.size == HEADER_BYTES
 pack_rest = _SEGMENT_REST.pack
 """Of operation, transfer, segment and fingerprint."""
@@ -213,8 +211,8 @@ unpack_segment = _WHOLE_SEGMENT.unpack
 
 
 def segment_start(source: int, view: bytes) -> bytes:
-    """What stands before `pack_rest`, in group 0."""
-    return SegmentHeader(source, 0, view, 0, 0, 0, bytes(16)).pack()[: -_SEGMENT_REST.size]
+    """What stands before `pack_rest`."""
+    return SegmentHeader(source, view, 0, 0, 0, bytes(16)).pack()[: -_SEGMENT_REST.size]
 
 
 def pack_stamp(stamp: Stamp) -> bytes:

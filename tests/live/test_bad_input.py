@@ -158,7 +158,7 @@ class Intruder:
 
 
 VIEW, DIGEST = b"v" * 40, b"d" * 16
-HEADER = SegmentHeader(1, 0, VIEW, 0, 0, 0, DIGEST)
+HEADER = SegmentHeader(1, VIEW, 0, 0, 0, DIGEST)
 HEADERS = (
     HEADER,
     FinishedHeader(1, 1, VIEW, 0, DIGEST, DIGEST, DIGEST),

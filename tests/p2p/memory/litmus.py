@@ -159,7 +159,7 @@ def sums(rank: int, arena: Arena, memories: list[Memory], limit_s: float) -> Non
 def write_tags(arena: Arena, reader: Memory, limit_s: float) -> None:
     """Leave the view before the memory is written, and enter the next one after."""
     data, rng, number = arena.array(WHOLE, np.uint64), Random(0), 0
-    limits, has_tried = Limits(limit_s), reader.board.progress(0)
+    limits, has_tried = Limits(limit_s), reader.board.progress
     while not limits.are_over(has_tried=bool(has_tried[0])):
         number += 1
         value = (number + 1) * BOTH_HALVES
@@ -167,12 +167,12 @@ def write_tags(arena: Arena, reader: Memory, limit_s: float) -> None:
         data[:] = value
         arena.board.install(value)
         delay(rng)
-    arena.board.progress(0)[0] = 1
+    arena.board.progress[0] = 1
     say([number])
 
 
 def read_tags(arena: Arena, writer: Memory) -> None:
-    data, progress, tag = writer.array(WHOLE, np.uint64), writer.board.progress(0), writer.board.tag
+    data, progress, tag = writer.array(WHOLE, np.uint64), writer.board.progress, writer.board.tag
     copy, num_good, num_void, seen = np.empty(COUNT, np.uint64), 0, 0, set()
     while not progress[0]:
         before = tag[0]
@@ -187,7 +187,7 @@ def read_tags(arena: Arena, writer: Memory) -> None:
         assert (copy == before).all(), f"read {set(copy.tolist())} under tag {before:x}"
         num_good += 1
         seen.add(before)
-        arena.board.progress(0)[0] = min(num_good, num_void, 10 * len(seen)) > ENOUGH
+        arena.board.progress[0] = min(num_good, num_void, 10 * len(seen)) > ENOUGH
     say([num_good, num_void, len(seen)])
 
 

@@ -6,7 +6,6 @@ from p2p.memory.board import (
     BOARD_BYTES,
     DIGESTS_BYTES,
     LINE_BYTES,
-    NUM_GROUPS,
     Board,
     Finished,
     Lent,
@@ -27,24 +26,19 @@ def digests(number: int) -> bytes:
     return bytes([number]) * DIGESTS_BYTES
 
 
-@given(st.lists(words, min_size=2 * NUM_GROUPS, max_size=2 * NUM_GROUPS), words)
-def test_every_word_of_every_group_has_a_place_of_its_own(values: list[int], tag: int) -> None:
+@given(words, words, words, words)
+def test_every_word_has_a_place_of_its_own(progress: int, sleeping: int, awaited: int, tag: int) -> None:
     owner, reader = new_board()
     owner.sign(bytes(range(16)), 77)
     owner.install(tag)
     owner.finish(Finished(6, tag, digests(6)))
     owner.finish(Finished(7, tag, digests(7)))
-    lent = [Lent(bytes([g, t] * 8), g, t, 2 * g, 2**64 - 1) for g in range(NUM_GROUPS) for t in range(2)]
-    for group in range(NUM_GROUPS):
-        owner.progress(group)[0] = values[2 * group]
-        owner.sleeping(group)[0] = values[2 * group + 1]
-        owner.awaited(group)[0] = values[2 * group] ^ tag
-        for turn in range(2):
-            owner.lend(group, turn, lent[2 * group + turn])
-    assert [reader.progress(group)[0] for group in range(NUM_GROUPS)] == values[::2]
-    assert [reader.sleeping(group)[0] for group in range(NUM_GROUPS)] == values[1::2]
-    assert [reader.awaited(group)[0] ^ tag for group in range(NUM_GROUPS)] == values[::2]
-    assert [reader.lent(group, turn) for group in range(NUM_GROUPS) for turn in range(2)] == lent
+    lent = [Lent(bytes([turn + 1] * 16), turn, 3, 2**64 - 1, 5) for turn in range(2)]
+    owner.progress[0], owner.sleeping[0], owner.awaited[0] = progress, sleeping, awaited
+    for turn in range(2):
+        owner.lend(turn, lent[turn])
+    assert (reader.progress[0], reader.sleeping[0], reader.awaited[0]) == (progress, sleeping, awaited)
+    assert [reader.lent(turn) for turn in range(2)] == lent
     assert reader.is_signed(bytes(range(16))) and reader.doorbell == 77 and reader.tag[0] == tag
     assert [reader.finished(step, tag) for step in (6, 7)] == [digests(6), digests(7)]
 
@@ -53,12 +47,12 @@ def test_progress_and_sleeping_are_on_cache_lines_of_their_own() -> None:
     page = bytearray(BOARD_BYTES)
     board = Board(memoryview(page))
     places = []
-    for cell in [board.tag, *map(board.progress, range(NUM_GROUPS)), *map(board.sleeping, range(NUM_GROUPS))]:
+    for cell in (board.tag, board.progress, board.sleeping):
         cell[0] = 2**64 - 1
         (place,) = {i // LINE_BYTES for i, byte in enumerate(page) if byte}
         places.append(place)
         cell[0] = 0
-    assert len(set(places)) == 1 + 2 * NUM_GROUPS
+    assert len(set(places)) == 3
 
 
 def test_who_is_not_the_owner_cannot_write() -> None:
@@ -66,12 +60,7 @@ def test_who_is_not_the_owner_cannot_write() -> None:
     with pytest.raises(TypeError, match="read-only"):
         reader.tag[0] = 1
     with pytest.raises(TypeError, match="read-only"):
-        reader.progress(0)[0] = 1
-
-
-def test_there_are_so_many_groups_and_no_more() -> None:
-    with pytest.raises(AssertionError, match="group 15 of 15"):
-        new_board()[0].progress(NUM_GROUPS)
+        reader.progress[0] = 1
 
 
 def test_a_finished_step_is_seen_in_the_view_in_which_it_was_finished() -> None:

@@ -79,7 +79,7 @@ def add_up(name: str, ranks: Sequence[Rank], values: Sequence[Array], *, seed: i
 
 def published(rank: Rank, count: int) -> None:
     """As if `rank` had published so often."""
-    rank.arena.board.progress(0)[0] = (rank.in_view.view_number << 40) + count
+    rank.arena.board.progress[0] = (rank.in_view.view_number << 40) + count
 
 
 # Results.
@@ -177,7 +177,7 @@ def test_a_chunk_that_was_read_with_other_bits_is_noticed_when_its_turn_comes(ho
         rank.begin(direct_program(rank.rank, 2), value, is_heap=True, checked=checked)
     assert not ranks[0].exchange.advance()
     assert not ranks[1].exchange.advance()
-    lent = ranks[1].arena.board.lent(0, 0)
+    lent = ranks[1].arena.board.lent(0)
     ranks[1].arena.array(Region(lent.result_offset, 160), np.float32)[-1] += 1
     finish(Random(0), *(rank.exchange.advance for rank in ranks))
     assert ranks[0].result[-1] != ranks[1].result[-1]
@@ -191,7 +191,7 @@ def test_a_chunk_that_was_read_with_other_bits_is_noticed_when_its_turn_comes(ho
 
 def test_who_sleeps_is_rung_for_and_who_is_awake_is_not(host: Host) -> None:
     early, late = ranks_of(host, 2)
-    sleeping, value = early.arena.board.sleeping(0), inputs(1, 4)[0]
+    sleeping, value = early.arena.board.sleeping, inputs(1, 4)[0]
     early.begin(one_shot_program(0, 2), value)
     assert not early.exchange.advance()
     assert early.exchange.progress.late() == [1]
@@ -302,7 +302,7 @@ def test_what_was_finished_by_who_has_left_the_view_is_not_seen(host: Host) -> N
 @pytest.mark.parametrize("tag", [0, 1])
 def test_what_was_read_of_a_rank_that_has_left_the_view_is_void(host: Host, tag: int) -> None:
     rank, other = ranks_of(host, 2)
-    other.arena.board.progress(0)[0] = (rank.in_view.view_number + 1) << 40  # of a later view
+    other.arena.board.progress[0] = (rank.in_view.view_number + 1) << 40  # of a later view
     other.arena.board.install(tag)
     rank.begin(one_shot_program(0, 2), inputs(1, 4)[0])
     with pytest.raises(Interrupted, match="rank 1 has left the view: what was read of it is void"):
@@ -335,7 +335,7 @@ def test_a_rank_that_leaves_before_its_result_is_copied_leaves_no_result(host: H
     rank, other = ranks_of(host, 2, digest=leave)  # called between the sum of the own part and the copy of the other
     values = inputs(2, 40)
     region = other.lend(values[1])
-    other.arena.board.lend(0, 0, Lent(SAME, *region, *region))
+    other.arena.board.lend(0, Lent(SAME, *region, region.offset))
     published(other, 2)
     rank.begin(direct_program(0, 2), values[0])
     with pytest.raises(Interrupted, match="rank 1 has left the view"):
@@ -361,7 +361,7 @@ def test_a_rank_that_calls_another_operation_is_not_summed(host: Host) -> None:
 )
 def test_a_rank_that_lends_what_it_does_not_have_is_not_summed(host: Host, lent: Lent) -> None:
     rank, other = ranks_of(host, 2)
-    other.arena.board.lend(0, 0, lent)
+    other.arena.board.lend(0, lent)
     published(other, 1)
     rank.begin(one_shot_program(0, 2), inputs(1, 40)[0])
     with pytest.raises(RemoteProtocolError, match="rank 1 lends"):
@@ -373,7 +373,7 @@ def test_a_rank_that_lends_what_it_does_not_have_is_not_summed(host: Host, lent:
 def test_a_result_that_lies_nowhere_is_not_copied(host: Host, offset: int) -> None:
     rank, other = ranks_of(host, 2)
     region = other.lend(inputs(1, 40)[0])
-    other.arena.board.lend(0, 0, Lent(SAME, *region, offset, 160))
+    other.arena.board.lend(0, Lent(SAME, *region, offset))
     published(other, 2)
     rank.begin(direct_program(0, 2), inputs(1, 40)[0])
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):

@@ -208,7 +208,7 @@ def test_where_all_lend_what_follows_the_first_piece_is_done_in_one_go(
     carry_out(group, runs, seed=1)
     is_lent = len(lenders) == 3
     assert {each.tobytes() for each in results} == {by_messages(algorithm, values, "sum")}
-    lent = [{arena.board.lent(0, turn).input_bytes for turn in (0, 1)} for arena in machine.host.arenas]
+    lent = [{arena.board.lent(turn).input_bytes for turn in (0, 1)} for arena in machine.host.arenas]
     assert lent == [{PIECE_BYTES, rest if is_lent else rest - PIECE_BYTES}] * 3
 
 
@@ -341,7 +341,7 @@ def test_every_rank_checks_one_chunk_of_each_piece_and_another_one_in_each_step(
     for sharing in group:
         assert sharing.advance() is RunState.WAITING
     arena = machine.host.arenas[1]
-    lent = Region(arena.board.lent(0, 0).result_offset, values[1].nbytes)
+    lent = Region(arena.board.lent(0).result_offset, values[1].nbytes)
     arena.array(lent, np.float32)[-1] += 1
     for sharing in group:
         assert sharing.advance() is RunState.BUSY
@@ -446,7 +446,7 @@ def test_after_a_rank_lends_what_it_does_not_have_nothing_runs_any_more(machine:
     group, values = machine.enter_view(0, 1), values_of(2, 10, np.dtype(np.float32))
     run_of(group[0], "one-shot", values[0], np.empty_like(values[0]), world_size=2)
     group[1].announce(0, digests_of(1))  # publishes
-    machine.host.arenas[1].board.lend(0, 0, Lent(SAME, 1 << 40, 40))
+    machine.host.arenas[1].board.lend(0, Lent(SAME, 1 << 40, 40))
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):
         group[0].advance()
     assert broken(group[0])

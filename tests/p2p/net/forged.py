@@ -68,7 +68,7 @@ class Forger:
         wide = draw((*numbers, 2**63 - 1))
         header: Header = draw(
             (
-                SegmentHeader(draw(numbers[:5]), draw(numbers[:5]), view, wide, draw(numbers), draw(numbers), digest),
+                SegmentHeader(draw(numbers[:5]), view, wide, draw(numbers), draw(numbers), digest),
                 FinishedHeader(
                     draw(numbers[:5]), draw(numbers), view, self.step + draw((0, 1, 2)), digest, digest, digest
                 ),

@@ -64,7 +64,7 @@ def pair() -> Iterator[Pair]:
         yield Pair(stack, Path(name))
 
 
-SEGMENT = SegmentHeader(0, 0, pack_stamp(VIEW.stamp), 7, 1, 2, PRINT)
+SEGMENT = SegmentHeader(0, pack_stamp(VIEW.stamp), 7, 1, 2, PRINT)
 FINISHED = FinishedHeader(0, 2, pack_stamp(VIEW.stamp), 9, RESULTS, CHAIN, PARAMETERS)
 TAKEN = TakenHeader(bytes.fromhex(C.peer_id), C.incarnation, 4, 250)
 

@@ -32,7 +32,7 @@ eight, sixteen = (st.binary(min_size=size, max_size=size) for size in (8, 16))
 flags = st.booleans()
 stamps = st.builds(Stamp, sixteen, u64, sixteen).map(pack_stamp)
 headers = (
-    st.builds(SegmentHeader, u16, u16, stamps, u64, u32, u32, sixteen, sixteen)
+    st.builds(SegmentHeader, u16, stamps, u64, u32, u32, sixteen, sixteen)
     | st.builds(FinishedHeader, u16, u32, stamps, u64, sixteen, sixteen, sixteen)
     | st.builds(ParcelHeader, flags, flags, flags, u32, eight, u64, u64, i64, u32, flags, sixteen)
     | st.builds(TakenHeader, eight, u64, u64, u64)
@@ -44,7 +44,7 @@ headers = (
 START = b"SHOL" + VERSION.to_bytes(4, "little")
 LINEAGE, HASH, PRINT, DIGEST = b"l" * 16, b"h" * 16, b"p" * 16, b"d" * 16
 VIEW = pack_stamp(Stamp(LINEAGE, 3, HASH))
-SEGMENT = SegmentHeader(5, 0, VIEW, 7, 1, 2, PRINT, DIGEST)
+SEGMENT = SegmentHeader(5, VIEW, 7, 1, 2, PRINT, DIGEST)
 FINISHED = FinishedHeader(5, 4, VIEW, 7, b"r" * 16, b"c" * 16, b"s" * 16)
 PARCEL = ParcelHeader(True, False, True, 6, b"\xaa" * 8, 9, 3, -1, 2, False, DIGEST)
 SHARE = PARCEL._replace(is_share=True)
@@ -65,8 +65,7 @@ def le(number: int, size: int) -> bytes:
             [
                 b"\1\0",
                 le(5, 2),
-                le(0, 2),
-                bytes(2),
+                bytes(4),
                 LINEAGE,
                 HASH,
                 le(3, 8),
@@ -185,7 +184,7 @@ def test_a_header_that_does_not_fit_is_the_callers_mistake(header: Any, wrong: d
 
 
 def test_a_segment_says_nothing_of_its_payload_unless_it_is_told_to() -> None:
-    assert SegmentHeader(5, 0, VIEW, 7, 1, 2, PRINT).digest == NO_DIGEST
+    assert SegmentHeader(5, VIEW, 7, 1, 2, PRINT).digest == NO_DIGEST
 
 
 def test_a_stamp_that_does_not_fit_is_the_callers_mistake() -> None:

@@ -220,7 +220,7 @@ class SharedGroup(Group):
             num_turns = None if num_turns is None else num_turns - 1
 
     def _progress(self) -> list[int]:
-        return [arena.board.progress(0)[0] for arena in self._machine.host.arenas]
+        return [arena.board.progress[0] for arena in self._machine.host.arenas]
 
 
 def new_view(size: int, seed: int = 0) -> Group:

@@ -175,7 +175,7 @@ def test_gradients_in_the_arena_that_count_alike_are_read_where_they_are(machine
     mean = np.average([1.0, 2.0, 3.0], weights=numbers)
     for arena, gradient, operation in zip(machine.host.arenas, gradients, operations, strict=False):
         region = arena.region_of(gradient)
-        lent = {arena.board.lent(0, turn).input_offset for turn in (0, 1)}
+        lent = {arena.board.lent(turn).input_offset for turn in (0, 1)}
         assert region is not None and (region.offset in lent) is (len(set(numbers)) == 1)
         assert np.allclose(operation.result, mean)
     assert [gradient[0] for gradient in gradients] == [1.0, 2.0, 3.0]
@@ -333,7 +333,7 @@ def test_a_member_that_lends_what_it_does_not_have_is_not_summed(machine: Machin
     other.submit(all_reduce(np.arange(10)))
     other.advance()
     board = machine.host.arenas[1].board
-    board.lend(0, 0, Lent(board.lent(0, 0).fingerprint, 1 << 40, 80))
+    board.lend(0, Lent(board.lent(0).fingerprint, 1 << 40, 80))
     mine = all_reduce(np.arange(10))
     one.submit(mine)
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):
@@ -349,7 +349,7 @@ def test_a_frame_of_an_operation_over_shared_memory_is_refused(machine: Machine,
     operations = [all_reduce(np.arange(10)) for _ in group.all]
     other.submit(operations[1])
     other.advance()
-    frame = Segment(0, 1, 0, 0, machine.host.arenas[1].board.lent(0, 0).fingerprint, bytes(80))
+    frame = Segment(0, 1, 0, 0, machine.host.arenas[1].board.lent(0).fingerprint, bytes(80))
     if is_early:
         assert one.open_step.receive(frame) == []
     one.submit(operations[0])
