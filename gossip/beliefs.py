@@ -105,7 +105,7 @@ class Beliefs:
         if name == self.me.member.peer_id:
             return self._hear_of_itself(claim)
         old = self.roster.get(name)
-        if claim is old or self._is_absurd(claim):
+        if claim is old:
             return []
         if old is None:
             believed = self._believe_again(claim)
@@ -149,10 +149,6 @@ class Beliefs:
             self.health.worsen()
             return [Explain(f"{claim.accuser or 'somebody'} takes this peer for {claim.state.name.lower()}: denied")]
         return []
-
-    def _is_absurd(self, claim: Claim) -> bool:
-        ahead = self._config.max_incarnation_ahead
-        return ahead is not None and claim.member.incarnation > self.me.member.incarnation + ahead
 
     def _believe_again(self, claim: Claim) -> Claim | None:
         """What of `claim` stands, about who is not known, or was forgotten as lost or gone.

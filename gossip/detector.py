@@ -60,7 +60,6 @@ class Detector:
         self._config = config
         self._round: list[Member] = []
         self._pending: _Pending | None = None
-        self._num_probes = 0
         self._indirect_at = math.inf
         self._next = now + rng.uniform(0.5, 1.0) * config.probe_interval_s
 

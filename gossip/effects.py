@@ -184,8 +184,6 @@ class Left:
 class Paused:
     """This side may decide nothing for now; it keeps its state. `is_final`: those who are missing never return."""
 
-    alive: int
-    size: int
     reason: str
     is_final: bool
 

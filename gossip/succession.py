@@ -229,16 +229,16 @@ class Succession:
         assert self.view is not None
         missing = {report.subject: None for report in self._own if report.kind <= ReportKind.SILENT}
         here = [member for member in self.view.members if member not in missing]
-        size = len(self.view.members)
         paused = None
         self._final_since = min(self._final_since, now) if decision.is_final else math.inf
         if decision.quorum_lost:  # a record may come a little later than the word of a death
             is_final = now - self._final_since >= self._config.reports.lease_s
-            paused = Paused(len(here), size, decision.reason, is_final)
+            paused = Paused(decision.reason, is_final)
         elif missing and not can_decide(here, self.reports.records, self.view):
             unheard = ", ".join(map(str, missing))
-            reason = f"{len(here)} of {size} members of view {self.view.number} can be heard, not {unheard}"
-            paused = Paused(len(here), size, reason, is_final=False)
+            share = f"{len(here)} of {len(self.view.members)}"
+            reason = f"{share} members of view {self.view.number} can be heard, not {unheard}"
+            paused = Paused(reason, is_final=False)
         before, self._paused = self._paused, paused
         if paused == before:
             return []

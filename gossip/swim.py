@@ -168,13 +168,12 @@ class Swim:
         for name in sorted(self._beliefs.kept - before):
             self._beliefs.signs.watch(name)
 
-    def set_status(self, now: float, status: Status) -> list[Effect]:
+    def set_status(self, now: float, status: Status) -> None:
         """From now on this peer is doing like this; its `version` is counted here."""
         self._notice_lateness(now)
         version = self.me.status.version
         if replace(status, version=version) != self.me.status:
             self._beliefs.say_of_itself(replace(self.me, status=replace(status, version=version + 1)))
-        return []
 
     def resume(self, now: float) -> None:
         """This process was stopped: what it did not hear meanwhile says nothing about others.

@@ -84,9 +84,6 @@ class SwimConfig:
     quiet_s: float = 3.0
     """It flaps until so long after its last gap."""
 
-    max_incarnation_ahead: int | None = None
-    """Claims about members that were born later than this peer by more than this are refused; None: all are taken."""
-
     def __post_init__(self) -> None:
         if not 0 < self.probe_timeout_s < self.probe_interval_s < math.inf:
             raise ValueError(
@@ -104,8 +101,6 @@ class SwimConfig:
                 raise ValueError(f"{name} must be finite and not negative, is {getattr(self, name)}")
         if self.hold_down_s > self.hold_down_max_s:
             raise ValueError(f"need hold_down_s <= hold_down_max_s, got {self.hold_down_s} and {self.hold_down_max_s}")
-        if self.max_incarnation_ahead is not None and self.max_incarnation_ahead < 0:
-            raise ValueError(f"max_incarnation_ahead must not be negative, is {self.max_incarnation_ahead}")
 
 
 _POSITIVE = (

@@ -261,12 +261,6 @@ def test_a_later_incarnation_replaces_the_older_one_whatever_became_of_it() -> N
         assert mind.hear(501.0, about(B, State.DEAD)) == []
 
 
-def test_an_incarnation_from_far_ahead_is_refused_if_so_configured() -> None:
-    mind = beliefs(A, B, max_incarnation_ahead=5)
-    assert mind.hear(0.0, claim(Member("c", 7))) == []
-    assert mind.hear(0.0, claim(Member("c", 6))) != []
-
-
 def test_who_is_held_down_is_watched_but_not_alive() -> None:
     mind = beliefs(A, B, C)
     for refutation in range(2):

@@ -18,7 +18,6 @@ from gossip.swim_config import SwimConfig
         ({"suspicion_mult": -1.0}, "suspicion_mult must be finite and not negative, is -1.0"),
         ({"num_indirect": -1}, "num_indirect must be finite and not negative, is -1"),
         ({"hold_down_s": 700.0}, "need hold_down_s <= hold_down_max_s, got 700.0 and 600.0"),
-        ({"max_incarnation_ahead": -1}, "max_incarnation_ahead must not be negative, is -1"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused(config: dict[str, Any], message: str) -> None:
@@ -27,4 +26,4 @@ def test_a_config_that_cannot_work_is_refused(config: dict[str, Any], message: s
 
 
 def test_plain_swim_is_a_config() -> None:
-    SwimConfig(lifeguard=False, suspicion_mult=0.0, num_indirect=0, max_incarnation_ahead=10**18)
+    SwimConfig(lifeguard=False, suspicion_mult=0.0, num_indirect=0)

@@ -81,7 +81,7 @@ class Machine:
             case "answers", Member() as member:
                 self.swim.answers(self.now, member)
             case "set_status", int(number):
-                effects = self.swim.set_status(self.now, Status(step=number))
+                self.swim.set_status(self.now, Status(step=number))
             case "keep", Member() as member:
                 self.swim.keep([member])
             case _:

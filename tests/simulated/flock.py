@@ -107,9 +107,9 @@ class Flock:
         for claim in claims:
             self._do(number, self.swims[number].hear(self.now, claim))
 
-    def do(self, number: int, command: Callable[[Swim], list[Effect]]) -> None:
+    def do(self, number: int, command: Callable[[Swim], list[Effect] | None]) -> None:
         """Let a peer do something by itself."""
-        self._do(number, command(self.swims[number]))
+        self._do(number, command(self.swims[number]) or [])
         self._schedule(number)
 
     def crash(self, number: int) -> None:
