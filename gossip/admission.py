@@ -192,7 +192,7 @@ class Admission:
             needed = done if member in unfed else max(lacks_from, done - self._most_lacking(now, joiner))
             if joiner.join.lags:
                 needed = NOTHING_DONE if self._gives(now, joiner, done) else done
-            may_enter = self._counts(joiner.join) and now >= self._held_until(now, member.peer_id)
+            may_enter = self._counts(joiner.join) and now >= self._held_until(member.peer_id)
             if may_enter and _is_current(joiner.join, max(needed, min(done, FIRST))):
                 found.append(member)
         return found
@@ -246,7 +246,7 @@ class Admission:
         for member in [m for m, joiner in self._joiners.items() if now - joiner.asked > self._config.lease_s]:
             del self._joiners[member]
 
-    def _held_until(self, now: float, peer_id: str) -> float:
+    def _held_until(self, peer_id: str) -> float:
         penalty = self._penalties.get(peer_id)
         if penalty is None or penalty.amount < 1.5:  # once may happen to anybody
             return -math.inf

@@ -112,7 +112,7 @@ class Joining:
     def hear_head(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
         """`source`, a member of `lineage`, says how far it is; the last step is said by the feeder only."""
         if self._is_strange(lineage):
-            return self._turn_to(source, lineage)
+            return self._turn_to(source)
         effects = self._hear_view(now, source, lineage, head) if self._steps.view is None else []
         return [*effects, *self._observing.hear_head(now, source, head)] if head.digest else effects
 
@@ -122,7 +122,7 @@ class Joining:
         is_lone = self._steps.view is None and self._swim.me.contact.remote_control != ""
         return is_lone and own not in (b"", lineage)
 
-    def _turn_to(self, source: Member, lineage: bytes) -> list[Effect]:
+    def _turn_to(self, source: Member) -> list[Effect]:
         """Nobody is left of the own lineage, and others have gone on in another one: come back to that (R29)."""
         if self.views.lives(self._swim, self._observing.lineage) or not self._swim.is_alive(source):
             return []

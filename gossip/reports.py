@@ -146,7 +146,7 @@ class Reports:
         self._watch_silence(now, silent)
         gone = tuple(member for member in self._view.members if member in certain or member in silent)
         restart = next((self._restart(key) for key in self._leases if key[0] in RESTARTS and key[3] == step), "")
-        found = Cut(gone, not silent, self._settles_at(now, doubtful) if silent else -math.inf, restart)
+        found = Cut(gone, not silent, self._settles_at(doubtful) if silent else -math.inf, restart)
         self._last = step, min((lease.until for lease in self._leases.values()), default=math.inf), found
         return found
 
@@ -223,7 +223,7 @@ class Reports:
             self._unsettled_since = min(self._unsettled_since, now) if ordered else math.inf
             self._silent, self._silent_since = ordered, now
 
-    def _settles_at(self, now: float, doubtful: bool) -> float:
+    def _settles_at(self, doubtful: bool) -> float:
         latest = self._unsettled_since + self.config.batch_s
         return latest if doubtful else min(latest, self._silent_since + self.config.stable_s)
 

@@ -125,8 +125,8 @@ class Donor:
         """Of this state."""
         self.show, self.digest, self._lends = replica.show, replica.digest, replica.lends
 
-    def install(self, view: View) -> None:
-        """Another view: whoever still needs a state asks again."""
+    def install(self) -> None:
+        """Another view is installed: whoever still needs a state asks again."""
         self.waiting, self._given, self._waits_since = {}, {}, {}
 
     def seated(self, view: View) -> None:

@@ -274,7 +274,7 @@ class Carrier:
         self._members = view.members
         self.parts.frames.install(view)
         self.carry_out(self.parts.open_step.installed(view))
-        self.parts.donor.install(view)
+        self.parts.donor.install()
         self.parts.donor.end_exchange()
         try:
             self.parts.registry.mark_member()

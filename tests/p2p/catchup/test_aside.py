@@ -109,7 +109,7 @@ def play(thread: Thread, events: list[str], hold: Callable[[], None]) -> list[tu
     acts: dict[str, Callable[[], object]] = {
         "work": lambda: thread.work(1),
         "told": lambda: donor.go_on(now),
-        "view": lambda: donor.install(view_of(A, B)),
+        "view": lambda: donor.install(),
         "seated": lambda: donor.seated(view_of(B)),
         "forget": lambda: donor.forget(A),
         "called": lambda: call(donor, done + 1),

@@ -174,7 +174,7 @@ def test_a_member_is_given_a_state_once_in_a_view() -> None:
     assert donor.give(3) == [(A, 3)]
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == []
-    donor.install(view_of(A, B))
+    donor.install()
     assert donor.give(3) == []
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == [(A, 3)]
@@ -260,7 +260,7 @@ def test_who_asks_between_two_updates_of_a_batch_is_left_to_wait_for_what_is_fed
     for now, num_refused in ((5.0, 0), (5.9, 0), (6.0, 1)):
         donor.ask(A, 3, has_seat=True)
         assert donor.give(3, now) == [] and len(donor.refused) == num_refused
-    donor.install(view_of(A))
+    donor.install()
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3, 7.0) == [] and len(donor.refused) == 1, "in another view it begins to wait anew"
 
