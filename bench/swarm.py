@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from bench.here import environment
+from bench.recorded import read_records
 from bench.trace import Trace
 from p2p.forking.zygote import Child, Zygote
 from p2p.launch.children import die_with_parent, kill_session
@@ -25,7 +26,7 @@ from p2p.launch.target import Target
 from p2p.step.receipts import Receipt, parse_receipt, read_receipts
 from p2p.telemetry.page import page_path
 from p2p.telemetry.records import Kind, Record
-from p2p.telemetry.trace import read_records, trace_path
+from p2p.telemetry.trace import trace_path
 
 POLL_S: Final = 0.05
 START_S: Final = 60.0

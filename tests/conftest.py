@@ -9,8 +9,8 @@ from hypothesis import settings
 
 from bench.here import environment
 from collectives import ALGORITHMS, algorithms
-from p2p.forking.zygote import WITH_TORCH, WITHOUT_TORCH, Zygote
-from tests.live.swarm import Swarm
+from p2p.forking.zygote import WITH_TORCH, Zygote
+from tests.live.swarm import WITHOUT_TORCH, Swarm
 
 PROGRAMS = "p2p.cli", "p2p.launch.launcher", "p2p.benchmark.director", "p2p.status"
 """What the commands of `shoal` import."""

@@ -26,7 +26,6 @@ IMPORT_S: Final = 120.0
 ANSWER_S: Final = 20.0
 MAX_BYTES: Final = 1 << 12
 
-WITHOUT_TORCH: Final = ("p2p.joining",)
 WITH_TORCH: Final = ("p2p.joining", "p2p.training", "torch._dynamo")
 """The first optimizer imports the last one."""
 

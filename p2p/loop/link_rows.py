@@ -170,7 +170,7 @@ def known_slices(rows: Rows, segment_bytes: int) -> Generator[None, None, tuple[
     for raw in rows.raw.reshape(len(names), ROW_BYTES):
         said.append(Row.unpack(raw))
         yield
-    took, delays = _took_of(said), list[tuple[int, ...]]()
+    took, delays = took_of(said), list[tuple[int, ...]]()
     for i, (one, host, row) in enumerate(zip(names, hosts, said, strict=True)):
         others = {name for name, its in zip(names, hosts, strict=True) if its != host}
         if not (others and row.covers(others)):
@@ -267,11 +267,7 @@ def alike(rates: Sequence[int], received: Sequence[int] = ()) -> Mapping[int, in
     return found
 
 
-def took_of(rows: Rows) -> Took:
+def took_of(rows: Sequence[Row]) -> Took:
     """What sums have taken: of each the least that a member says, if all do, since the others have waited for it."""
-    return _took_of(rows_of(rows))
-
-
-def _took_of(rows: Sequence[Row]) -> Took:
     said = [row.took for row in rows]
     return {place: min(took[place] for took in said) for place in _PLACES if all(place in took for took in said)}

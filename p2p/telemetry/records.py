@@ -250,12 +250,6 @@ def unpack_records(buffer: bytes) -> list[Record]:
     return [_record(values) for values in _RECORD.iter_unpack(buffer)]
 
 
-def pack_record(record: Record) -> bytes:
-    """As it is in a half."""
-    *values, peer_id, value = record
-    return _RECORD.pack(*values, peer_number(peer_id) if peer_id else 0, value, record.number)
-
-
 def _whole_records(memory: Memory) -> Iterator[Record]:
     for slot in range(NUM_RECORDS):
         last, raw = read_raw(memory, slot)

@@ -12,7 +12,6 @@ Cut short, as on a full disk, it is read as far as it is whole.
 
 import json
 import struct
-from contextlib import suppress
 from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Final
 
 from ..errors import RemoteProtocolError
 from ..host.folders import create_private
-from .page import halves, map_page, read_identity, read_page, read_snapshot
+from .page import halves, map_page, read_identity, read_snapshot
 from .records import HALF_BYTES, NUM_RECORDS, RECORD_BYTES, Record, is_written, read_raw, unpack_record
 from .snapshot import IDENTITY_FIELDS, Identity, Snapshot, to_json
 
@@ -136,17 +135,3 @@ def read_trace(path: Path) -> tuple[Identity | None, list[Record]]:
     number = (len(content) - start) // RECORD_BYTES
     records = [unpack_record(content, start + index * RECORD_BYTES) for index in range(number)]
     return identity, sorted(records, key=attrgetter("time_ns"))
-
-
-def read_records(trace: Path, page: Path) -> list[Record]:
-    """All that is known of a peer: its trace, and what its page has beside, where it runs, or was killed.
-
-    Raises:
-        OSError: the trace cannot be read.
-        RemoteProtocolError: it is no trace of this version.
-    """
-    _, records = read_trace(trace)
-    known = {(record.time_ns, record.number, record.kind): record for record in records}
-    with suppress(OSError, RemoteProtocolError):
-        known |= {(record.time_ns, record.number, record.kind): record for record in read_page(page).records}
-    return sorted(known.values(), key=attrgetter("time_ns"))

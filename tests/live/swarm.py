@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from p2p.forking.zygote import Child, Zygote
 from p2p.netlab.commands import Command
@@ -19,6 +19,9 @@ from p2p.telemetry.trace import read_trace, trace_path
 from tests.live.launches import ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
+
+WITHOUT_TORCH: Final = ("p2p.joining",)
+"""What a zygote imports whose forks train no model."""
 
 HANG_S = 20.0
 """Whoever waits this long for something that is sure to come, and hears nothing else meanwhile, has found a hang."""

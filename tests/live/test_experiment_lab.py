@@ -9,9 +9,9 @@ from p2p.experiment.config import Experiment
 from p2p.experiment.folder import read_run
 from p2p.experiment.report import evaluate, failures
 from p2p.experiment.venue import Lab
-from p2p.telemetry.records import pack_record
 from p2p.telemetry.trace import read_trace, write_trace
 from tests.live.labs import NewLab
+from tests.p2p.telemetry.pages import pack_record
 
 pytestmark = pytest.mark.light
 

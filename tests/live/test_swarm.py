@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
+from bench.recorded import read_records
 from collectives import ALGORITHMS
 from p2p.step.receipts import Receipt, read_receipts
 from p2p.telemetry.page import page_path
 from p2p.telemetry.records import Kind, Record
-from p2p.telemetry.trace import read_records, trace_path
+from p2p.telemetry.trace import trace_path
 from tests.cases import some_of
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench.here import environment
-from p2p.forking.zygote import WITHOUT_TORCH, Child, Zygote
+from p2p.forking.zygote import Child, Zygote
 from p2p.host.processes import process_start
+from tests.live.swarm import WITHOUT_TORCH
 
 pytestmark = pytest.mark.light
 
@@ -191,8 +192,8 @@ REQUESTER = """
 import os, sys
 from pathlib import Path
 from bench.here import environment
-from p2p.forking.zygote import WITHOUT_TORCH, Zygote
-zygote = Zygote(environment(), WITHOUT_TORCH)
+from p2p.forking.zygote import Zygote
+zygote = Zygote(environment(), ["p2p.joining"])
 print(*[zygote.start(Path(sys.argv[1]), (), {}, 1, 2).pid for _ in range(2)], flush=True)
 if "close" in sys.argv:
     zygote.close()

@@ -15,10 +15,10 @@ from p2p.experiment.page import About, page
 from p2p.experiment.report import evaluate, failures, to_json
 from p2p.experiment.statistics import describe
 from p2p.experiment.steps import Split
-from p2p.telemetry.records import Kind, Record, pack_record
+from p2p.telemetry.records import Kind, Record
 from p2p.telemetry.trace import trace_path, write_trace
 from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run, write_receipts
-from tests.p2p.telemetry.pages import identity
+from tests.p2p.telemetry.pages import identity, pack_record
 
 
 class Checked(HTMLParser):

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.recorded import read_records
 from p2p.errors import ShoalError
 from p2p.step.receipts import Contribution, Ledger, Receipt, read_receipts, to_line
 from p2p.telemetry.records import Kind
-from p2p.telemetry.trace import BATCH, read_records, read_trace, trace_path
+from p2p.telemetry.trace import BATCH, read_trace, trace_path
 from tests.p2p.telemetry.pages import A, identity, page
 
 numbers = st.integers(-1, 2**63 - 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 from p2p.host.processes import process_start, read_host
 from p2p.telemetry.page import Page
+from p2p.telemetry.records import _RECORD, Record, peer_number
 from p2p.telemetry.snapshot import Identity, Snapshot
 from tests.p2p.launch.standings import standing
 
@@ -32,3 +33,9 @@ def snapshot(who: Identity, **changes: Any) -> Snapshot:
     from dataclasses import replace
 
     return replace(standing(), who=who, **changes)
+
+
+def pack_record(record: Record) -> bytes:
+    """As it is in a half of a page, and in a trace."""
+    *values, peer_id, value = record
+    return _RECORD.pack(*values, peer_number(peer_id) if peer_id else 0, value, record.number)
