@@ -49,8 +49,6 @@ class LoopConfig:
     core: CoreConfig = field(default_factory=CoreConfig)
     segment_bytes: int = 1 << 20
     """What one data frame carries at most."""
-    wan_segment_bytes: int = WAN_SEGMENT_BYTES
-    """The same of a frame of an operation between hosts far apart."""
     policy: Policy = Policy.LIVE
     """Who may decide the next view, if this peer founds the swarm."""
     arena_bytes: int = 0
@@ -82,7 +80,7 @@ class LoopConfig:
     @property
     def operation_segment_bytes(self) -> int:
         """What a frame of an operation carries at most; the same for all of a swarm."""
-        return self.segment_bytes if self.medium is Medium.LAN else min(self.segment_bytes, self.wan_segment_bytes)
+        return self.segment_bytes if self.medium is Medium.LAN else min(self.segment_bytes, WAN_SEGMENT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
