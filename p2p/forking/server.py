@@ -120,12 +120,11 @@ class Server:
         socket.send_fds(self._requester, [json.dumps({"pid": pid}).encode()], [pidfd])
         return False
 
-    def _become_peer(self, fds: list[int], prepare: Callable[[], None] | None) -> None:
+    def _become_peer(self, fds: list[int], prepare: Callable[[], None]) -> None:
         """A session of its own, no descriptor but the three that were sent, and signals as in the foreground."""
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without
-        if prepare is not None:
-            prepare()
+        prepare()
         for standard, fd in enumerate(fds):
             os.dup2(fd, standard)
         self._requester.detach()  # so that nobody closes the number once more, when somebody else has it

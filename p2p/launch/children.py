@@ -6,7 +6,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from typing import IO, Final, Self
@@ -158,13 +157,11 @@ def reap_orphans(ours: Collection[int]) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def die_with_parent(cores: frozenset[int] = frozenset()) -> Callable[[], None] | None:
+def die_with_parent(cores: frozenset[int] = frozenset()) -> Callable[[], None]:
     """What a child runs between fork and exec, so that the kernel kills it when this thread ends.
 
     `cores`: that it keeps to; memory that it touches first is then near these.
     """
-    if sys.platform != "linux":
-        return None  # A killed launcher leaves its peers running there; they still train and finish.
     # Looked up before the fork: afterwards the child should do little more than system calls.
     prctl = ctypes.CDLL(None).prctl
     launcher = os.getpid()

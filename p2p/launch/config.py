@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -235,6 +234,4 @@ def _check_resume(folder: Path) -> None:
 
 
 def num_usable_cores() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
