@@ -14,24 +14,13 @@ from gossip import WAN, CoreConfig, Policy
 
 from .device import Device
 from .host.arguments import NAME_MAX
+from .host.choices import CHOICES
 from .host.folders import default_home
 from .host.memory_left import memory_bytes
 from .host.naming import NO_NAME
 from .memory.extents import EXTENT_BYTES
 from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
 from .staging import device_of
-
-RECEIPTS_FULL: Final = ("warn", "stop")
-"""What a peer may do that cannot write its receipts any more."""
-
-ON_ALL_DEAD: Final = ("stop", "restart")
-"""What peers without a seat may do when all members have died."""
-
-SLOW_PEERS: Final = ("name", "leave")
-"""What may become of a member that is much slower than the others."""
-
-MIXED: Final = ("resync", "refuse")
-"""What may become of peers of several numerics classes."""
 
 LEAST_ARENA_BYTES: Final = 1 << 30
 """Of an arena whose size nobody has said."""
@@ -162,16 +151,9 @@ class PeerConfig:
     def __post_init__(self) -> None:
         if self.min_peers < 1:
             raise ValueError(f"min_peers must be at least 1, is {self.min_peers}")
-        if self.policy.upper() not in Policy.__members__:
-            raise ValueError(f"policy must be {' or '.join(Policy.__members__).lower()}, is {self.policy!r}")
-        if self.receipts_full not in RECEIPTS_FULL:
-            raise ValueError(f"receipts_full must be {' or '.join(RECEIPTS_FULL)}, is {self.receipts_full!r}")
-        if self.mixed not in MIXED:
-            raise ValueError(f"mixed must be {' or '.join(MIXED)}, is {self.mixed!r}")
-        if self.on_all_dead not in ON_ALL_DEAD:
-            raise ValueError(f"on_all_dead must be {' or '.join(ON_ALL_DEAD)}, is {self.on_all_dead!r}")
-        if self.slow_peers not in SLOW_PEERS:
-            raise ValueError(f"slow_peers must be {' or '.join(SLOW_PEERS)}, is {self.slow_peers!r}")
+        for name, known in CHOICES.items():
+            if (given := getattr(self, name)) not in known:
+                raise ValueError(f"{name} must be {' or '.join(known)}, is {given!r}")
         if not 1 < self.slow_factor < math.inf:
             raise ValueError(f"slow_factor must be above 1 and finite, is {self.slow_factor}")
         if not all(0 < len(name) <= NAME_MAX for name in self.may_differ):
@@ -229,8 +211,6 @@ class PeerConfig:
             found["swarm"] = swarm
         if min_peers := environ.get("SHOAL_MIN_PEERS"):
             found["min_peers"] = _whole("SHOAL_MIN_PEERS", min_peers)
-        if policy := environ.get("SHOAL_POLICY"):
-            found["policy"] = policy
         if arena := environ.get("SHOAL_ARENA"):
             found["arena_bytes"] = _whole("SHOAL_ARENA", arena)
         if receipts := environ.get("SHOAL_RECEIPTS"):
@@ -248,14 +228,7 @@ class PeerConfig:
             found["resume"] = Path(resume)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
-        if receipts_full := environ.get("SHOAL_RECEIPTS_FULL"):
-            found["receipts_full"] = receipts_full
-        if mixed := environ.get("SHOAL_MIXED"):
-            found["mixed"] = mixed
-        if on_all_dead := environ.get("SHOAL_ON_ALL_DEAD"):
-            found["on_all_dead"] = on_all_dead
-        if slow_peers := environ.get("SHOAL_SLOW_PEERS"):
-            found["slow_peers"] = slow_peers
+        found |= {name: word for name in CHOICES if (word := environ.get(f"SHOAL_{name.upper()}"))}
         if slow_factor := environ.get("SHOAL_SLOW_FACTOR"):
             found["slow_factor"] = _number("SHOAL_SLOW_FACTOR", slow_factor, "a number")
         if may_differ := environ.get("SHOAL_MAY_DIFFER"):

@@ -9,19 +9,11 @@ from typing import Final, Self
 
 from ..errors import LaunchError
 from ..host.allocator import KEEPS_MEMORY
+from ..host.choices import CHOICES
 from ..host.keys import descriptor_of, in_memory
 from ..net.tcp import TcpConfig, TcpOptions
 from .devices import Gpu, cores_of_peer, host_gpus, visible_devices
 from .target import Target
-
-CHOICES: Final = {
-    "policy": ("live", "majority"),
-    "receipts_full": ("warn", "stop"),
-    "mixed": ("resync", "refuse"),
-    "slow_peers": ("name", "leave"),
-    "on_all_dead": ("stop", "restart"),
-}
-"""Of those arguments of `p2p.join` that are one of two words."""
 
 MOST_STEPS: Final = 8
 """Of the checkpoints in a folder, the last ones, which are named."""
@@ -171,8 +163,6 @@ def peer_environment(
         added |= {"SHOAL_LOG": "INFO"} if config.verbosity > 0 else {"SHOAL_QUIET": "1"}
     if config.only:
         added["SHOAL_ONLY"] = config.only
-    if config.policy is not None:
-        added["SHOAL_POLICY"] = config.policy
     if config.home is not None:
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.resume is not None:
@@ -185,11 +175,9 @@ def peer_environment(
         added["SHOAL_JOIN_TIMEOUT"] = str(config.join_timeout_s)
     if config.step_timeout_s is not None:
         added["SHOAL_STEP_TIMEOUT"] = str(config.step_timeout_s)
-    if config.receipts_full is not None:
-        added["SHOAL_RECEIPTS_FULL"] = config.receipts_full
     if config.may_differ:
         added["SHOAL_MAY_DIFFER"] = ",".join(config.may_differ)
-    for name in ("mixed", "slow_peers", "slow_factor", "on_all_dead"):
+    for name in (*CHOICES, "slow_factor"):
         if (given := getattr(config, name)) is not None:
             added[f"SHOAL_{name.upper()}"] = str(given)
     # Left to itself, torch would give every peer a thread on every core.
