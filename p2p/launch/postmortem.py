@@ -8,7 +8,7 @@ from typing import Final
 from ..errors import RemoteProtocolError
 from ..telemetry.failures import Trail, failures, sentence
 from ..telemetry.page import Seen, page_path, read_page
-from ..telemetry.records import Kind
+from ..telemetry.records import ADVANCES, Kind
 from .places import Place
 
 MOST_CHARACTERS: Final = 200
@@ -39,7 +39,7 @@ class Postmortem:
         seen = None if standing is None else self._read(standing.who.peer_id)
         if standing is None or seen is None:
             return None
-        done = max((record.step for record in seen.records if record.kind in _DONE), default=-1)
+        done = max((record.step for record in seen.records if record.kind in ADVANCES), default=-1)
         counted = next((record for record in reversed(seen.records) if record.kind == Kind.RECEIVED), None)
         place.standing = replace(
             standing,
@@ -100,6 +100,3 @@ class Postmortem:
             return read_page(page_path(self._folder, peer_id))
         except (OSError, RemoteProtocolError):
             return None
-
-
-_DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..telemetry.logged import name_in
 from ..telemetry.page import Seen
-from ..telemetry.records import How, Kind, Record, Why
+from ..telemetry.records import ADVANCES, How, Kind, Record, Why
 from ..telemetry.snapshot import SHORT, Snapshot
 from ..telemetry.timeline import doing
 from .local import Condition, Looked
@@ -23,7 +23,6 @@ NUM_EVENTS: Final = 5
 NUM_LINKS: Final = 4
 """Of each peer, for people."""
 
-_DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)
 _PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
 
 
@@ -95,7 +94,7 @@ def is_at(seen: Seen) -> tuple[str, int]:
 def last_step(seen: Seen) -> int:
     """That is committed, or was loaded; -1: none."""
     known = -1 if seen.snapshot is None else seen.snapshot.step
-    return max(known, max((record.step for record in seen.records if record.kind in _DONE), default=-1))
+    return max(known, max((record.step for record in seen.records if record.kind in ADVANCES), default=-1))
 
 
 def _is_over(peers: Sequence[Looked]) -> bool:

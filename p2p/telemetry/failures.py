@@ -8,15 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .records import How, Kind, Record
+from .records import ADVANCES, COMMITS, How, Kind, Record
 from .timeline import doing
 
 LATER_S: Final = 0.5
 """Whose process was killed so long after the others had gone on without it was silent first."""
 
 _KNOWN_BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher"}
-_DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED)
-_STEPS: Final = (*_DONE, Kind.LOADED)
 _OF_OTHERS: Final = (Kind.GONE, Kind.IN, Kind.OUT)
 _DOUBTS: Final = (Kind.SUSPECTED, Kind.CLEARED, Kind.LOST)
 _LEAVING: Final = (Kind.LEAVES, Kind.LEFT)
@@ -55,7 +53,7 @@ class Trail:
     def end(self) -> Record | None:
         """By which it was over for this peer, for good."""
         for record in reversed(self.records):
-            if record.kind in _STEPS:
+            if record.kind in ADVANCES:
                 return None  # it has come back since
             if record.kind in _ENDS:
                 return record
@@ -207,11 +205,11 @@ def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
 def _other(other: Trail, time_ns: int, done: int, *, is_idle: bool) -> Other:
     """`done`: by the one that failed; `is_idle`: that was waiting itself."""
     before = other.until(time_ns)
-    submitted = max((each.step for each in before if each.kind in (*_STEPS, Kind.SUBMITTED)), default=-1)
+    submitted = max((each.step for each in before if each.kind in (*ADVANCES, Kind.SUBMITTED)), default=-1)
     lags = is_idle and submitted == _last_step(before) == done
     # Who lags is told by its script, whatever its loop has heard since: of a new view, say.
     at, since_ns = doing([each for each in before if each.kind < Kind.FINISHED] if lags else before)
-    next_ns = next((each.time_ns for each in other.records if each.time_ns > time_ns and each.kind in _DONE), None)
+    next_ns = next((each.time_ns for each in other.records if each.time_ns > time_ns and each.kind in COMMITS), None)
     return Other(
         other.name,
         at,
@@ -230,12 +228,12 @@ def _is_there(other: Trail, time_ns: int) -> bool:
 
 
 def _last_step(records: Iterable[Record]) -> int:
-    return max((record.step for record in records if record.kind in _STEPS), default=-1)
+    return max((record.step for record in records if record.kind in ADVANCES), default=-1)
 
 
 def _linked(failure: Failure, earlier: Sequence[Failure], records: Sequence[Record]) -> Failure:
     """With the one that may be why."""
-    done = [record.time_ns for record in records if record.kind in _DONE]
+    done = [record.time_ns for record in records if record.kind in COMMITS]
     for cause in earlier:
         if not any(cause.time_ns < time_ns <= failure.time_ns for time_ns in done):
             return replace(failure, after=cause.name)

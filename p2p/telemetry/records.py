@@ -102,6 +102,13 @@ class Kind(IntEnum):
     """This peer leaves with what a codec has left out: `value`, its norm over that of the last delta."""
 
 
+COMMITS: Final = (Kind.COMMITTED, Kind.FOLLOWED)
+"""A step was committed, with this peer or by the members."""
+
+ADVANCES: Final = (*COMMITS, Kind.LOADED)
+"""This peer has come to the state after a step, however."""
+
+
 class How(IntEnum):
     """By whom it is known that a peer is gone, or is suspected to be; and why it is out."""
 

@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 from typing import Final
 
-from .records import Kind, Record
+from .records import ADVANCES, COMMITS, Kind, Record
 from .snapshot import Change, Pace
 
 WINDOW_NS: Final = 5_000_000_000
 """The pace is that of so long a time; where steps take longer, of the last two."""
 
 _NS: Final = 1e9
-_COMMITS: Final = (Kind.COMMITTED, Kind.FOLLOWED)
-_ENDS: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)
 
 
 def pace(records: Sequence[Record], now_ns: int) -> Pace:
     """How fast steps were committed lately. `records`: in the order of their times."""
-    commits = [record.time_ns for record in records if record.kind in _COMMITS]
+    commits = [record.time_ns for record in records if record.kind in COMMITS]
     since = min((record.time_ns for record in records if record.kind == Kind.SUBMITTED), default=0)  # what is known of
     recent = [time_ns for time_ns in commits if time_ns > now_ns - WINDOW_NS]
     known = [time_ns for time_ns in recent if time_ns >= since]
@@ -36,7 +34,7 @@ def pace(records: Sequence[Record], now_ns: int) -> Pace:
             submitted = finished = record.time_ns
         elif record.kind == Kind.FINISHED:
             finished = record.time_ns
-        elif record.kind in _COMMITS:
+        elif record.kind in COMMITS:
             if submitted > begun:
                 finished = max(finished, submitted)
                 for index, part in enumerate((submitted - begun, finished - submitted, record.time_ns - finished)):
@@ -62,7 +60,7 @@ def last_change(records: Sequence[Record]) -> Change | None:
         if record.kind == Kind.INSTALLED or (record.kind == Kind.GONE and record.peer_id in out)
     ]
     redone = next((record.step for record in records[end:] if record.kind == Kind.REDO), -1)
-    done = max((record.step for record in during if record.kind in _ENDS), default=active.step)
+    done = max((record.step for record in during if record.kind in ADVANCES), default=active.step)
     waited_s = (active.time_ns - min(signs, default=active.time_ns)) / _NS
     lost = max(0, done - active.step)
     return Change(view=active.view, waited_s=round(waited_s, 6), redone=redone, num_lost=lost)
@@ -86,7 +84,7 @@ def doing(records: Sequence[Record]) -> tuple[str, int]:
     if own is not None and own.time_ns >= training.time_ns:
         if own.kind == Kind.FINISHED:
             return f"waiting for the others to finish step {own.step}", own.time_ns
-        if own.kind in _COMMITS:
+        if own.kind in COMMITS:
             return f"taking the results of step {own.step}", own.time_ns
     return f"exchanging step {training.step} with the others", training.time_ns
 
@@ -102,4 +100,4 @@ _STANDINGS: Final = {
     Kind.REMOVED: "removed: the others went on without it",
     Kind.DIVERGED: "stopped by other bits than those of the others",
 }
-_LOOP: Final = {*_STANDINGS, *_COMMITS, Kind.FINISHED, Kind.ACTIVE, Kind.LOADED}
+_LOOP: Final = {*_STANDINGS, *COMMITS, Kind.FINISHED, Kind.ACTIVE, Kind.LOADED}
