@@ -9,7 +9,7 @@ import xxhash
 
 from gossip import Member
 
-from ..net.parcels import Aside, Chunk, PackedState, Parcel, ShareRecord, StateRecord, Wish
+from ..net.parcels import Chunk, PackedState, Parcel, RunAside, ShareRecord, StateRecord, Wish
 from .rooms import Room
 from .shares import LEAST_BYTES, MOST_CHUNKS, MOST_PARTS, chunks_of, pack_parts
 
@@ -153,7 +153,7 @@ def copied(buffer: Buffer) -> Buffer:
 
 def _copies_of(
     buffers: Sequence[Buffer],
-    aside: Aside | None,
+    aside: RunAside | None,
     then: Callable[[Sequence[Buffer]], None],
     room: Room | None,
 ) -> tuple[Sequence[Buffer], Callable[[], bool] | None]:

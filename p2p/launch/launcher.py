@@ -81,7 +81,7 @@ class Launcher:
         if config.only == "new":
             check_is_new(self._registry)
         check_runs_the_same(config, self._registry)
-        self._is_over = why_nothing_to_join(config, self._registry) if config.only == "join" else ""
+        self._why_over = why_nothing_to_join(config, self._registry) if config.only == "join" else ""
         self._death_notices = DeathNotices(self._registry, tcp, time.monotonic)
         self._config = replace(config, is_traced=True)
         self._environ = environ
@@ -107,8 +107,8 @@ class Launcher:
             self._output.finish(None if self._ended_by is None else UNREAD_S)
 
     def _run(self) -> int:
-        if self._is_over:
-            self._output.say(self._is_over)
+        if self._why_over:
+            self._output.say(self._why_over)
             return 0
         if warning := raise_file_limit(self._config.num_peers):
             self._output.say(warning)

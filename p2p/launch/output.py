@@ -100,7 +100,7 @@ class Output:
     """Passes lines on to two descriptors, and sees which peers have written something."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, stdout: int, stderr: int, is_broken: Callable[[OSError], None]
+        self, selector: selectors.BaseSelector, stdout: int, stderr: int, on_broken: Callable[[OSError], None]
     ) -> None:
         """Nothing is written.
 
@@ -108,12 +108,12 @@ class Output:
             selector: is ready with a `Stream` or `Sink` when there is something to `pass_on`.
             stdout: descriptor for what peers write to theirs.
             stderr: the same, and for what is said.
-            is_broken: called with why something cannot be written, each time.
+            on_broken: called with why something cannot be written, each time.
         """
         self._selector = selector
         out = Sink(stdout)
         self._sinks = out, out if stderr == stdout else Sink(stderr)
-        self._is_broken = is_broken
+        self._on_broken = on_broken
         self._unwritable: set[Path] = set()
 
     def follow(self, name: str, sources: tuple[IO[bytes], IO[bytes]], log: Path | None = None) -> tuple[Stream, ...]:
@@ -159,7 +159,7 @@ class Output:
             try:
                 sink.drain(timeout_s)
             except OSError as error:
-                self._is_broken(error)
+                self._on_broken(error)
 
     def say(self, text: str) -> None:
         """A line of the launcher itself."""
@@ -194,7 +194,7 @@ class Output:
         try:
             sink.drain()
         except OSError as error:
-            self._is_broken(error)
+            self._on_broken(error)
         files = self._selector.get_map()
         if files is None:  # it is closed, and the rest waits for `finish`
             return

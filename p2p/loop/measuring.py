@@ -25,7 +25,7 @@ from ..step.open_step import OpenStep
 from ..telemetry.snapshot import Link
 from .durations import Durations
 from .link_rows import ALIKE_PERCENT, MOST_PEERS, NO_LINES, Pair, Row, known_slices, lines_for, links_of, own_row
-from .parts import Parts
+from .parts import TableParts
 from .probes import Probes
 
 Message = tuple[memoryview, memoryview]
@@ -190,7 +190,7 @@ class Measuring:
         self._up, self._down, self._line = Rate(), Rate(), Line()
         self._pairs: dict[str, High] = {}
         self._told: dict[str, int] = {}
-        self._probes, self._parts = Probes(frames), Parts()
+        self._probes, self._parts = Probes(frames), TableParts()
         self._lines = NO_LINES
         self._lines_of: Rows | None = None
         self._sample_at = self._seen_at = self._renew_at = 0.0

@@ -11,7 +11,7 @@ WEIGHT: Final = 0.125
 """Of the last step in what is usual."""
 
 
-class Parts:
+class TableParts:
     """Of one peer. A part in a step is a fiftieth of it, so its slowest hundredth is hardly slower than the others.
 
     Attributes:

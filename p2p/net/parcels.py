@@ -21,7 +21,7 @@ from ..errors import RemoteProtocolError, ShoalError
 from .trees import unpack_tree
 from .wire import Codec
 
-Aside = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
+RunAside = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
 """Has a thread of its own do two things, one after the other, and says whether both are done."""
 
 
@@ -41,7 +41,7 @@ class PackedState:
     tensors: Sequence[bytes | memoryview]
     is_whole: Callable[[], bool] | None = None
     replicated: Sequence[int] = ()
-    aside: Aside | None = None
+    aside: RunAside | None = None
 
 
 @dataclass(frozen=True, slots=True)

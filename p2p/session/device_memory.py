@@ -33,7 +33,7 @@ def the_device_of(session: Session, tensor: Any, what: str) -> Device:
     return device
 
 
-def is_far(session: Session, tensor: Any) -> bool:
+def is_on_device(session: Session, tensor: Any) -> bool:
     """Whether the host has to wait for a device to read it."""
     return session.device_of(tensor) is not HOST
 

@@ -33,7 +33,7 @@ MOST_SHARE: Final = 0.01
 """Of the time of a run that later looks may take."""
 
 
-class Copies(Beside):
+class ModelCopies(Beside):
     """Of one model, or of several."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], clock: Callable[[], float]) -> None:

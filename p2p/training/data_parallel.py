@@ -37,7 +37,7 @@ from .belonging import claim
 from .beside import Beside
 from .buffers import BufferMode, Buffers
 from .by_hand import Given, given_as
-from .copies import Copies
+from .copies import ModelCopies
 from .gradients import Gradients, NonFinite, policy
 from .mirrors import Mirror
 from .models import OneOfSeveral, ends_of, gather, name_parts
@@ -230,7 +230,7 @@ class DataParallel(Wrapper):
             Buffers(self.module, buffers, algorithm, make_mirror),
             Unaveraged(self.module, self._parts, make_mirror),
             Agreement(self._parts),
-            Copies(self.module, self._parts, lambda: self._session.loop.now()),
+            ModelCopies(self.module, self._parts, lambda: self._session.loop.now()),
         )
 
     @property

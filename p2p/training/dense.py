@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import nn
 
 from ..errors import ShoalError
-from ..session.device_memory import is_far
+from ..session.device_memory import is_on_device
 from ..session.session import Session
 from ..step.operation import Operation
 from ..step.receipts import Receipt
@@ -86,7 +86,7 @@ class DensePhase:
         self._gradients.watch = watch
         if is_digested_whole:
             self._gradients.num_turns = 1
-        self.edge = Edge(module, lambda: session.done, partial(is_far, session))
+        self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
         resync = Resynchronisation(session, self._gradients, [*parts.values()], is_whole=self._is_last)
         every = resync, _Anchor(session, self._end_last_step), *beside, Agreement(parts)
         self._take_anchor = take_anchor

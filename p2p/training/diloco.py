@@ -24,7 +24,7 @@ from .beside import Beside
 from .buffers import BufferMode, Buffers
 from .by_hand import Given, LocalPasses, given_as, match
 from .changes import OF_ROUNDS, Watch
-from .copies import Copies
+from .copies import ModelCopies
 from .dense import DensePhase
 from .exchange import check_room
 from .gradients import policy
@@ -179,7 +179,7 @@ class DiLoCo(Wrapper):
             (
                 *beside,
                 SameSettings(parts, lambda: self._rounds.length_s is not None),
-                Copies(module, parts, lambda: session.loop.now()),
+                ModelCopies(module, parts, lambda: session.loop.now()),
             ),
             parts,
             self._begin_round,

@@ -37,16 +37,16 @@ class Edge:
     """
 
     def __init__(
-        self, module: nn.Module, done: Callable[[], int], is_far: Callable[[Tensor], bool] = lambda buffer: False
+        self, module: nn.Module, done: Callable[[], int], is_on_device: Callable[[Tensor], bool] = lambda buffer: False
     ) -> None:
         """Nothing is kept.
 
         Args:
             module: the model.
             done: the last committed step.
-            is_far: whether to read a buffer is to wait for a device; then it counts as changed, and is copied there.
+            is_on_device: whether to read a buffer is to wait for a device: it counts as changed, and is copied there.
         """
-        self._done, self._is_far = done, is_far
+        self._done, self._is_on_device = done, is_on_device
         self.refresh(module)
 
     def refresh(self, module: nn.Module) -> None:
@@ -103,14 +103,14 @@ class Edge:
         known = self._constant.get(name)
         version = 0 if buffer.is_inference() else buffer._version
         digest = known[2] if known else 0
-        if not self._is_far(buffer) and (is_read or not known):
+        if not self._is_on_device(buffer) and (is_read or not known):
             digest = xxhash.xxh3_64_intdigest(raw_bytes(buffer.detach())[: WINDOW_BYTES if is_parameter else None])
         self._constant[name] = buffer.data_ptr(), version, digest
         return known in (None, self._constant[name])
 
     def _are_same(self, kept: Tensor, live: Tensor) -> bool:
         """By their elements, where these can be read."""
-        if self._is_far(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
+        if self._is_on_device(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
             return False
         return torch.equal(kept, live)
 

@@ -13,7 +13,7 @@ from gossip import View
 from ..device import HOST
 from ..errors import ShoalError
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
-from ..session.device_memory import is_far
+from ..session.device_memory import is_on_device
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
@@ -66,7 +66,7 @@ class ModelReplica:
         """
         self._module = module
         self._parts = parts
-        self.edge = Edge(module, lambda: session.done, partial(is_far, session))
+        self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
         self._state = ModuleState(module, self.edge, parts)
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session

@@ -18,7 +18,7 @@ from torch import nn
 from ..device import HOST, Device
 from ..errors import JoinRefused
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
-from ..session.device_memory import is_far
+from ..session.device_memory import is_on_device
 from ..session.session import Session
 from .changes import OF_ROUNDS
 from .comparison import first_change, settings_of
@@ -100,7 +100,7 @@ class RoundReplica:
         self._module, self._outer, self._session = module, outer, session
         self._parts = parts
         self._dense = dense
-        self._edge = Edge(module, lambda: session.done, partial(is_far, session)) if dense is None else dense.edge
+        self._edge = Edge(module, lambda: session.done, partial(is_on_device, session)) if dense is None else dense.edge
         self._state = ModuleState(module, self._edge, parts)
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         every = module.named_parameters(remove_duplicate=False)  # tied ones by each of their names

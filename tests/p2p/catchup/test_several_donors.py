@@ -16,7 +16,7 @@ from p2p.catchup.shares import pack_parts
 from p2p.catchup.state_copy import StateCopy
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Taken
-from p2p.net.parcels import Aside, Chunk, PackedState, ParcelSegment, StateRecord, Wish
+from p2p.net.parcels import Chunk, PackedState, ParcelSegment, RunAside, StateRecord, Wish
 from p2p.net.trees import Slot, pack_tree
 from p2p.step.notices import StateOffer
 from tests.p2p.catchup.test_observer import ME, Newcomer
@@ -38,7 +38,9 @@ def memory() -> list[bytearray]:
 class Pond:
     """A was asked for the state, and knows of B and C. What is sent arrives when `settle` is called."""
 
-    def __init__(self, device: Callable[[], bool] | None = None, aside: Mapping[Member, Aside] | None = None) -> None:
+    def __init__(
+        self, device: Callable[[], bool] | None = None, aside: Mapping[Member, RunAside] | None = None
+    ) -> None:
         self.memory = {member: memory() for member in (A, B, C)}
         self.memory[B][1][:] = bytes(SIZES[1])
         self.new = Newcomer()

@@ -2,11 +2,11 @@
 
 import pytest
 
-from p2p.loop.parts import LEAST_S, MOST_S, SHARE, Parts
+from p2p.loop.parts import LEAST_S, MOST_S, SHARE, TableParts
 
 
-def after_steps(*took_s: float) -> Parts:
-    parts, now = Parts(), 7.0
+def after_steps(*took_s: float) -> TableParts:
+    parts, now = TableParts(), 7.0
     for each in took_s:
         parts.watch(now, object())
         now += each
@@ -24,12 +24,12 @@ def test_a_part_is_a_fiftieth_of_a_step_and_so_are_all_of_the_time(step_s: float
 
 
 def test_one_long_step_says_little_and_without_steps_a_part_is_long() -> None:
-    assert Parts().part_s == MOST_S
+    assert TableParts().part_s == MOST_S
     assert after_steps(*[1e-3] * 60, 9.0).part_s < 2 * LEAST_S
 
 
 def test_what_goes_on_is_no_other_step() -> None:
-    parts, run = Parts(), object()
+    parts, run = TableParts(), object()
     for number in range(50):
         parts.watch(0.001 * number, run)
         parts.watch(0.001 * number, None)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import swa_utils
 
 from p2p.step.receipts import Receipt
-from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, Copies, _stateful
+from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, ModelCopies, _stateful
 
 pytestmark = pytest.mark.light
 
@@ -52,7 +52,7 @@ def tensors(holder: Any) -> list[torch.Tensor]:
     return tensors(holder.kept) if isinstance(holder.kept, nn.Module) else [*dict(holder.kept).values()]
 
 
-def named(copies: Copies, holder: Any, caplog: pytest.LogCaptureFixture, num_steps: int = 9) -> list[str]:
+def named(copies: ModelCopies, holder: Any, caplog: pytest.LogCaptureFixture, num_steps: int = 9) -> list[str]:
     caplog.set_level(logging.WARNING, logger="p2p")
     for _ in range(num_steps):
         assert list(copies.operations(1)) == []
@@ -62,7 +62,7 @@ def named(copies: Copies, holder: Any, caplog: pytest.LogCaptureFixture, num_ste
     return [record.getMessage().split(" has a copy")[0] for record in caplog.records]
 
 
-def looks(copies: Copies, num_steps: int) -> list[int]:
+def looks(copies: ModelCopies, num_steps: int) -> list[int]:
     """The steps in which it looks."""
     found = []
     for step in range(1, num_steps + 1):
@@ -86,19 +86,19 @@ def test_a_copy_that_changes_is_named_once(
 ) -> None:
     model = model_of(3, 5, 2)
     holder = make(model)
-    assert named(Copies(model, {}, standing), holder, caplog) == [name]
+    assert named(ModelCopies(model, {}, standing), holder, caplog) == [name]
 
 
 def test_a_copy_of_one_of_several_models_is_named(caplog: pytest.LogCaptureFixture) -> None:
     models = nn.ModuleDict({"actor": model_of(3, 4, 2), "critic": model_of(3, 9, 1)})
     target = copy.deepcopy(models["critic"])
-    assert named(Copies(models, {}, standing), target, caplog) == ["Sequential"]
+    assert named(ModelCopies(models, {}, standing), target, caplog) == ["Sequential"]
 
 
 def test_what_a_joiner_is_given_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 6, 2)
     averages: list[Any] = [swa_utils.AveragedModel(model), Average(clones(model)), Average(copy.deepcopy(model))]
-    copies = Copies(model, {str(number): each for number, each in enumerate(averages)}, standing)
+    copies = ModelCopies(model, {str(number): each for number, each in enumerate(averages)}, standing)
     assert [line for each in averages for line in named(copies, each, caplog)] == []
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_copy_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 7, 2)
     around = nn.ModuleDict({"the same parameters": model})
     other, frozen = model_of(3, 7, 2, 2), copy.deepcopy(model)
-    copies = Copies(model, {}, standing)
+    copies = ModelCopies(model, {}, standing)
     for each in (model, around, other):
         assert named(copies, each, caplog) == []
     assert all(torch.isfinite(each).all() for each in frozen.parameters())
@@ -114,14 +114,14 @@ def test_what_is_no_copy_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_looks_become_rare_and_do_not_end(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 8, 2)
-    copies, late = Copies(model, {}, standing), copy.deepcopy(model)
+    copies, late = ModelCopies(model, {}, standing), copy.deepcopy(model)
     assert looks(copies, 2 * MOST_BETWEEN) == [4**power for power in range(7)] + [2 * MOST_BETWEEN]
     assert named(copies, late, caplog, MOST_BETWEEN) == ["Sequential"]
 
 
 def test_later_looks_take_a_hundredth_of_the_time() -> None:
     seconds = count()  # a look takes one, and so does each step that one is due in
-    found = looks(Copies(model_of(3, 8, 2), {}, lambda: float(next(seconds))), 1000)
+    found = looks(ModelCopies(model_of(3, 8, 2), {}, lambda: float(next(seconds))), 1000)
     assert found[:3] == list(FIRST_LOOKS)
     waits_s = 1 / MOST_SHARE
     assert found[3:] == [64 + waits_s - 1, 4 * (64 + waits_s - 1) + waits_s - 1]
