@@ -26,20 +26,10 @@ from gossip.view import NO_NUMERICS
 
 from ..device import MemoryShort
 from ..net.frames import Taken
-from ..net.parcels import (
-    SOON,
-    Chunk,
-    PackedState,
-    Packer,
-    Parcel,
-    ParcelSegment,
-    Replica,
-    StateRecord,
-    StepRecord,
-    Wish,
-)
+from ..net.parcels import SOON, Chunk, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord, Wish
 from ..step.notices import Commit
 from ..step.receipts import counts_of
+from .replica import Packer, Replica
 from .rooms import Make, Rooms
 from .shares import Wishes
 from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of, sizes_for

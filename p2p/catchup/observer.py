@@ -22,12 +22,13 @@ from gossip import effects as fx
 from ..errors import OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from ..host.ready_memory import room_of
 from ..net.frames import Delivery
-from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, Replica, StateRecord, StepRecord
+from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
 from ..step.effects import Leave, Note, StepEffect, Tell
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.submission import Submission
 from ..step.transitions import Stage
+from .replica import Replica
 from .rooms import LEAST_BYTES, Make, Room
 from .shared_states import SharedStates
 from .stream import is_of_script

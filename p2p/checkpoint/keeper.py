@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from ..catchup.replica import Replica
 from ..errors import ShoalError
 from ..joining import say
 from ..loop.seat_request import AllMembersDead
-from ..net.parcels import Replica
 from ..peer import Peer
 from .folder import check_is_usable, manifests, remove_leftovers
 from .manifest import Ancestry, Manifest

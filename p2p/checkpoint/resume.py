@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..catchup.replica import Replica
 from ..errors import JoinRefused, RemoteProtocolError, ShoalError
-from ..net.parcels import PackedState, Replica
+from ..net.parcels import PackedState
 from ..net.trees import unpack_tree
 from ..session.calls import Calls
 from ..session.session import Session

@@ -19,13 +19,14 @@ from gossip.progress import Finish, Progress
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
+from ..catchup.replica import Replica
 from ..catchup.shares import donors_of
 from ..errors import RegistryError, RemovedFromView
 from ..host.registry import Registry
 from ..memory.shared_runner import SharedRunner
 from ..net.frames import Frames
 from ..net.headers import NO_DIGEST
-from ..net.parcels import Replica, StateRecord, Wish
+from ..net.parcels import StateRecord, Wish
 from ..step import effects as sx
 from ..step.notices import Commit, Notice
 from ..step.open_step import OpenStep

@@ -17,6 +17,7 @@ from gossip import messages as m
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
+from ..catchup.replica import Packer, Replica
 from ..config import LoopConfig
 from ..errors import DeviceLost, JoinRefused, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded, ShoalError
 from ..host.entry import Role
@@ -24,7 +25,7 @@ from ..host.ready_memory import ReadyMemory
 from ..host.registry import Registry
 from ..memory.shared_runner import IDLE, WAITING, RunState
 from ..net.frames import ANSWER_CODEC, ChunkQuery, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
-from ..net.parcels import Packer, Replica, Wish
+from ..net.parcels import Wish
 from ..net.transport import Polled
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep

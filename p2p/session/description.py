@@ -14,9 +14,9 @@ import xxhash
 from gossip import Run, RunDescription, Trait
 from gossip.messages import Difference, Refuse
 
+from ..catchup.replica import MODEL, Replica
 from ..host.arguments import SHOWN_MAX
 from ..host.entry import ProgramTraits
-from ..net.parcels import MODEL, Replica
 
 NO_MODEL_HERE: Final = (
     "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"

@@ -8,12 +8,13 @@ from typing import Protocol
 
 from gossip import Member, Run, View
 
+from ..catchup.replica import Replica
 from ..config import PeerConfig
 from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, TooSlow
 from ..loop.reactor import END_S
 from ..loop.seat_request import AllMembersDead
-from ..net.parcels import PackedState, Replica
+from ..net.parcels import PackedState
 from ..net.trees import pack_tree, unpack_tree
 from ..step.notices import Admitted, Commit, Notice, StateOffer
 from ..step.operation import Operation

@@ -13,12 +13,12 @@ import numpy as np
 from collectives import Array
 from gossip import Member, View
 
+from ..catchup.replica import Replica
 from ..config import PeerConfig
 from ..device import Device
 from ..errors import RemovedFromView, ShoalError, StepTimeout
 from ..loop.loop import Loop
 from ..loop.seat_request import AllMembersDead
-from ..net.parcels import Replica
 from ..step.notices import Commit, Complete, Notice, StateOffer, Uncommitted, Withdrawn
 from ..step.operation import Operation, Outcome
 from ..step.receipts import Receipt

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import torch
 
+from ..catchup.replica import Replica
 from ..checkpoint import Checkpoint, Keeper
 from ..data.cutter import check_length
 from ..device import HOST
-from ..net.parcels import Replica
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .beside import Beside

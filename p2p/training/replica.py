@@ -10,9 +10,10 @@ from torch import nn
 
 from gossip import View
 
+from ..catchup.replica import MODEL, NO_COPIES, Copies, Replica
 from ..device import HOST
 from ..errors import ShoalError
-from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
+from ..net.parcels import PackedState
 from ..session.device_memory import is_on_device
 from ..session.session import Session
 from ..step.collective import AllGather

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..catchup.replica import MODEL, NO_COPIES, Copies, Replica
 from ..device import HOST, Device
 from ..errors import JoinRefused
-from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
+from ..net.parcels import PackedState
 from ..session.device_memory import is_on_device
 from ..session.session import Session
 from .changes import OF_ROUNDS

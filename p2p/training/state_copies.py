@@ -19,9 +19,10 @@ import torch
 
 from collectives import Array
 
+from ..catchup.replica import Copies, Packer
 from ..device import HOST, OVER, Device, Mark, MemoryShort, failures_named
 from ..errors import DeviceLost
-from ..net.parcels import Copies, PackedState, Packer
+from ..net.parcels import PackedState
 from ..session.device_memory import cut_of, pinned
 from ..session.session import Session
 from ..staging import Cut, whole

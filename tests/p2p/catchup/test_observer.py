@@ -14,9 +14,10 @@ from gossip import messages as m
 from gossip.fed_steps import FEWEST_KEPT, MOST_FED_BYTES
 from gossip.progress import Ready, StateQuery
 from p2p.catchup.observer import MOST_SOURCES, Effect, Observer
+from p2p.catchup.replica import Replica
 from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from p2p.net.frames import Delivery
-from p2p.net.parcels import Chunk, PackedState, Parcel, ParcelSegment, Replica, StepRecord, cut
+from p2p.net.parcels import Chunk, PackedState, Parcel, ParcelSegment, StepRecord, cut
 from p2p.step import effects as sx
 from p2p.step.collective import AllGather, AllReduce
 from p2p.step.effects import Note

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from gossip import messages as m
-from p2p.net.parcels import PackedState, Parcel, Replica, StepRecord
+from p2p.catchup.replica import Replica
+from p2p.net.parcels import PackedState, Parcel, StepRecord
 from p2p.step.collective import AllReduce
 from p2p.step.notices import Commit, StateOffer
 from p2p.step.operation import Operation

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import Array
+from p2p.catchup.replica import Replica
 from p2p.checkpoint.folder import checkpoints
 from p2p.checkpoint.manifest import TENSORS, Ancestry, Manifest
 from p2p.checkpoint.resume import Resume
 from p2p.data.share import Share
 from p2p.errors import ShoalError
-from p2p.net.parcels import PackedState, Replica
+from p2p.net.parcels import PackedState
 from tests.p2p.checkpoint.states import RUN, make_state, written
 
 HANG_S: Final = 20.0

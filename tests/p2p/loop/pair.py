@@ -4,12 +4,13 @@ from pathlib import Path
 
 from gossip import Envelope, Member, Run, RunDescription
 from gossip.messages import Body
+from p2p.catchup.replica import Replica
 from p2p.config import PeerConfig
 from p2p.errors import ShoalError
 from p2p.host.registry import Registry
 from p2p.loop.loop import Loop
 from p2p.memory.shared_runner import RunState
-from p2p.net.parcels import PackedState, Replica
+from p2p.net.parcels import PackedState
 from p2p.net.tcp import TcpOptions
 from p2p.step.notices import Admitted, Commit, Notice, StateOffer
 from p2p.step.operation import Operation

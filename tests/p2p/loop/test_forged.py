@@ -11,8 +11,9 @@ import pytest
 from gossip import NO_VIEW, Contact, Envelope, Member, Seat, Stamp, View
 from gossip.messages import Decide
 from gossip.view import LAST_VIEW
+from p2p.catchup.replica import Replica
 from p2p.errors import QuorumLost
-from p2p.net.parcels import PackedState, Replica
+from p2p.net.parcels import PackedState
 from p2p.net.wire import Codec
 from tests.p2p.loop.pair import MOST_TURNS, NO_RUN, Peer, drive, pair
 from tests.p2p.net.forged import Forger

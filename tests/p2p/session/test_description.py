@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from gossip.messages import Difference, Refuse
+from p2p.catchup.replica import Replica
 from p2p.host.naming import Program
-from p2p.net.parcels import PackedState, Replica
+from p2p.net.parcels import PackedState
 from p2p.session.description import describe_run, explain_refusal
 
 

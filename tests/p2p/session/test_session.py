@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from gossip import effects as fx
+from p2p.catchup.replica import Replica
 from p2p.config import PeerConfig
 from p2p.errors import ShoalError
-from p2p.net.parcels import PackedState, Replica
+from p2p.net.parcels import PackedState
 from p2p.session.session import FED_WITHIN_S, Session
 from p2p.step.notices import Notice
 from tests.p2p.step.group import all_reduce
