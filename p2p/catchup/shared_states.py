@@ -11,15 +11,13 @@ from gossip import Member
 
 from ..errors import RemoteProtocolError
 from ..host.ready_memory import Bytes
-from ..net.parcels import Chunk, Parcel, ParcelSegment, StateRecord, check, read_share
+from ..net.parcels import Chunk, Parcel, ParcelSegment, Raw, StateRecord, check, read_share
 from ..net.trees import Slot, unpack_tree
 from .gathering import Gathering
 from .rooms import Room
 from .shares import chunks_of, unpack_parts
 
 logger = logging.getLogger("p2p")
-
-Buffer = bytes | memoryview
 
 DIGEST_BYTES = 16
 
@@ -147,7 +145,7 @@ class SharedStates:
             self._ask(first, coming.gathering.step, ())
         self._coming, self._firsts = {}, {}
 
-    def _keep(self, first: Member, coming: _Coming, chunk: Chunk, payload: Buffer) -> None:
+    def _keep(self, first: Member, coming: _Coming, chunk: Chunk, payload: Raw) -> None:
         """Copy it to where it belongs, if that is known, and can be written to without waiting for pages."""
         if coming.base is None:
             coming.chunks[chunk] = bytes(payload)

@@ -9,11 +9,9 @@ import xxhash
 
 from gossip import Member
 
-from ..net.parcels import Chunk, PackedState, Parcel, RunAside, ShareRecord, StateRecord, Wish
+from ..net.parcels import Chunk, PackedState, Parcel, Raw, RunAside, ShareRecord, StateRecord, Wish
 from .rooms import Room
 from .shares import LEAST_BYTES, MOST_CHUNKS, MOST_PARTS, chunks_of, pack_parts
-
-Buffer = bytes | memoryview
 
 _FIRST_TENSOR = 2
 """Parts 0 and 1 are record and tree."""
@@ -48,7 +46,7 @@ def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel
     if not is_worth_sharing(state, wish.chunk_bytes, 0):
         raise ValueError(f"chunks of {wish.chunk_bytes} bytes are too many")
     chunks = chunks_for(state, wish)
-    payloads: Sequence[Buffer] = [_slice(state.tensors, chunk, wish.chunk_bytes) for chunk in chunks]
+    payloads: Sequence[Raw] = [_slice(state.tensors, chunk, wish.chunk_bytes) for chunk in chunks]
     is_whole = state.is_whole
     if is_whole is None:
         payloads, is_whole = _copies_of(payloads, state.aside, _nothing, room)
@@ -123,7 +121,7 @@ class StateCopy:
             self._digest(self.state.tensors)
         return self._digests
 
-    def _digest(self, tensors: Sequence[Buffer]) -> None:
+    def _digest(self, tensors: Sequence[Raw]) -> None:
         payloads = (_slice(tensors, chunk, self._chunk_bytes) for chunk in self._chunks)
         self._digests = b"".join([xxhash.xxh3_128_digest(payload) for payload in payloads])
 
@@ -141,22 +139,22 @@ def is_worth_sharing(state: PackedState, chunk_bytes: int, least_bytes: int) -> 
     return fits and sum(size for _, size in parts) >= least_bytes
 
 
-def _slice(tensors: Sequence[Buffer], chunk: Chunk, chunk_bytes: int) -> memoryview:
+def _slice(tensors: Sequence[Raw], chunk: Chunk, chunk_bytes: int) -> memoryview:
     start = chunk.segment * chunk_bytes
     return memoryview(tensors[chunk.part - _FIRST_TENSOR]).cast("B")[start : start + chunk_bytes]
 
 
-def copied(buffer: Buffer) -> Buffer:
+def copied(buffer: Raw) -> Raw:
     """The same bytes in memory of their own; the interpreter is free meanwhile."""
     return np.frombuffer(buffer, np.uint8).copy().data if len(buffer) else b""
 
 
 def _copies_of(
-    buffers: Sequence[Buffer],
+    buffers: Sequence[Raw],
     aside: RunAside | None,
-    then: Callable[[Sequence[Buffer]], None],
+    then: Callable[[Sequence[Raw]], None],
     room: Room | None,
-) -> tuple[Sequence[Buffer], Callable[[], bool] | None]:
+) -> tuple[Sequence[Raw], Callable[[], bool] | None]:
     """The same bytes in memory of their own, and whether they are there by now, which `aside` then tells of.
 
     `then` is given them by the thread that has made them.
@@ -176,5 +174,5 @@ def _copies_of(
     return made, aside(copy, lambda: then(made))
 
 
-def _nothing(tensors: Sequence[Buffer]) -> None:
+def _nothing(tensors: Sequence[Raw]) -> None:
     pass

@@ -20,6 +20,9 @@ from gossip.view import NO_NUMERICS
 from ..errors import RemoteProtocolError
 from .wire import Codec
 
+Raw = bytes | memoryview
+"""Of a tensor, or a part of one."""
+
 RunAside = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
 """Has a thread of its own do two things, one after the other, and says whether both are done."""
 
@@ -37,7 +40,7 @@ class PackedState:
     """
 
     tree: bytes
-    tensors: Sequence[bytes | memoryview]
+    tensors: Sequence[Raw]
     is_whole: Callable[[], bool] | None = None
     replicated: Sequence[int] = ()
     aside: RunAside | None = None
@@ -138,7 +141,7 @@ class Parcel:
 
     step: int
     record: Record
-    parts: Sequence[bytes | memoryview]
+    parts: Sequence[Raw]
     is_whole: Callable[[], bool] | None = None
     seal: Callable[[], Record] | None = None
     chunks: Sequence[Chunk] = ()
@@ -162,7 +165,7 @@ class ParcelSegment:
     is_last: bool
     is_final: bool
     digest: bytes
-    payload: bytes | memoryview
+    payload: Raw
     is_share: bool = False
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from collectives import Array
 
+from ..session.operation_call import Empty
 from ..session.tensors import as_array, empty_tensor
 from ..step.collective import AllReduce
 from ..step.operation import Operation
@@ -22,9 +23,8 @@ from .layouts import dense_strides, laid_out
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Of parameters whose gradients can be averaged."""
 
-Empty = Callable[[int, np.dtype[Any]], Array]
-"""Makes memory for so many elements of a type."""
-
+BUCKET_BYTES: Final = 12 << 20
+"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
 
 Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]
 """Type, shape and strides of a parameter."""

@@ -35,6 +35,7 @@ from ..peer import Peer
 from .agreement import Agreement
 from .belonging import claim
 from .beside import Beside
+from .buckets import BUCKET_BYTES
 from .buffers import BufferMode, Buffers
 from .by_hand import Given, given_as
 from .copies import ModelCopies
@@ -50,9 +51,6 @@ from .scaling import LrScaling
 from .unaveraged import Unaveraged
 from .updates import Updates
 from .wrapper import Wrapper
-
-BUCKET_BYTES = 12 << 20
-"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
 
 
 class DataParallel(Wrapper):

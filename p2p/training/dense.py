@@ -8,7 +8,7 @@ of the round that follows.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from torch import nn
 
@@ -19,6 +19,7 @@ from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .agreement import Agreement
 from .beside import Beside
+from .buckets import BUCKET_BYTES
 from .by_hand import Matched
 from .changes import Watch
 from .edge import Edge
@@ -29,9 +30,6 @@ from .passes import Passes
 from .replica_state import Stateful
 from .resync import Resynchronisation
 from .updates import Updates
-
-BUCKET_BYTES: Final = 12 << 20
-"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
 
 
 class _Anchor(Beside):

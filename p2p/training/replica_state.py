@@ -13,12 +13,10 @@ import torch
 
 from ..errors import JoinRefused, RemoteProtocolError
 from ..net.bounds import MAX_BYTES_LEN
-from ..net.parcels import PackedState
+from ..net.parcels import PackedState, Raw
 from ..net.trees import Slot, pack_tree, unpack_tree
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 from .numerics import FLAGS
-
-Buffer = bytes | bytearray | memoryview
 
 
 class Stateful(Protocol):
@@ -188,7 +186,7 @@ def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
     return node
 
 
-def _raise_slots(node: Any, slots: Sequence[tuple[Buffer, list[Any]]], own: Callable[[Buffer], Buffer]) -> Any:
+def _raise_slots(node: Any, slots: Sequence[tuple[Raw, list[Any]]], own: Callable[[Raw], Raw | bytearray]) -> Any:
     """`node` with a tensor for each slot; `own`: memory that a tensor may have, for that of the state."""
     if isinstance(node, Slot):
         raw, row = slots[node.index]
@@ -200,7 +198,7 @@ def _raise_slots(node: Any, slots: Sequence[tuple[Buffer, list[Any]]], own: Call
     return node
 
 
-def _lent(raw: Buffer) -> Buffer:
+def _lent(raw: Raw) -> Raw | bytearray:
     """For a tensor that is only read: no copy, apart from memory that nobody may write to, of which torch has none."""
     return bytearray(raw) if memoryview(raw).readonly else raw
 
@@ -211,7 +209,7 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def _tensor(raw: Buffer, shape: list[int], dtype_name: str, strides: list[int] | None) -> torch.Tensor:
+def _tensor(raw: Raw | bytearray, shape: list[int], dtype_name: str, strides: list[int] | None) -> torch.Tensor:
     dtype = getattr(torch, dtype_name)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{dtype_name} is no dtype")

@@ -14,11 +14,12 @@ from torch import Tensor
 from collectives import Array
 
 from ..device import HOST
+from ..session.operation_call import Empty
 from ..session.tensors import as_array, empty_tensor
 from ..staging import Staged, num_users
 from ..step.collective import AllReduce
 from ..step.operation import Operation
-from .buckets import Bucket, Empty, layout_of, views
+from .buckets import Bucket, layout_of, views
 
 FINITE = 1
 
