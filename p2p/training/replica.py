@@ -24,7 +24,7 @@ from .edge import Edge
 from .gradients import Gradients
 from .module_state import ModuleState, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import Lowered, Stateful, compare, describe, lent, lower, samples_in, unpack_into
+from .replica_state import Lowered, Stateful, check_sendable, compare, describe, lent, lower, samples_in, unpack_into
 from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
 from .updates import Updates
@@ -89,16 +89,7 @@ class ModelReplica:
         """
         tensors = tensors_of(self._module)
         layout = describe(tensors)
-        try:
-            _, sent, _ = self._lower()  # raises here, not in a member that a joiner asks
-        except TypeError as error:
-            what = str(error)
-            for number, name in enumerate(self._parts):
-                what = what.replace(f"parts[{number}].", f"the state_dict of {name}: ")
-            raise TypeError(
-                f"{what}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
-                "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
-            ) from None
+        sent = check_sendable(self._lower, self._parts)
         if self._copies is NO_COPIES:
             self._copies = copies_of(self._session, self._gradients.device, sent)
         how = self._gradients.traits("all" if self._is_digested_whole else "part")

@@ -5,7 +5,7 @@ the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `impor
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,6 +107,25 @@ def lower(
         "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
     return pack_tree(tree), slots, replicated
+
+
+def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> list[torch.Tensor]:
+    """The tensors of what `lower` makes of `parts`, which have these names: before a joiner asks a member for them.
+
+    Raises:
+        TypeError: something cannot be sent; the part that has it is named.
+    """
+    try:
+        _, tensors, _ = lower()
+    except TypeError as error:
+        what = str(error)
+        for number, name in enumerate(parts):
+            what = what.replace(f"parts[{number}].", f"the state_dict of {name}: ")
+        raise TypeError(
+            f"{what}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
+            "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
+        ) from None
+    return tensors
 
 
 def samples_in(state: PackedState) -> Any:

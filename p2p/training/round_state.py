@@ -27,7 +27,7 @@ from .dense import DensePhase
 from .edge import Edge
 from .module_state import ModuleState, parameters_of, tensors_of
 from .outer import Outer
-from .replica_state import Lowered, Stateful, compare, describe, lent, lower, samples_in, unpack_into
+from .replica_state import Lowered, Stateful, check_sendable, compare, describe, lent, lower, samples_in, unpack_into
 from .state_copies import copies_of, lender_of
 
 logger = logging.getLogger("p2p")
@@ -121,13 +121,7 @@ class RoundReplica:
             TypeError, ValueError: it cannot be described, or sent.
         """
         layout = describe(tensors_of(self._module))
-        try:
-            _, sent, _ = self._lower()
-        except TypeError as error:
-            raise TypeError(
-                f"{error}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
-                "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
-            ) from None
+        sent = check_sendable(self._lower, self._parts)
         if self._copies is NO_COPIES:
             self._copies = copies_of(self._session, self._device, sent)
         lender = lender_of(self._session, self._device, self._copies, self._lower)

@@ -218,6 +218,14 @@ def what_a_script_has_in_its_groups_is_sent_or_refused_with_the_way_out(peer: Pe
     wrap(peer, model, optimizer)
 
 
+@case
+def what_cannot_be_sent_is_refused_in_rounds_with_the_name_of_its_part(peer: Peer) -> None:
+    model, optimizer = linear()
+    optimizer.param_groups[0]["tags"] = {"a", "b"}
+    words = "the state_dict of SGD: param_groups[0].tags: set is not allowed: a joiner is given plain values"
+    raises(TypeError, words, lambda: p2p.DiLoCo(peer, model, optimizer))
+
+
 class Tied(nn.Module):
     """Two names for one parameter, and a state of its own."""
 

@@ -11,7 +11,7 @@ from torch import nn
 from p2p.errors import JoinRefused, RemoteProtocolError
 from p2p.net.parcels import PackedState
 from p2p.net.trees import pack_tree, unpack_tree
-from p2p.training.replica_state import Stateful, compare, describe, pack, unpack_into
+from p2p.training.replica_state import Lowered, Stateful, check_sendable, compare, describe, lower, pack, unpack_into
 
 SAMPLES = ["a", [20, [[3, 4]]]]
 """Whatever a `Share` packs."""
@@ -308,6 +308,20 @@ def test_a_state_that_nobody_packs_is_refused_and_changes_nothing(damage: Damage
     with pytest.raises(RemoteProtocolError):
         replica.receive(PackedState(pack_tree(tree), before.tensors))
     assert replica.packed() == before
+
+
+def test_what_cannot_be_sent_is_refused_with_the_name_of_its_part() -> None:
+    replica, names = Replica(1, OPTIMIZERS["adamw"]), ["Adam", "schedule"]
+
+    def lowered() -> Lowered:
+        return lower(replica.tensors, replica.parts, SAMPLES)
+
+    assert len(check_sendable(lowered, names)) == len(replica.packed().tensors)
+    replica.optimizer.param_groups[0]["tags"] = {3}
+    with pytest.raises(
+        TypeError, match=r"^the state_dict of Adam: param_groups\[0\]\.tags: set is not allowed: a joiner is"
+    ):
+        check_sendable(lowered, names)
 
 
 def test_bytes_that_are_no_state_are_refused() -> None:
