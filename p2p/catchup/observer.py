@@ -28,6 +28,7 @@ from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.submission import Submission
 from ..step.transitions import Stage
+from ..telemetry.records import Kind
 from .replica import Replica
 from .rooms import LEAST_BYTES, Make, Room
 from .shared_states import SharedStates
@@ -143,7 +144,7 @@ class Observer:
         noted: list[Effect] = []
         if segment.is_state and is_first:
             logger.info("the state after step %d comes from %s", segment.step, source)
-            noted.append(Note("state", segment.step))
+            noted.append(Note(Kind.STATE, segment.step))
         if segment.is_state:
             noted += self._arrived(segment)
         try:
@@ -168,7 +169,7 @@ class Observer:
         if percent < arrival.percent + EACH_PERCENT:
             return []
         arrival.percent = percent - percent % EACH_PERCENT
-        return [Note("coming", arrival.step, arrival.percent, float(arrival.num_bytes))]
+        return [Note(Kind.COMING, arrival.step, arrival.percent, float(arrival.num_bytes))]
 
     def _take_share(self, now: float, source: Member, segment: ParcelSegment) -> list[Effect]:
         """Of a state of which another member may have been asked."""
@@ -196,7 +197,7 @@ class Observer:
         step, record = parcel.step, parcel.record
         if isinstance(record, StateRecord):
             self._states[step, record.digest] = parcel
-            whole = Note("whole", step, max(1, len(record.donors)), float(parcel.num_bytes))
+            whole = Note(Kind.WHOLE, step, max(1, len(record.donors)), float(parcel.num_bytes))
             return [whole, *self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
         assert isinstance(record, StepRecord)
         if step <= self._core.done:

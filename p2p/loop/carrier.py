@@ -126,8 +126,8 @@ class Carrier:
                 self.carry_out(self.parts.core.disagree(abort))
             case sx.Leave(outvoted):
                 self.carry_out(self.parts.core.leave(self.now(), outvoted))
-            case sx.Note(event, detail, size, value):
-                self.parts.note(Kind[event.upper()], detail, size=size, value=value)
+            case sx.Note(kind, detail, size, value):
+                self.parts.note(kind, detail, size=size, value=value)
             case _:
                 self._do_for_core(effect)
 

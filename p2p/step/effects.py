@@ -10,6 +10,7 @@ from collectives import Outgoing
 from gossip.given_up import Cause
 from gossip.progress import NOTHING_DONE, Abort
 
+from ..telemetry.records import Kind
 from .notices import Notice
 
 
@@ -75,7 +76,7 @@ class Tell:
 class Note:
     """Remember that this happened now; `size` and `value` as of the records (telemetry/records.py)."""
 
-    event: str
+    kind: Kind
     detail: int
     size: int = 0
     value: float = 0.0

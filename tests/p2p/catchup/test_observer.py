@@ -25,6 +25,7 @@ from p2p.step.notices import Commit, Notice, StateOffer
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.receipts import Contribution
+from p2p.telemetry.records import Kind
 from tests.p2p.net.parcels import A, B, digest, fed, state, view_of
 
 ME = Member("f" * 16, 1)
@@ -205,14 +206,14 @@ def test_the_first_segment_of_a_state_is_noted(observer: Newcomer) -> None:
     first, second, _ = cut(state(5, bytes(1500)), SEGMENT_BYTES)
     observer.take(first)
     observer.take(second)
-    assert observer.noted == [Note("state", 5)]
+    assert observer.noted == [Note(Kind.STATE, 5)]
 
 
 def test_how_much_of_a_state_has_come_is_noted_for_each_twentieth(observer: Newcomer) -> None:
     observer.observer.use(Replica({}, lambda: PackedState(b"", []), lambda state: None, str, sizes=(100_000,)))
     observer.hear_head(5)
     observer.deliver(state(5, b"tree", bytes(100_000)))
-    coming = [note for note in observer.noted if note.event == "coming"]
+    coming = [note for note in observer.noted if note.kind == Kind.COMING]
     assert [note.size for note in coming] == list(range(5, 100, 5))
     assert all(note.detail == 5 and 1000 * note.size <= note.value < 1000 * note.size + 2000 for note in coming)
 

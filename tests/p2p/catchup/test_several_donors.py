@@ -19,6 +19,7 @@ from p2p.net.frames import Taken
 from p2p.net.parcels import Chunk, PackedState, ParcelSegment, RunAside, StateRecord, Wish
 from p2p.net.trees import Slot, pack_tree
 from p2p.step.notices import StateOffer
+from p2p.telemetry.records import Kind
 from tests.p2p.catchup.test_observer import ME, Newcomer
 from tests.p2p.net.parcels import A, B, C, digest, view_of
 
@@ -124,7 +125,7 @@ def test_three_donors_send_a_third_each_and_the_first_what_is_its_own() -> None:
     shared = sum(SIZES[index] for index in REPLICATED)
     assert all(abs(pond.num_sent[donor] - shared / 3) < 3 * CHUNK_BYTES for donor in (A, B, C))
     assert sum(pond.num_sent.values()) < sum(SIZES) + 6000, "no chunk was sent twice"
-    assert [note.event for note in pond.new.noted] == ["state", "whole"]
+    assert [note.kind for note in pond.new.noted] == [Kind.STATE, Kind.WHOLE]
     assert (pond.new.noted[1].size, pond.new.noted[1].value) == (3, sum(SIZES) + len(TREE))
     assert pond.donors[A]._kept == {} and len(pond.donors[A]._copies) == 0, "nothing is kept any more"
 
