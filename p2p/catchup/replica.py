@@ -42,7 +42,7 @@ MODEL: Final = "model"
 """The trait that is the layout of a state: it is compared tensor by tensor."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """What a peer trains, for those who give and receive it.
 

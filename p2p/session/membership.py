@@ -97,7 +97,7 @@ class Membership:
             raise
         self.share = Share()
         self.history = History(self.share, ledger, Speeds(config.slow_factor))
-        self.replica = Replica({}, self._pack, self._load, str)
+        self.replica = Replica(traits={}, pack=self._pack, load=self._load, compare=str)
         self._has_asked, self._is_given = False, False
         self._complete = self._settled = self._kept = -2
         self.has_left = self._is_closed = False

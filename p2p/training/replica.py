@@ -96,22 +96,22 @@ class ModelReplica:
         is_one = self._session.mixed == "refuse"
         mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
         return Replica(
-            {MODEL: layout, **how, "numerics": mixed.encode(), "learning rates": str(self._scaling).encode()},
-            self._pack,
-            self._load,
-            partial(compare, layout),
-            self._show,
-            self._check,
-            self.edge.keep,
-            lambda *opened: self.renew(*opened),
-            class_of(self._numerics),
-            lender_of(self._session, self._gradients.device, self._copies, self._lower),
-            self._copies,
-            self.digest if self._gradients.device is HOST else None,
-            self._gradients.device is HOST,
-            [each.nbytes for each in sent],
-            self._is_at,
-            samples_in,
+            traits={MODEL: layout, **how, "numerics": mixed.encode(), "learning rates": str(self._scaling).encode()},
+            pack=self._pack,
+            load=self._load,
+            compare=partial(compare, layout),
+            show=self._show,
+            check=self._check,
+            keep=self.edge.keep,
+            renew=lambda *opened: self.renew(*opened),
+            numerics=class_of(self._numerics),
+            lender=lender_of(self._session, self._gradients.device, self._copies, self._lower),
+            copies=self._copies,
+            digest=self.digest if self._gradients.device is HOST else None,
+            lends=self._gradients.device is HOST,
+            sizes=[each.nbytes for each in sent],
+            is_at=self._is_at,
+            samples=samples_in,
         )
 
     def refresh(self) -> None:

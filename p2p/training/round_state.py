@@ -127,10 +127,17 @@ class RoundReplica:
         lender = lender_of(self._session, self._device, self._copies, self._lower)
         codec = f"deltas of rounds, {self._outer.config}"
         traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
-        compares = partial(compare, layout)
-        replica = Replica(traits, self._pack, self._load, compares, lender=lender, copies=self._copies)
-        sizes = [each.nbytes for each in sent]
-        replica = replace(replica, lends=self._device is HOST, sizes=sizes, samples=samples_in)
+        replica = Replica(
+            traits=traits,
+            pack=self._pack,
+            load=self._load,
+            compare=partial(compare, layout),
+            lender=lender,
+            copies=self._copies,
+            lends=self._device is HOST,
+            sizes=[each.nbytes for each in sent],
+            samples=samples_in,
+        )
         if self._dense is None:
             return replica
         traits |= self._dense.traits

@@ -210,7 +210,9 @@ def test_the_first_segment_of_a_state_is_noted(observer: Newcomer) -> None:
 
 
 def test_how_much_of_a_state_has_come_is_noted_for_each_twentieth(observer: Newcomer) -> None:
-    observer.observer.use(Replica({}, lambda: PackedState(b"", []), lambda state: None, str, sizes=(100_000,)))
+    observer.observer.use(
+        Replica(traits={}, pack=lambda: PackedState(b"", []), load=lambda state: None, compare=str, sizes=(100_000,))
+    )
     observer.hear_head(5)
     observer.deliver(state(5, b"tree", bytes(100_000)))
     coming = [note for note in observer.noted if note.kind == Kind.COMING]

@@ -86,7 +86,11 @@ def test_a_slow_script_is_not_held_where_members_run_the_same_operations_for_som
         return b"elsewhere" if step == at else b"shown"
 
     replica = Replica(
-        {}, lambda: PackedState(b"", []), lambda state: None, str, is_at=lambda steps: b"elsewhere" not in steps
+        traits={},
+        pack=lambda: PackedState(b"", []),
+        load=lambda state: None,
+        compare=str,
+        is_at=lambda steps: b"elsewhere" not in steps,
     )
     new = Newcomer()
     new.at(5)

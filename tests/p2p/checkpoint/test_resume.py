@@ -41,7 +41,7 @@ class Founder:
         view = SimpleNamespace(lineage=LINEAGE)
         history = SimpleNamespace(known_view=lambda: view)
         session: Any = SimpleNamespace(share=self.share, history=history, loop=SimpleNamespace(peer_id=name))
-        replica = Replica({}, lambda: make_state(100), self._load, str)
+        replica = Replica(traits={}, pack=lambda: make_state(100), load=self._load, compare=str)
         self.resume = Resume(session, self, replica, folder, forced)  # type: ignore[arg-type]
 
     def _load(self, state: PackedState) -> None:

@@ -17,7 +17,7 @@ from p2p.step.operation import Operation
 from p2p.telemetry.records import Kind
 
 STATE = b"of the parameters"[:16]
-NO_MODEL = Replica({}, lambda: PackedState(b"", []), lambda state: None, str)
+NO_MODEL = Replica(traits={}, pack=lambda: PackedState(b"", []), load=lambda state: None, compare=str)
 NO_RUN = Run(RunDescription(), {})
 NO_TCP = TcpOptions()
 MOST_TURNS = 20_000

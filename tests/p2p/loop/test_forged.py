@@ -18,7 +18,7 @@ from p2p.net.wire import Codec
 from tests.p2p.loop.pair import MOST_TURNS, NO_RUN, Peer, drive, pair
 from tests.p2p.net.forged import Forger
 
-MODEL = Replica({"model": b"digest"}, lambda: PackedState(b"", []), lambda state: None, str)
+MODEL = Replica(traits={"model": b"digest"}, pack=lambda: PackedState(b"", []), load=lambda state: None, compare=str)
 NUM_FRAMES = 300
 
 

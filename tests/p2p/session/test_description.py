@@ -12,7 +12,12 @@ from p2p.session.description import describe_run, explain_refusal
 
 
 def replica(**traits: bytes) -> Replica:
-    return Replica(traits, lambda: PackedState(b"", []), lambda state: None, lambda theirs: f"tensor of {theirs!r}")
+    return Replica(
+        traits=traits,
+        pack=lambda: PackedState(b"", []),
+        load=lambda state: None,
+        compare=lambda theirs: f"tensor of {theirs!r}",
+    )
 
 
 NO_MODEL, MODEL = replica(), replica(model=b"layout", codec=b"codec none")

@@ -20,7 +20,7 @@ from p2p.session.session import FED_WITHIN_S, Session
 from p2p.step.notices import Notice
 from tests.p2p.step.group import all_reduce
 
-MODEL = Replica({"model": b"layout"}, lambda: PackedState(b"", []), lambda state: None, str)
+MODEL = Replica(traits={"model": b"layout"}, pack=lambda: PackedState(b"", []), load=lambda state: None, compare=str)
 
 
 def run_step(session: Session) -> None:
