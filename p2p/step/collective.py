@@ -18,8 +18,30 @@ _reduction: Final = lru_cache(maxsize=64)(Reduction)
 """The same object for each operation like it: runners look by it for what carries it out."""
 
 
+class _Usual:
+    """What is so of a collective that does not say otherwise.
+
+    Attributes:
+        label: as of `AllGather`, as are `is_counts`, `codec` and `is_rows`.
+        is_weighted: as of `AllReduce`.
+        is_of_one: whether its result is the input of one rank, to which the others add zeros.
+        is_priced: whether its algorithm may follow from prices of links.
+        root: as of `Moved`.
+    """
+
+    __slots__ = ()
+    label: str = ""
+    is_counts: bool = False
+    codec: str = ""
+    is_rows: bool = False
+    is_weighted: bool = False
+    is_of_one: bool = False
+    is_priced: bool = False
+    root: str = ""
+
+
 @dataclass(frozen=True, slots=True)
-class AllReduce:
+class AllReduce(_Usual):
     """Every rank gets what `op` makes of all inputs.
 
     Attributes:
@@ -34,14 +56,9 @@ class AllReduce:
     kind: ClassVar[str] = "all-reduce"
     is_new: ClassVar[bool] = False
     gathers: ClassVar[bool] = False
-    is_counts: ClassVar[bool] = False
-    is_rows: ClassVar[bool] = False
-    codec: ClassVar[str] = ""
-    is_of_one: ClassVar[bool] = False
     is_broadcast: ClassVar[bool] = False
-    is_priced: ClassVar[bool] = True
     is_common: ClassVar[bool] = True
-    root: ClassVar[str] = ""
+    is_priced = True
 
     def __post_init__(self) -> None:
         assert not self.is_weighted or self.op == "mean", f"a weighted {self.op}"
@@ -89,7 +106,7 @@ class Barrier(AllReduce):
 class Resync(AllReduce):
     """Every rank gets the bytes of one, to which the others add zeros. The view in which it runs says whose (R21)."""
 
-    is_of_one: ClassVar[bool] = True
+    is_of_one = True
 
     @property
     def name(self) -> str:
@@ -98,7 +115,7 @@ class Resync(AllReduce):
 
 
 @dataclass(frozen=True, slots=True)
-class AllGather:
+class AllGather(_Usual):
     """Every rank gets the inputs of all, one behind the other; they are of one length.
 
     Attributes:
@@ -115,12 +132,8 @@ class AllGather:
     kind: ClassVar[str] = "all-gather"
     is_new: ClassVar[bool] = True
     gathers: ClassVar[bool] = True
-    is_weighted: ClassVar[bool] = False
-    is_of_one: ClassVar[bool] = False
     is_broadcast: ClassVar[bool] = False
-    is_priced: ClassVar[bool] = False
     is_common: ClassVar[bool] = True
-    root: ClassVar[str] = ""
 
     @property
     def name(self) -> str:
@@ -148,7 +161,7 @@ class AllGather:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(_Usual):
     """One of `collectives.goals`: a broadcast, a reduce-scatter, and what only the benchmark calls.
 
     Attributes:
@@ -160,13 +173,6 @@ class Moved:
     kind: str
     op: str = "sum"
     root: str = ""
-    label: ClassVar[str] = ""
-    is_counts: ClassVar[bool] = False
-    is_rows: ClassVar[bool] = False
-    codec: ClassVar[str] = ""
-    is_weighted: ClassVar[bool] = False
-    is_of_one: ClassVar[bool] = False
-    is_priced: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         assert bool(self.root) == GOALS[self.kind].has_root, f"{self.kind} with root {self.root!r}"
