@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from gossip import Member, View
 
@@ -13,6 +14,9 @@ from ..step.receipts import NUM_COLUMNS, TOOK, Continued, Ledger, Receipt
 from ..step.speeds import Speeds
 
 logger = logging.getLogger("p2p")
+
+NEVER: Final = -2
+"""In place of a step after which something was done: it is no `History.done`, which is -1 before step 0."""
 
 
 class History:

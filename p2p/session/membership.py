@@ -22,7 +22,7 @@ from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
 from ..step.speeds import Speeds
 from ..step.waiting import explain_no_seat
 from .description import describe_run, explain_late, explain_refusal, explain_unread
-from .history import History
+from .history import NEVER, History
 from .incarnations import Incarnations
 from .lineage import continued
 
@@ -99,7 +99,7 @@ class Membership:
         self.history = History(self.share, ledger, Speeds(config.slow_factor))
         self.replica = Replica(traits={}, pack=self._pack, load=self._load, compare=str)
         self._has_asked, self._is_given = False, False
-        self._complete = self._settled = self._kept = -2
+        self._complete = self._settled = self._kept = NEVER
         self.has_left = self._is_closed = False
         self.loop.reactor.start()
 
@@ -218,7 +218,7 @@ class Membership:
             self._incarnations.begin_another(removed, is_wanted=is_asked or self.trains_model)
         finally:
             self.loop = self._incarnations.loop
-        self._complete, self.unusable = -2, None
+        self._complete, self.unusable = NEVER, None
         self._ask()
 
     def found_anew(self, dead: AllMembersDead, open_step: list[Operation]) -> None:
@@ -242,7 +242,7 @@ class Membership:
         finally:
             self.loop = self._incarnations.loop
         history.begin_lineage(lost)
-        self._complete = -2
+        self._complete = NEVER
         self.post(partial(self.loop.ask_for_seat, 1, self._run, self.replica))
         deadline = self.loop.now() + self._config.join_timeout_s
         while history.done < 0:
@@ -377,7 +377,7 @@ class Membership:
 
     def withhold_state(self) -> None:
         """The model is about to be another one: its state after step `done` is not to be copied any more."""
-        self._complete = self._settled = self._kept = -2
+        self._complete = self._settled = self._kept = NEVER
 
     def describe(self, replica: Replica) -> None:
         """Who asks for a seat from now on has to have this one."""

@@ -21,6 +21,7 @@ from ..step.transitions import Stage
 from ..step.waiting import awaited
 from ..telemetry.snapshot import Change, Counted, Other, Snapshot, Waiting
 from ..telemetry.timeline import last_change, pace
+from .history import NEVER
 from .session import Session
 from .status import named
 
@@ -78,7 +79,7 @@ class Reporter:
         self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-reporter", daemon=True)
         self._lock = threading.RLock()  # the handler of a signal may leave in the middle of a report
-        self._seen: tuple[int, int] = -2, 0
+        self._seen: tuple[int, int] = NEVER, 0
         self._counted_ns = 0
         self._change = Change()
 

@@ -13,6 +13,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
+from ..session.history import NEVER
 from .replica_state import raw_bytes
 
 EXTRA_STATE: Final = "_extra_state"
@@ -51,7 +52,7 @@ class Edge:
 
     def refresh(self, module: nn.Module) -> None:
         """Nothing is kept of the module as it is now."""
-        self._step, self._num_kept = -2, 0
+        self._step, self._num_kept = NEVER, 0
         named = [(f"{path}." if path else "", each) for path, each in module.named_modules(remove_duplicate=False)]
         self._owners = [(prefix, each) for prefix, each in named if each._buffers]
         self._with_parameters = [(prefix, each) for prefix, each in named if each._parameters]
@@ -76,7 +77,7 @@ class Edge:
             for turn, (name, buffer) in enumerate(self._live(), start=self._num_kept)
             if not self._is_constant(name, buffer, is_read=turn % NUM_TURNS == 0)
         }
-        if self._step >= -1:
+        if self._step != NEVER:
             self._have_changed |= any(self._buffers[name] is not before.get(name) for name in self._buffers)
             self.changes = self._have_changed
         self._extra = {name: copy.deepcopy(each.get_extra_state()) for name, each in self._with_extra}

@@ -14,6 +14,7 @@ from gossip import View
 
 from ..device import HOST
 from ..errors import OperationMismatch, ShoalError
+from ..session.history import NEVER
 from ..session.session import BACKWARD, Session
 from ..step.operation import Operation
 from .beside import Beside
@@ -69,7 +70,7 @@ class Passes:
         self._edge = edge
         self._forwards = Forwards(session.share)
         self._under_no_sync = False
-        self._checked = -2
+        self._checked = NEVER
         self._ends_step = True
         self.updates = updates(self)
         self._take = _weakly(self._take_gradient)

@@ -15,6 +15,7 @@ import xxhash
 from collectives.elements import Array
 
 from ..errors import NonFiniteGradient, ShoalError
+from ..session.history import NEVER
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
@@ -84,7 +85,7 @@ class Rounds:
         self._inner_steps, self._round_s = inner_steps, round_s
         self._nonfinite = nonfinite
         self._num_turns = 1 if is_digested_whole or len(outer.anchor) <= FEW_ELEMENTS else NUM_TURNS
-        self._frozen_after = -2
+        self._frozen_after = NEVER
         self._began_s: float | None = None
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         self._iterations = Iterations(optimizers)
@@ -163,7 +164,7 @@ class Rounds:
         if self.is_amid or self._share.is_round_open:
             return
         if self._session.load_offer():
-            self._frozen_after = -2
+            self._frozen_after = NEVER
             self._drop_gradients()
         self._update_is_due = False
         if self._share.is_dense:
