@@ -56,6 +56,8 @@ class LoopConfig:
     """How to reach other hosts; None: not at all."""
     may_found: bool = True
     """As in `PeerConfig`."""
+    since_ns: int = 0
+    """As in `PeerConfig`."""
     restarts: bool = False
     """Whether peers without a seat go on where all members have died."""
     device_of: Callable[[Any], Device] = device_of
@@ -93,6 +95,8 @@ class PeerConfig:
             between them goes through sockets. None: this peer's part of a quarter of the memory that this machine, and
             the cgroups around this process, leave, or 1 GiB if that is more.
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
+        since_ns: this peer takes the place of one that has ended, of peers that were started then (nanoseconds since
+            1970): it founds nothing where a run of the swarm has ended since. 0: it takes nobody's place.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
         program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
@@ -133,6 +137,7 @@ class PeerConfig:
     leave_timeout_s: float = 5.0
     arena_bytes: int | None = None
     may_found: bool = True
+    since_ns: int = 0
     only_founds: bool = False
     script: str = ""
     program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
@@ -187,6 +192,7 @@ class PeerConfig:
             policy=Policy[self.policy.upper()],
             arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
+            since_ns=self.since_ns,
             restarts=self.on_all_dead == "restart",
             tcp=tcp,
         )
@@ -226,6 +232,8 @@ class PeerConfig:
             found["local_peers"] = max(1, _whole("SHOAL_LOCAL_PEERS", local_peers))
         if resume := environ.get("SHOAL_RESUME"):
             found["resume"] = Path(resume)
+        if since := environ.get("SHOAL_SINCE_NS"):
+            found["since_ns"] = _whole("SHOAL_SINCE_NS", since)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         found |= {name: word for name in CHOICES if (word := environ.get(f"SHOAL_{name.upper()}"))}

@@ -164,8 +164,6 @@ class Registry:
             )
             self._write(own)
             undo.pop_all()
-        if own.role is Role.FOUNDER:
-            self._warn_of_end(incarnation)
         return Census(own, living)
 
     def take_over(self, held: int = -1) -> Census:
@@ -198,7 +196,6 @@ class Registry:
                 if own == first:
                     own = replace(own, role=Role.FOUNDER)
                     self._write(own)
-                    self._warn_of_end(own.incarnation)
         return Census(own, living)
 
     def _died_here(self, dead: tuple[Entry, ...]) -> bool:
@@ -222,6 +219,11 @@ class Registry:
         """Whether there was a run of this swarm on this host, and it is over; who waits for another is none."""
         living, _ = self.read(apart_from="")
         return all_wait(living) and last_run.ended_at_ns(self.lock) is not None
+
+    def has_ended_since(self, time_ns: int) -> bool:
+        """Whether a run of this swarm on this host has ended since that time of day, and no other one has begun."""
+        ended_ns = last_run.ended_at_ns(self.lock)
+        return ended_ns is not None and ended_ns >= time_ns
 
     def check_can_join(self) -> None:
         """For a joiner that never founds: there is a run on this host, or there may be one yet.
@@ -370,10 +372,10 @@ class Registry:
             raise RegistryError(f"cannot write the registry entry {path}: {error.strerror}") from error
         self._own = entry
 
-    def _warn_of_end(self, now_ns: int) -> None:
+    def warn_of_end(self) -> None:
         """This peer founds: was it to join a run that has just ended?"""
         ended_ns = last_run.ended_at_ns(self.lock)
-        ago_s = 0.0 if ended_ns is None else max(0.0, (now_ns - ended_ns) / 1e9)  # a clock may be set back
+        ago_s = 0.0 if ended_ns is None else max(0.0, (self._entered().incarnation - ended_ns) / 1e9)  # or set back
         if ended_ns is not None and ago_s < last_run.JUST_NOW_S:
             logger.warning(
                 "the last run of swarm %r ended %.0f s ago: this peer founds another one, from step 0 "

@@ -139,14 +139,17 @@ class LaunchConfig:
         return self.swarm or self.target.swarm(one_host=not self.is_open)
 
 
-NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY", "SHOAL_TRACED", "SHOAL_WEB", "SHOAL_WEB_TOKEN")
+NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY", "SHOAL_SINCE_NS", "SHOAL_TRACED", "SHOAL_WEB", "SHOAL_WEB_TOKEN")
 """Of another launcher, if anybody's; rank and size change, so no variable can say them. Or of this one, and secret."""
 
 
 def peer_environment(
-    config: LaunchConfig, index: int, environ: Mapping[str, str], place: int | None = None
+    config: LaunchConfig, index: int, environ: Mapping[str, str], place: int | None = None, since_ns: int = 0
 ) -> dict[str, str]:
-    """The environment of peer `index`, number `place` on this host: `environ`, and what `p2p.join()` reads."""
+    """The environment of peer `index`, number `place` on this host: `environ`, and what `p2p.join()` reads.
+
+    `since_ns`: as of `PeerConfig`.
+    """
     place = index if place is None else place
     added = {
         "PYTHONUNBUFFERED": "1",
@@ -163,6 +166,8 @@ def peer_environment(
         added |= {"SHOAL_LOG": "INFO"} if config.verbosity > 0 else {"SHOAL_QUIET": "1"}
     if config.only:
         added["SHOAL_ONLY"] = config.only
+    if since_ns:
+        added["SHOAL_SINCE_NS"] = str(since_ns)
     if config.home is not None:
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.resume is not None:

@@ -94,6 +94,7 @@ class Launcher:
         self._traces = Traces(self._registry.folder, config.receipts, self._output.say)
         self._fence = Fence(config.fence_s)
         self._streams: dict[Child, tuple[Stream, ...]] = {}
+        self._began_ns = time.time_ns()
         self._died_at = -math.inf
         self._is_hopeless = False
         self._ended_by: int | None = None
@@ -140,7 +141,8 @@ class Launcher:
 
     def _start(self, place: Place) -> None:
         config = self._config if place.ending is None else replace(self._config, only="")
-        environ = peer_environment(config, place.index, self._environ, int(place.name))
+        since_ns = 0 if place.ending is None else self._began_ns
+        environ = peer_environment(config, place.index, self._environ, int(place.name), since_ns)
         cores = peer_cores(config, self._environ, int(place.name))
         child = Child.start(config, place.index, environ, cores)
         place.begin(child, time.monotonic())

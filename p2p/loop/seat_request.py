@@ -7,7 +7,7 @@ from gossip.effects import Effect
 from gossip.heirs import Estate
 
 from ..config import LoopConfig
-from ..errors import RegistryError, RemovedFromView
+from ..errors import RegistryError, RemovedFromView, RunEnded
 from ..host.entry import Role, all_wait, state_lost
 from ..host.registry import Registry
 from .seeds import Seeds
@@ -54,6 +54,7 @@ class SeatRequest:
 
         Raises:
             RegistryError: nobody is left whom this peer, which has a state, could join.
+            RunEnded: the run of whom it takes the place has ended.
         """
         if self._asked is not None:
             return []
@@ -68,9 +69,17 @@ class SeatRequest:
             if not self._is_back:
                 seeds.may_found(now, core, size, policy)
             return core.ask_for_seat(now, run, follows=run.description.trains_model)
+        self._check_is_not_over(core)
         if self._is_back or core.knows_steps:
             raise RegistryError(RUN_IS_OVER)
+        self._registry.warn_of_end()
         return core.found(now, os.urandom(16), size, run, policy)
+
+    def _check_is_not_over(self, core: Core) -> None:
+        """Raise RunEnded if this peer was to take part in a run that has ended well."""
+        since_ns = core.me.incarnation if core.knows_steps else self._config.since_ns
+        if since_ns and self._registry.has_ended_since(since_ns):
+            raise RunEnded(self._registry.swarm)
 
     def look_soon(self) -> None:
         """Somebody is gone."""
@@ -83,7 +92,7 @@ class SeatRequest:
             AllMembersDead: this peer holds the newest of the states that are left.
             RegistryError: its state is lost, or who is to say who goes on is not heard.
             RemovedFromView: all members have died, and another peer goes on.
-            RunEnded: this peer only joins, and the run has ended.
+            RunEnded: this peer only joins, takes somebody's place, or has observed the run, and that has ended.
         """
         if self._asked is not None and not self._has_begun and now >= self._not_before:
             return self._take_part(now, core, seeds)

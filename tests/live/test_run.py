@@ -119,6 +119,37 @@ def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal,
     assert "1 completed (started again 1x)" in " ".join(rows(stderr))
 
 
+LATE = """
+import atexit, time
+from pathlib import Path
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.005)
+
+died, again, over = map(Path, ("died", "again", "over"))
+is_first = place == "1" and not died.exists()
+if place == "0":
+    atexit.register(over.touch)
+elif not is_first:
+    again.touch()
+    wait_for(over)
+"""
+
+
+def test_a_replacement_that_comes_when_the_run_is_over_founds_no_other_one(shoal: Shoal, script: Script) -> None:
+    happening = (
+        "if place == '0' and peer.last_step == 30: wait_for(again)\n"
+        "    if is_first and peer.last_step == 20: died.touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    code, _, stderr = outcome(shoal("-n", "2", "--restarts", "1", script(training(happening, LATE))))
+    assert code == 0, stderr
+    assert any(
+        re.match(r"\[1\] shoal: the run of swarm .* is over, so there is nothing to join", each) for each in stderr
+    )
+    assert sum("founded" in line for line in stderr) == 1, stderr
+
+
 @pytest.mark.long
 def test_a_peer_that_dies_at_the_same_step_again_and_again_is_given_up(shoal: Shoal, script: Script) -> None:
     code, _, stderr = outcome(

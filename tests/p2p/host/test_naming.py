@@ -76,6 +76,7 @@ def test_who_founds_where_a_run_has_just_ended_is_told(tmp_path: Path, caplog: p
     other.leave()
     assert last_run.ended_at_ns(one.lock) is not None
     one.enter(A, time.time_ns())
+    one.warn_of_end()
     one.mark_member()
     assert [record.message for record in caplog.records] == [
         "the last run of swarm 'pond' ended 0 s ago: this peer founds another one, from step 0 "

@@ -1,10 +1,12 @@
 """How a peer comes by its first seat: what the registry and the seeds say, in which order, and when nobody is left."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -59,6 +61,7 @@ class Applicant:
         wait_s: float = 0.0,
         restarts: bool = False,
         several_hosts: bool = False,
+        since_ns: int = 0,
     ) -> None:
         self.now = 100.0
         self.registry = registry(home)
@@ -66,7 +69,8 @@ class Applicant:
         tcp = TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", 7000)) if several_hosts else None
         census = self.registry.enter(peer_id, 1, remote=remote, founds=founds and not seeds)
         stack.callback(self.registry.leave)
-        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, may_found=founds, restarts=restarts, tcp=tcp)
+        given: Any = {"may_found": founds, "restarts": restarts, "tcp": tcp, "since_ns": since_ns}
+        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, **given)
         self.core_config = config.core
         self.core = Core(claim_of(census.own), rng=random.Random(1), config=config.core, now=self.now)
         for entry in census.others:
@@ -388,6 +392,32 @@ def test_all_who_only_join_end_well_when_the_run_has(enter: Enter, home: Path) -
     for joiner in joiners:
         with pytest.raises(RunEnded, match="the run of swarm pond is over, so there is nothing to join"):
             joiner.look()
+
+
+def test_who_has_observed_a_run_that_ends_well_ends_well(enter: Enter) -> None:
+    member, other = enter(ONE), enter(OTHER)
+    member.registry.mark_member()
+    other.ask()
+    other.core.loaded(other.now, 7, bytes(16))
+    member.registry.leave()
+    with pytest.raises(RunEnded):
+        other.look()
+    assert other.core.view is None
+
+
+def test_who_takes_the_place_of_another_founds_nothing_if_the_run_has_ended_since(enter: Enter) -> None:
+    member = enter(ONE)
+    member.registry.mark_member()
+    member.registry.leave()
+    late = enter(OTHER, since_ns=1)
+    with pytest.raises(RunEnded):
+        late.ask()
+    late.registry.leave()
+    for since_ns in (0, time.time_ns() + 10**9):
+        other = enter(OTHER, since_ns=since_ns)
+        other.ask()
+        assert other.has_founded()
+        other.registry.leave()
 
 
 def test_who_only_joins_is_told_of_members_that_have_died_and_waits_where_there_was_no_run(
