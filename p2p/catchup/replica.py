@@ -39,6 +39,7 @@ class _NoCopies:
 NO_COPIES: Final[Copies] = _NoCopies()
 
 MODEL: Final = "model"
+BUCKETS: Final = "buckets"
 """The trait that is the layout of a state: it is compared tensor by tensor."""
 
 

@@ -1,6 +1,7 @@
 """A dataset in words that are the same on every peer which has the same one."""
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +59,9 @@ def check(dataset: Any) -> int:
 
 def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_poison: str) -> None:
     """Raise ValueError if a number of a loader is out of its range; `settings`: of its sampler."""
+    for name, value in {**settings, "max_local_batch": max_local_batch or 1}.items():
+        if not isinstance(value, Integral):  # and a bool is one
+            raise TypeError(f"{name} must be a whole number, is {value!r}")
     if on_poison not in ("skip", "raise"):
         raise ValueError(f"on_poison must be skip or raise, is {on_poison!r}")
     if settings["max_attempts"] < 0:

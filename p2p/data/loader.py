@@ -362,6 +362,7 @@ class Loader:
         epoch, track = self.epoch, self._track
         if epoch == self._sampler.epochs:
             self._say_over()
+            return
         began = epoch * self._sampler.num_samples
         if self._has_advised or (track.state.position <= began and epoch == self._entered + 1):
             return

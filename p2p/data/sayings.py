@@ -8,6 +8,7 @@ OURS: Final = {
     "sampler": "each peer's samples follow from the receipts; to have some more often, or not at all, give a "
     "torch.utils.data.Subset of indices that all peers draw with one seed",
     "batch_sampler": "each peer's samples follow from the receipts",
+    "generator": "the order of the samples follows from seed=, on every peer alike",
     "in_order": "batches come in the order of the steps",
 }
 """Arguments of torch's DataLoader that say what a batch is."""

@@ -347,7 +347,7 @@ class Calls:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
         samples = 0 if self._session.share.only_looks_on else samples
         named = dict(sorted(value.items())) if isinstance(value, Mapping) else {"value": value}
-        mine = [float(each) * samples if samples else 0.0 for each in named.values()]
+        mine = [_number(name, each) * samples if samples else 0.0 for name, each in named.items()]
         rows = self.gather(np.array([samples, *mine], np.float64), f"means of {', '.join(named)}")
         total, *sums = rows.sum(0).tolist()
         means = {name: part / total if total else math.nan for name, part in zip(named, sums, strict=True)}
@@ -380,3 +380,12 @@ class Calls:
             if samples is None:
                 share.spend()
             step.check()
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"combine takes one number for each name, and {name} is a {type(value).__name__}: {error}"
+        ) from None

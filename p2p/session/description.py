@@ -14,7 +14,7 @@ import xxhash
 from gossip import Run, RunDescription, Trait
 from gossip.messages import Difference, Refuse
 
-from ..catchup.replica import MODEL, Replica
+from ..catchup.replica import BUCKETS, MODEL, Replica
 from ..host.arguments import SHOWN_MAX
 from ..host.entry import ProgramTraits
 
@@ -22,6 +22,10 @@ NO_MODEL_HERE: Final = (
     "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"
 )
 NO_MODEL_THERE: Final = "the swarm's members have no model, and this peer has one: start it in a swarm of its own"
+
+UNFROZEN: Final = (
+    "if layers were unfrozen since the members began (`refresh`), a peer that comes now unfreezes them before the wrap"
+)
 
 NO_POLICIES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
@@ -58,8 +62,11 @@ def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:
         parts.append(f"this peer does not run what the swarm's members do: {explain_program(run, program)}")
     for each in training:
         is_model = each.name == MODEL
+        way_out = f"; {UNFROZEN}" if each.name == BUCKETS else ""
         parts.append(
-            replica.compare(each.text or b"") if is_model else f"it does not train as they do: {_both(run, each)}"
+            replica.compare(each.text or b"")
+            if is_model
+            else f"it does not train as they do: {_both(run, each)}{way_out}"
         )
     return "; ".join(parts)
 

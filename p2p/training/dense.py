@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from ..catchup.replica import BUCKETS
 from ..errors import ShoalError
 from ..session.device_memory import is_on_device
 from ..session.session import Session
@@ -138,7 +139,7 @@ class DensePhase:
         """How the steps are made, for people, by name. Equal on all peers."""
         is_one = self._session.mixed == "refuse"
         mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
-        return {"buckets": self._gradients.traits("")["buckets"], "numerics": mixed.encode()}
+        return {BUCKETS: self._gradients.traits("")[BUCKETS], "numerics": mixed.encode()}
 
     @property
     def numerics(self) -> bytes:

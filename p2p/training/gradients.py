@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 import torch
 import xxhash
 
+from ..catchup.replica import BUCKETS
 from ..device import HOST, Device, MemoryShort
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.device_memory import pin, staged_by, the_device_of
@@ -118,7 +119,7 @@ class Gradients:
         digest = xxhash.xxh3_64_hexdigest(repr(rows).encode())
         sizes = f"{len(rows)} buckets of {self._bucket_bytes} bytes"
         return {
-            "buckets": f"gradients of {len(self.parameters)} parameters in {sizes} (digest {digest})".encode(),
+            BUCKETS: f"gradients of {len(self.parameters)} parameters in {sizes} (digest {digest})".encode(),
             "codec": b"codec none",
             "strategy": f"data parallel in each step, {state_digest} of the parameters compared".encode(),
         }

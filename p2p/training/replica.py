@@ -10,7 +10,7 @@ from torch import nn
 
 from gossip import View
 
-from ..catchup.replica import MODEL, NO_COPIES, Copies, Replica
+from ..catchup.replica import BUCKETS, MODEL, NO_COPIES, Copies, Replica
 from ..device import HOST
 from ..errors import ShoalError
 from ..net.parcels import PackedState
@@ -120,7 +120,7 @@ class ModelReplica:
         self._state.begun.refresh()
         offered = self.offered()
         layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
-        what = f"refresh to {offered.traits['buckets'].decode()} and a state of layout {layout}"
+        what = f"refresh to {offered.traits[BUCKETS].decode()} and a state of layout {layout}"
         row = np.zeros(1, np.uint8)
         self._session.replace_replica(offered, Operation(AllGather(label=what), row, row, row.shape, "one-shot"))
 

@@ -155,6 +155,8 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
         if len(states) != len(parts):
             raise ValueError(f"{len(parts)} parts here, {len(states)} in the swarm")
         for part, part_state in zip(parts, states, strict=True):
+            _check_groups(part, part_state)
+        for part, part_state in zip(parts, states, strict=True):
             _load(part, part_state)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise RemoteProtocolError(f"a state that does not fit this replica: {error!r}") from None
@@ -164,6 +166,19 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
                 values[name]
             )  # unseen by autograd: a graph from before may be differentiated, for nothing
     return samples
+
+
+def _check_groups(part: Stateful, state: dict[str, Any]) -> None:
+    """Raise JoinRefused if the script has added a group since the wrap, or the one that has written the state."""
+    if not isinstance(part, torch.optim.Optimizer):
+        return
+    ours, theirs = len(part.param_groups), len(state["param_groups"])
+    if ours != theirs:
+        raise JoinRefused(
+            f"{type(part).__name__} has {ours} parameter groups here, and {theirs} in this state: make all groups "
+            "before the model is wrapped, on every peer, and those that are to wait with lr=0 (`add_param_group` "
+            "behind the wrap fits no joiner and no checkpoint)"
+        )
 
 
 def _load(part: Stateful, state: dict[str, Any]) -> None:

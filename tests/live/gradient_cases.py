@@ -284,6 +284,13 @@ def drop_passes(peer: Peer, model: nn.Module) -> None:
 
 
 @case
+def what_is_no_number_is_not_combined(peer: Peer) -> None:
+    raises(TypeError, "and loss is a Tensor: ", lambda: peer.combine({"loss": torch.ones(2)}, samples=1))  # type: ignore[dict-item]
+    raises(TypeError, "and value is a NoneType: ", lambda: peer.combine(None, samples=1))  # type: ignore[call-overload]
+    assert peer.combine(torch.tensor(2.0), samples=1) == (2.0, 2)  # type: ignore[call-overload]
+
+
+@case
 def passes_that_zero_grad_has_dropped_weigh_nothing(peer: Peer) -> None:
     drop_passes(peer, linear()[0])
 

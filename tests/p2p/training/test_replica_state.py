@@ -274,7 +274,9 @@ def test_the_state_of_an_optimizer_with_other_groups_is_refused_and_changes_noth
 
     donor, joiner = Replica(1, in_two_groups), Replica(2, OPTIMIZERS["adamw"])
     before = joiner.packed()
-    with pytest.raises(RemoteProtocolError, match="does not fit this replica"):
+    with pytest.raises(
+        JoinRefused, match="AdamW has 1 parameter groups here, and 2 in this state: make all groups bef"
+    ):
         joiner.receive(donor.packed())
     assert joiner.packed() == before
 
