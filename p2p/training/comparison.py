@@ -6,6 +6,7 @@ told what is not like that of the members, before it counts.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +16,11 @@ import xxhash
 from ..errors import JoinRefused, RemoteProtocolError, RemovedFromView, ShoalError
 from ..net.bounds import MAX_BYTES_LEN
 from ..net.trees import pack_tree, unpack_tree
+from .module_settings import check_shown, differences
 from .numerics import FLAGS
 from .replica_state import Stateful, raw_bytes
 
+NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_ELEMENTS: Final = 16
 """Of a list or a tensor that is shown as it is."""
 
@@ -30,7 +33,11 @@ SAME_BITS: Final = f"{INTO_EXTRA}; if there is nothing like that, the devices co
 
 
 def show(
-    parts: Mapping[str, Stateful], named: Mapping[str, torch.nn.Parameter], updated: str | None, reached: str = ""
+    parts: Mapping[str, Stateful],
+    named: Mapping[str, torch.nn.Parameter],
+    updated: str | None,
+    reached: str = "",
+    settings: Mapping[str, str] = NO_SETTINGS,
 ) -> bytes:
     """What a replica is compared by.
 
@@ -39,9 +46,11 @@ def show(
         named: the parameters, in an order that is the same on all peers.
         updated: which optimizers have made an update since the last commit; None: it is not known.
         reached: which models the step is of, if there are several.
+        settings: attributes of modules that have changed since the wrap, by name.
     """
     tree = {
         "reached": reached,
+        "settings": dict(settings),
         "updated": updated,
         "values": dict(_values(parts)),
         "trained": _trained(named),
@@ -90,6 +99,20 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str], *, is_aki
         f"this peer was given the members' state, and differs from them in step {step}: {what} is {mine} here, {other} "
         f"there; {way_out}. The swarm goes on without this peer"
     )
+
+
+def unlike_settings(ours: bytes, theirs: bytes) -> str:
+    """Which attributes of modules differ, in words; empty: none. That may mean nothing: a counter of forward passes.
+
+    Args:
+        ours: as `show` has made it.
+        theirs: likewise, and `check` has found no difference.
+    """
+    try:
+        here, there = (check_shown(unpack_tree(each)["settings"]) for each in (ours, theirs))
+    except (RemoteProtocolError, KeyError, TypeError):
+        return ""
+    return differences(here, there)
 
 
 def are_at(

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -19,9 +20,10 @@ from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from .as_begun import has_moments, say_what_is_lost
-from .comparison import are_at, check, first_change, settings_of, show
+from .comparison import are_at, check, first_change, settings_of, show, unlike_settings
 from .edge import Edge
 from .gradients import Gradients
+from .module_settings import ModuleSettings
 from .module_state import ModuleState, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
 from .replica_state import Lowered, Stateful, check_sendable, compare, describe, lent, lower, samples_in, unpack_into
@@ -30,6 +32,12 @@ from .state_copies import copies_of, lender_of
 from .updates import Updates
 
 logger = logging.getLogger("p2p")
+
+UNLIKE_SETTINGS: Final = (
+    "attributes of modules are no part of a state, and in step %d those that a script has changed are others here than "
+    "at the members: %s. If training depends on them (a temperature, the rate of a dropout), a joiner trains "
+    "otherwise: compute them from peer.done or the number of the epoch, or make them buffers; this is said once"
+)
 
 Renew = Callable[[Sequence[Operation], int, View | None], list[Operation]]
 
@@ -80,6 +88,7 @@ class ModelReplica:
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
         self._copies: Copies = NO_COPIES
+        self._settings, self._has_told = ModuleSettings(module), False
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -117,6 +126,7 @@ class ModelReplica:
     def refresh(self) -> None:
         """All members go on with the module as it is now: a step, which says what it is like."""
         self.edge.refresh(self._module)
+        self._settings.refresh()
         self._state.begun.refresh()
         offered = self.offered()
         layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
@@ -171,7 +181,12 @@ class ModelReplica:
         return dict(self._module.named_parameters())
 
     def _show(self) -> bytes:
-        return show(self._parts, self._named(), *self._place())
+        return show(self._parts, self._named(), *self._place(), self._settings.changed())
 
     def _check(self, step: int, theirs: bytes, is_akin: bool) -> ShoalError | None:
-        return check(step, self._show(), theirs, list(self._named()), is_akin=is_akin)
+        ours = self._show()
+        unlike = check(step, ours, theirs, list(self._named()), is_akin=is_akin)
+        if unlike is None and not self._has_told and (words := unlike_settings(ours, theirs)):
+            self._has_told = True
+            logger.warning(UNLIKE_SETTINGS, step, words)
+        return unlike

@@ -1,0 +1,61 @@
+"""Plain attributes of modules, which are no part of a state: a temperature, the rate of a dropout."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from torch import nn
+
+MOST_SHOWN: Final = 16
+"""So many that have changed are shown, the first of them."""
+
+MOST_CHARACTERS: Final = 80
+UNCHANGED: Final = "as it was"
+
+
+class ModuleSettings:
+    """Of one model: numbers, words and flags that are attributes of its modules, and have changed since it was wrapped.
+
+    Whoever joins has made its own, and a script may change them by what a joiner has not seen. Costs a look at each
+    attribute of each module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Of `module` as it is now."""
+        self._module = module
+        self._begun = dict(_plain(module))
+
+    def refresh(self) -> None:
+        """The module has other layers: those that are new are as they are now."""
+        self._begun = {**dict(_plain(self._module)), **self._begun}
+
+    def changed(self) -> dict[str, str]:
+        """Values by name, as `repr` has them."""
+        found = {name: value for name, value in _plain(self._module) if self._begun.get(name) != value}
+        return dict(sorted(found.items())[:MOST_SHOWN])
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """In words, both values of each that differs; empty: none."""
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    return ", ".join(
+        f"{name} is {ours.get(name, UNCHANGED)} here, {theirs.get(name, UNCHANGED)} there" for name in names
+    )
+
+
+def _plain(module: nn.Module) -> Iterator[tuple[str, str]]:
+    for path, layer in module.named_modules():
+        prefix = f"{path}." if path else ""
+        for key, value in vars(layer).items():
+            if type(value) in (bool, int, float, str) and key != "training" and not key.startswith("_"):
+                yield prefix + key, repr(value)[:MOST_CHARACTERS]
+
+
+def check_shown(shown: Any) -> dict[str, str]:
+    """What a member shows, if it has this form.
+
+    Raises:
+        TypeError: it has not.
+    """
+    if not (isinstance(shown, dict) and all(isinstance(each, str) for pair in shown.items() for each in pair)):
+        raise TypeError(f"attributes of modules are shown as {type(shown).__name__}")
+    return shown

@@ -1,0 +1,53 @@
+"""Plain attributes of modules that a script has changed since the wrap."""
+
+from torch import nn
+
+from p2p.training.comparison import check, show, unlike_settings
+from p2p.training.module_settings import MOST_SHOWN, ModuleSettings, differences
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tau, self.mode, self.rows = 4.0, "soft", [1, 2]
+        self.drop = nn.Dropout(0.1)
+
+
+def test_what_has_changed_is_shown_by_its_name_with_its_value() -> None:
+    model = Scaled()
+    settings = ModuleSettings(model)
+    assert settings.changed() == {}
+    model.eval()
+    model.rows.append(3)
+    model._private = 1  # type: ignore[assignment]
+    assert settings.changed() == {}
+    model.tau, model.mode, model.drop.p = 0.5, "hard", 0.2
+    assert settings.changed() == {"tau": "0.5", "mode": "'hard'", "drop.p": "0.2"}
+    model.tau, model.mode = 4.0, "soft"
+    assert settings.changed() == {"drop.p": "0.2"}
+    for number in range(2 * MOST_SHOWN):
+        setattr(model, f"n{number}", number)
+    assert len(settings.changed()) == MOST_SHOWN
+
+
+def test_a_layer_that_is_new_at_a_refresh_is_as_it_is_then() -> None:
+    model = Scaled()
+    settings = ModuleSettings(model)
+    model.tau, model.more = 0.5, nn.Dropout(0.3)
+    assert settings.changed().keys() > {"tau", "more.p"}
+    settings.refresh()
+    assert settings.changed() == {"tau": "0.5"}
+    model.more.p = 0.4
+    assert settings.changed() == {"tau": "0.5", "more.p": "0.4"}
+
+
+def test_both_values_of_what_differs_are_named() -> None:
+    assert differences({}, {}) == differences({"a": "1"}, {"a": "1"}) == ""
+    assert differences({"a": "1", "b": "2"}, {"b": "3"}) == "a is 1 here, as it was there, b is 2 here, 3 there"
+
+
+def test_a_replica_with_other_settings_is_no_other_replica() -> None:
+    ours, theirs = (show({}, {}, None, settings=settings) for settings in ({}, {"tau": "0.5"}))
+    assert check(3, ours, theirs, []) is None
+    assert unlike_settings(ours, theirs) == "tau is as it was here, 0.5 there"
+    assert unlike_settings(ours, ours) == unlike_settings(ours, b"what?") == ""
