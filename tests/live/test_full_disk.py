@@ -48,6 +48,7 @@ try:
         parallel = p2p.DataParallel(peer, model, optimizer, checkpoint=checkpoint)
         while peer.done < 45:
             if peer.done == (35 if "keep" in words else 15):
+                peer._session.membership.keeper._writer.wait()  # the last one is written while there is room
                 fill()
             if peer.done == 35 and "room" in words:
                 (disk / "filler").unlink()
