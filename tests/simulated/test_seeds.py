@@ -27,7 +27,7 @@ NUM_SEEDS = 40
 MIXED = range(FIRST_MIXED, FIRST_MIXED + 20)
 """With several kinds of hardware."""
 
-MEASURED = range(FIRST_MEASURED, FIRST_MEASURED + 12)
+MEASURED = range(FIRST_MEASURED, FIRST_MEASURED + 6)
 """Where peers measure their links, too."""
 
 MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
@@ -36,7 +36,7 @@ MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
 SHARED = range(FIRST_SHARED, FIRST_SHARED + 6)
 """Where states come from several donors, too."""
 
-HELD = range(FIRST_HELD, FIRST_HELD + 12)
+HELD = range(FIRST_HELD + 6, FIRST_HELD + 10)
 """Where scripts of slow observers are held, too."""
 
 FOUND = {

@@ -78,6 +78,7 @@ def carry(source: socket.socket, target: socket.socket, heard: list[bytes]) -> N
             target.sendall(content)
 
 
+@pytest.mark.long
 def test_a_thousand_connections_that_nobody_looks_at_stop_no_other_link() -> None:
     """libzmq tells its monitors of each, and waits where one of them is full."""
     with open_pond() as pond, ExitStack() as stack:

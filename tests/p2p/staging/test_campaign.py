@@ -8,7 +8,8 @@ from tests.p2p.staging.gpu import Gpu
 from tests.p2p.staging.pair import Make
 from tests.p2p.staging.standin import StandIn
 
-NUM_SEEDS = 30
+NUM_SEEDS = 10
+"""`make staging` takes as many as it is told."""
 
 
 ON_GPU = [pytest.param(name, Gpu, marks=pytest.mark.gpu) for name in CAMPAIGNS if name not in OF_STAND_INS]
