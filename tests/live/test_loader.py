@@ -275,7 +275,7 @@ with p2p.join() as peer:
 
 
 @pytest.mark.light
-@pytest.mark.parametrize("how", ["per-peer", "timed"])
+@pytest.mark.parametrize("how", some_of(["per-peer", "timed"], 1))
 def test_each_sample_counts_once_where_peers_die_and_join_between_a_batch_and_its_step(swarm: Swarm, how: str) -> None:
     peers = [swarm.start(BETWEEN, what, how, min_peers=3) for what in ("stays", "dies", "stays")]
     for peer in peers:

@@ -26,6 +26,7 @@ from p2p.memory.board import DIGESTS_BYTES, Lent
 from p2p.memory.operands import Differs, Interrupted
 from p2p.memory.shared_run import PIECES, SharedRun
 from p2p.memory.shared_runner import RunState, SharedRunner
+from tests.cases import some_of
 from tests.collectives.delivery import deliver
 from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, all_reduce_of, carry_out, finish, gather_of
 
@@ -172,7 +173,7 @@ def test_what_is_longer_than_a_piece_is_cut_and_has_the_bits_of_the_message_path
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("is_lent", [False, True])
+@pytest.mark.parametrize("is_lent", some_of([False, True], 1))
 def test_pieces_of_full_size_are_added_up_in_blocks_and_have_the_bits_of_the_message_path(
     full_size: Machine, is_lent: bool, algorithm: str
 ) -> None:
