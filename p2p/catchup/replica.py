@@ -39,8 +39,9 @@ class _NoCopies:
 NO_COPIES: Final[Copies] = _NoCopies()
 
 MODEL: Final = "model"
-BUCKETS: Final = "buckets"
 """The trait that is the layout of a state: it is compared tensor by tensor."""
+BUCKETS: Final = "buckets"
+"""The trait that is which gradients are summed, and in which parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
