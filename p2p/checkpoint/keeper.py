@@ -30,6 +30,11 @@ logger = logging.getLogger("p2p")
 EDGE_S: Final = 5.0
 """A step that SIGTERM finds under way may take so long to end."""
 
+LOST: Final = (
+    "SIGTERM came, and the script has asked for no batch within %g s, so the state after step %d is in no checkpoint; "
+    "the last one is %s: say every= for one after fewer steps"
+)
+
 
 class Keeper:
     """Of one peer. Its state is part of what joiners are given: one of them may write the next checkpoint."""
@@ -191,8 +196,11 @@ class Keeper:
         """The script is through, and this peer is about to leave."""
         if self._alarm is not None:
             self._alarm.cancel()
+        done = self._session.share.num_trained
         if self._is_complete() and not self._session.share.is_amid_batch and _ends_well():
-            self._write_last(self._session.share.num_trained)
+            self._write_last(done)
+        elif self._interruption is not None and self._writes and done > self._covered:
+            logger.warning(LOST, EDGE_S, done, f"that of step {self._covered}" if self._covered else "none")
 
     def end_leaving(self) -> None:
         """It has left.

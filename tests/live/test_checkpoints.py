@@ -382,6 +382,33 @@ def test_a_state_is_none_of_the_next_step_before_its_batch_is_asked_for(
     assert again.stdout[-1] == "end 3 0.0125"
 
 
+STANDS = """
+import os, signal, sys
+from threading import Event
+import torch
+import p2p
+
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    wrapped = p2p.DataParallel(peer, model, optimizer, checkpoint=p2p.Checkpoint(sys.argv[1], every=4))
+    for (x,) in peer.loader(torch.utils.data.TensorDataset(torch.ones(24, 1)), global_batch=4):
+        wrapped(x).sum().backward()
+        optimizer.step()
+    os.kill(os.getpid(), signal.SIGTERM)
+    Event().wait(60)  # its evaluation
+"""
+
+
+@pytest.mark.long
+def test_who_is_asked_to_leave_and_comes_to_no_edge_says_which_steps_are_lost(swarm: Swarm, folder: Path) -> None:
+    peer = swarm.start(STANDS, str(folder))
+    assert peer.end() == 128 + signal.SIGTERM
+    (said,) = [line for line in peer.stderr if "SIGTERM" in line]
+    assert "so the state after step 6 is in no checkpoint; the last one is that of step 4: say every=" in said
+    assert files(folder)[-1] == "00000004"
+
+
 LOADS = """
 import sys
 import torch
