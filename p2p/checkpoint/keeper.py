@@ -7,7 +7,6 @@ the other one died while it wrote, or wrote it on another host.
 
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ..errors import ShoalError
 from ..joining import say
 from ..loop.seat_request import AllMembersDead
 from ..peer import Peer
+from ..session.script_end import ends_well
 from .folder import check_is_usable, manifests, remove_leftovers
 from .manifest import Ancestry, Manifest
 from .resume import Resume
@@ -197,7 +197,7 @@ class Keeper:
         if self._alarm is not None:
             self._alarm.cancel()
         done = self._session.share.num_trained
-        if self._is_complete() and not self._session.share.is_amid_batch and _ends_well():
+        if self._is_complete() and not self._session.share.is_amid_batch and ends_well():
             self._write_last(done)
         elif self._interruption is not None and self._writes and done > self._covered:
             logger.warning(LOST, EDGE_S, done, f"that of step {self._covered}" if self._covered else "none")
@@ -211,12 +211,6 @@ class Keeper:
         self._writer.wait()
         if self._writer.failure and self._is_first:
             why = f"{self._writer.failure}; this was to be the last one of this peer"
-            if _ends_well():
+            if ends_well():
                 raise ShoalError(why)
             logger.error("%s", why)
-
-
-def _ends_well() -> bool:
-    """Whether the script has come to its end, or has ended itself: nothing was interrupted."""
-    error = sys.exception() or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
-    return error is None or (isinstance(error, SystemExit) and error.code in (None, 0))

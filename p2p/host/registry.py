@@ -53,7 +53,11 @@ class Census:
 
 
 class Registry:
-    """The folder of one swarm, as one peer uses it. One thread at a time."""
+    """The folder of one swarm, as one peer uses it. One thread at a time.
+
+    Attributes:
+        ends_well: the script of this peer comes to its end, and is not cut off: what `leave` says of the run.
+    """
 
     def __init__(
         self,
@@ -97,7 +101,7 @@ class Registry:
                 f"this process has unshared its time namespace, and its clocks are not those of its children "
                 f"({error.args[0]}): unshare it before the process starts, or not at all"
             ) from None
-        self._founds, self._stays = True, False
+        self._founds, self._stays, self.ends_well = True, False, True
         self._own: Entry | None = None
         self._held = -1  # the lock file, open as long as this peer has an entry
         self._entries = Entries(self.folder, swarm, self.host, self.offsets)
@@ -220,10 +224,9 @@ class Registry:
         living, _ = self.read(apart_from="")
         return all_wait(living) and last_run.ended_at_ns(self.lock) is not None
 
-    def has_ended_since(self, time_ns: int) -> bool:
-        """Whether a run of this swarm on this host has ended since that time of day, and no other one has begun."""
-        ended_ns = last_run.ended_at_ns(self.lock)
-        return ended_ns is not None and ended_ns >= time_ns
+    def has_ended_well_since(self, time_ns: int) -> bool:
+        """Whether a run of this swarm has come to its end on this host since then, and no other one has begun."""
+        return last_run.has_ended_well_since(self.lock, time_ns)
 
     def check_can_join(self) -> None:
         """For a joiner that never founds: there is a run on this host, or there may be one yet.
@@ -265,7 +268,7 @@ class Registry:
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
                 self._sweep_pages(own.peer_id, is_over=not living and not elsewhere)
                 if own.role is Role.MEMBER and all_wait(living) and not own.remote_control_address:
-                    last_run.mark_ended(self.lock)
+                    last_run.mark_ended(self.lock, is_well=self.ends_well)
         except (RegistryError, OSError) as error:
             logger.warning("what dead peers left stays for the next to clean up: %s", error)
         finally:

@@ -78,7 +78,7 @@ class SeatRequest:
     def _check_is_not_over(self, core: Core) -> None:
         """Raise RunEnded if this peer was to take part in a run that has ended well."""
         since_ns = core.me.incarnation if core.knows_steps else self._config.since_ns
-        if since_ns and self._registry.has_ended_since(since_ns):
+        if since_ns and self._registry.has_ended_well_since(since_ns):
             raise RunEnded(self._registry.swarm)
 
     def look_soon(self) -> None:

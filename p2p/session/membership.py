@@ -25,6 +25,7 @@ from .description import describe_run, explain_late, explain_refusal, explain_un
 from .history import NEVER, History
 from .incarnations import Incarnations
 from .lineage import continued
+from .script_end import ends_well
 
 logger = logging.getLogger("p2p")
 
@@ -274,6 +275,7 @@ class Membership:
         if self.keeper is not None and not is_aside:
             self.keeper.begin_leaving()
         self.has_left, self.unusable = True, ShoalError(LEFT)
+        self.loop.resources.registry.ends_well = ends_well()
         self.replica.copies.end()
         self.loop.resources.host_memory.unpin()
         reactor = self.loop.reactor

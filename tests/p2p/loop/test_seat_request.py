@@ -405,6 +405,22 @@ def test_who_has_observed_a_run_that_ends_well_ends_well(enter: Enter) -> None:
     assert other.core.view is None
 
 
+def test_of_a_run_that_was_cut_off_nobody_says_that_it_has_ended_well(enter: Enter) -> None:
+    member, observer = enter(ONE), enter(OTHER)
+    member.registry.mark_member()
+    observer.ask()
+    observer.core.loaded(observer.now, 7, bytes(16))
+    member.registry.ends_well = False  # it has raised, or was asked to leave
+    member.registry.leave()
+    with pytest.raises(RegistryError) as raised:
+        observer.look()
+    assert str(raised.value) == RUN_IS_OVER
+    observer.registry.leave()
+    late = enter("c" * 16, since_ns=1)
+    late.ask()
+    assert late.has_founded()
+
+
 def test_who_takes_the_place_of_another_founds_nothing_if_the_run_has_ended_since(enter: Enter) -> None:
     member = enter(ONE)
     member.registry.mark_member()
