@@ -210,7 +210,7 @@ def test_a_short_demo_ends_with_ok() -> None:
         "--seed",
         "1",
         "--steps",
-        "45",
+        "90",
         "--kill-step",
         "6",
         "--join",
