@@ -223,4 +223,4 @@ def test_a_short_demo_ends_with_ok() -> None:
             process.kill()
     assert process.returncode == 0, output
     last = output.splitlines()[-1]
-    assert re.fullmatch(r"demo: OK - 4\d steps, 0 lost, 4 peers, digest [0-9a-f]{16} equal on all", last), output
+    assert re.fullmatch(r"demo: OK - 9\d steps, 0 lost, 4 peers, digest [0-9a-f]{16} equal on all", last), output
