@@ -300,7 +300,8 @@ class Share:
 
     def drop(self) -> None:
         """The script has dropped the gradients of passes that have not ended the step: they weigh nothing."""
-        self._accumulated = self._joined = 0
+        if not self._joined:  # else parts of it are in the buckets
+            self._accumulated = 0
 
     def fail(self, place: int) -> None:
         """This peer cannot load the sample at this place of its slice, and adds nothing to the open step."""

@@ -141,7 +141,8 @@ class Launcher:
 
     def _start(self, place: Place) -> None:
         config = self._config if place.ending is None else replace(self._config, only="")
-        since_ns = 0 if place.ending is None else self._began_ns
+        # Who has failed behind the end of its run does all of it again: with that run its error would be over, too.
+        since_ns = 0 if place.ending is None or place.is_through else self._began_ns
         environ = peer_environment(config, place.index, self._environ, int(place.name), since_ns)
         cores = peer_cores(config, self._environ, int(place.name))
         child = Child.start(config, place.index, environ, cores)

@@ -84,6 +84,11 @@ class Place:
         """The last one that is known to be committed; -1: none."""
         return self.standing.step if self.standing is not None and self.standing.has_begun else -1
 
+    @property
+    def is_through(self) -> bool:
+        """Its last process had left its run at the end of that."""
+        return self.standing is not None and self.standing.is_through
+
     def begin(self, child: Child, now: float) -> None:
         """Another process takes this place."""
         self.num_restarts += self.ending is not None

@@ -180,6 +180,7 @@ class Reporter:
             slowest="" if history.speeds.slowest is None else named(history.speeds.slowest),
             error="" if failure is None else str(failure),
             is_removed=isinstance(failure, RemovedFromView),
+            is_through=self._is_over and loop.resources.registry.ends_well,
             waiting=self._waiting(),
             pace=pace(records, now_ns),
             change=self._change,

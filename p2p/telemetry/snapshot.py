@@ -169,6 +169,7 @@ class Snapshot:
         dropped: frames that changed nothing, by reason.
         error: why it cannot go on; empty: it can.
         is_removed: that is since the others went on without it.
+        is_through: it has left, and its script was not cut off.
         logged: what its script has said by `peer.log`.
         links: to peers on other hosts.
     """
@@ -190,6 +191,7 @@ class Snapshot:
     slowest: str = ""
     error: str = ""
     is_removed: bool = False
+    is_through: bool = False
     waiting: Waiting = field(default_factory=Waiting)
     pace: Pace = field(default_factory=Pace)
     change: Change = field(default_factory=Change)

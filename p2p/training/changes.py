@@ -23,6 +23,9 @@ OTHER_STATE: Final = (
     "(buffers that its first forward pass makes are there after one)"
 )
 
+CONTAINERS: Final = (nn.ModuleDict, nn.ModuleList, nn.Sequential)
+"""Their mode changes nothing, and scripts that call `train` of what is in them leave it as it was."""
+
 
 class Watch:
     """Of one model: that all of its parameters that need a gradient are among those that are summed, and these in it.
@@ -90,15 +93,21 @@ class Watch:
         """Which of its layers are in evaluation mode, as `frozen`: they use other statistics, and update none."""
         modes = bytes(map(attrgetter("training"), self._layers))
         if modes != self._modes:
-            names = [name for name, layer in self._module.named_modules() if not layer.training]
+            named = ((name, each) for name, each in self._module.named_modules() if type(each) not in CONTAINERS)
+            names = [name for name, layer in named if not layer.training]
             digest, first = xxhash.xxh3_64_hexdigest(repr(names).encode()), next(filter(None, names), "the model")
             number = f"{len(names)} of {len(modes)} layers, the first {first},"
             self._modes_in_words = f"{number} are in evaluation mode (digest {digest})" if names else ""
             self._modes = modes
         return self._modes_in_words
 
+    @property
+    def is_evaluated(self) -> bool:
+        """All of it is in evaluation mode."""
+        return not any(map(attrgetter("training"), self._layers))
+
     def _remember(self) -> None:
-        self._layers, self._modes = [*self._module.modules()], b""
+        self._layers, self._modes = [each for each in self._module.modules() if type(each) not in CONTAINERS], b""
         tables = ((each._parameters, each._modules) for each in self._module.modules())
         every: list[Mapping[str, object]] = [table for pair in tables for table in pair]
         self._tables, self._empty = [each for each in every if each], [each for each in every if not each]

@@ -238,8 +238,8 @@ class DiLoCo(Wrapper):
         Returns:
             What the module returns.
         """
-        if torch.is_grad_enabled() and self.module.training and not self._session.share.is_behind_batch:
-            self._rounds.begin()
+        if torch.is_grad_enabled():
+            self._rounds.begin_forward(is_training=self.module.training)
         if self._session.share.is_dense and self._dense is not None:
             return self._dense.forward(*args, **kwargs)
         return self.module(*args, **kwargs)

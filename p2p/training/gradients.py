@@ -205,7 +205,7 @@ class Gradients:
 
         What a pass adds to a gradient counts in its `_version`. Zeros say nothing, since gradients may be zeros.
         """
-        if first.grad is None or first.grad._version:
+        if first.grad is None or first.grad._version or first.grad.requires_grad:  # `create_graph` adds out of place
             return False
         return all(each.grad is None for each in self.parameters if each is not first)
 

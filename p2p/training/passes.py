@@ -150,6 +150,8 @@ class Passes:
                     self._hooks[index] = _follow(parameter, self._take)
         if is_training:
             self.open_window()
+        else:
+            self._session.membership.keep()  # a layer of it may be in training mode
 
     def open_window(self, *, is_over: bool = False) -> None:
         """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.
@@ -292,8 +294,9 @@ class Passes:
             self.open_window(is_over=True)
             self._share.end()
             self._share.frozen = self._gradients.watch.frozen()
-            if self._share.evaluates is None or not self._share.is_skipped:
-                self._share.evaluates = self._gradients.watch.evaluates()
+            watch = self._gradients.watch
+            if self._share.evaluates is None or not (self._share.is_skipped and watch.is_evaluated):
+                self._share.evaluates = watch.evaluates()  # who skips a step may do so in an evaluation
             counts = self._share.operation()
             self._session.open_step(BACKWARD)
             self.is_under_way = True

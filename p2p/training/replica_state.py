@@ -170,9 +170,12 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
 
 def _check_groups(part: Stateful, state: dict[str, Any]) -> None:
     """Raise JoinRefused if the script has added a group since the wrap, or the one that has written the state."""
-    if not isinstance(part, torch.optim.Optimizer):
+    groups = state.get("param_groups")
+    if not isinstance(part, torch.optim.Optimizer) or not isinstance(
+        groups, list
+    ):  # one within one may have its own form
         return
-    ours, theirs = len(part.param_groups), len(state["param_groups"])
+    ours, theirs = len(part.param_groups), len(groups)
     if ours != theirs:
         raise JoinRefused(
             f"{type(part).__name__} has {ours} parameter groups here, and {theirs} in this state: make all groups "

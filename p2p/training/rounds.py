@@ -178,6 +178,13 @@ class Rounds:
             self._began_s = self._session.loop.now()
         self._session.state_is_complete()
 
+    def begin_forward(self, *, is_training: bool) -> None:
+        """A forward pass begins, which may be an evaluation between two rounds: then an update or a batch says more."""
+        if is_training and not self._share.is_behind_batch:
+            self.begin()
+        elif not (self.is_amid or self._share.is_round_open or self._share.is_dense):
+            self._session.membership.keep()
+
     def _follow(self) -> None:
         """What a script has set between two rounds, weights that it has loaded, is what all begin the next one with.
 

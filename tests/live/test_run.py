@@ -151,6 +151,14 @@ def test_a_replacement_that_comes_when_the_run_is_over_founds_no_other_one(shoal
 
 
 @pytest.mark.long
+def test_an_error_behind_the_end_of_a_run_is_not_made_good_by_who_comes_after_it(shoal: Shoal, script: Script) -> None:
+    source = training() + "\nraise ValueError('it cannot be saved')\n"
+    for number in ("1", "2"):
+        code, _, stderr = outcome(shoal("-n", number, "--restarts", "1", script(source)))
+        assert code == 1, stderr
+
+
+@pytest.mark.long
 def test_a_peer_that_dies_at_the_same_step_again_and_again_is_given_up(shoal: Shoal, script: Script) -> None:
     code, _, stderr = outcome(
         shoal("-n", "1", "--restarts", "9", script(training("if peer.last_step == 7: raise ValueError")))

@@ -164,14 +164,15 @@ def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own
     assert watched.evaluates() == ""
     found[2].eval()
     both = watched.evaluates()
-    number = len([*found.modules()])
-    assert both.startswith(f"{len([*found[2].modules()])} of {number} layers, the first 2, are in evaluation mode (dig")
+    assert both.startswith("2 of 4 layers, the first 2.0, are in evaluation mode (digest ") and not watched.is_evaluated
     found[2].train()
     assert watched.evaluates() == ""
     found.eval()
     assert watched.evaluates() not in (both, "") and watched.evaluates() == watched.evaluates()
-    found.train()
+    for layer in (found[0], found[1], *found[2]):  # and not the containers, which do nothing
+        layer.train()
+    assert watched.evaluates() == ""
     found.append(nn.Dropout())
     watched.check()
     found[-1].eval()
-    assert watched.evaluates().startswith(f"1 of {number + 1} layers")
+    assert watched.evaluates().startswith("1 of 5 layers, the first 3,")
