@@ -136,6 +136,11 @@ class Watch:
         return next(((name, "removed") for each, name in self._names.items() if each in self.summed - there), None)
 
 
+def is_training(module: nn.Module) -> bool:
+    """Whether the model, or any layer of it, is in training mode: in an evaluation none is."""
+    return any(map(attrgetter("training"), module.modules()))
+
+
 def _filled(buffers: Mapping[str, torch.Tensor | None]) -> list[str]:
     """Names of those that are there; which tensor has a name is the script's business."""
     return [name for name, buffer in buffers.items() if buffer is not None]

@@ -23,7 +23,7 @@ from .belonging import check_optimizers, claim
 from .beside import Beside
 from .buffers import BufferMode, Buffers
 from .by_hand import Given, LocalPasses, given_as, match
-from .changes import OF_ROUNDS, Watch
+from .changes import OF_ROUNDS, Watch, is_training
 from .copies import ModelCopies
 from .dense import DensePhase
 from .exchange import check_room
@@ -239,7 +239,7 @@ class DiLoCo(Wrapper):
             What the module returns.
         """
         if torch.is_grad_enabled():
-            self._rounds.begin_forward(is_training=self.module.training)
+            self._rounds.begin_forward(is_training=is_training(self.module))
         if self._session.share.is_dense and self._dense is not None:
             return self._dense.forward(*args, **kwargs)
         return self.module(*args, **kwargs)

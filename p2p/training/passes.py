@@ -18,6 +18,7 @@ from ..session.history import NEVER
 from ..session.session import BACKWARD, Session
 from ..step.operation import Operation
 from .beside import Beside
+from .changes import is_training
 from .edge import Edge
 from .forwards import Forwards
 from .gradients import Gradients
@@ -123,7 +124,7 @@ class Passes:
 
     def forward(self, model: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         """A forward pass of the wrapper, or of one of its models."""
-        self._begin_forward(is_training=module.training)
+        self._begin_forward(is_training=is_training(module))
         output = module(*args, **kwargs)
         if module.training:
             self._forwards.follow(model, output)
@@ -151,7 +152,7 @@ class Passes:
         if is_training:
             self.open_window()
         else:
-            self._session.membership.keep()  # a layer of it may be in training mode
+            self._session.membership.keep()  # a forward pass may set the mode of a layer itself
 
     def open_window(self, *, is_over: bool = False) -> None:
         """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from p2p.errors import ShoalError
-from p2p.training.changes import OF_ROUNDS, OF_STEPS, Watch
+from p2p.training.changes import OF_ROUNDS, OF_STEPS, Watch, is_training
 
 
 def model() -> Any:
@@ -176,3 +176,12 @@ def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own
     watched.check()
     found[-1].eval()
     assert watched.evaluates().startswith("1 of 5 layers, the first 3,")
+
+
+def test_a_model_trains_if_any_layer_of_it_does() -> None:
+    found = model()
+    assert is_training(found)
+    found.eval()
+    assert not is_training(found)
+    found[2][0].train()
+    assert is_training(found)

@@ -259,6 +259,21 @@ def test_the_state_of_another_layout_is_refused_and_changes_nothing(change: Call
     assert joiner.packed() == before
 
 
+def test_an_optimizer_may_have_a_state_of_its_own_form() -> None:
+    class Lookahead(torch.optim.SGD):
+        """Keeps its own state beside that of another one."""
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"inner": super().state_dict(), "slow": [1.0]}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            super().load_state_dict(state["inner"])
+
+    donor, joiner = (Replica(seed, lambda given: Lookahead(given, lr=0.1)) for seed in (1, 2))
+    joiner.receive(donor.packed())
+    assert joiner.packed() == donor.packed()
+
+
 def test_the_state_of_another_number_of_parts_is_refused_and_changes_nothing() -> None:
     donor, joiner = (Replica(seed, OPTIMIZERS["adamw"]) for seed in (1, 2))
     before = joiner.packed()
