@@ -68,8 +68,7 @@ class Core(Standing):
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
         """Once a seat is asked for: found the swarm if the first of `seeds`, control addresses, is this peer's.
 
-        Raises:
-            ValueError: no seeds, or one twice.
+        Raises ValueError if there are none, or one is there twice.
         """
         self._joining.found_from_seeds(now, seeds, lineage, size, policy)
 
@@ -181,14 +180,7 @@ class Core(Standing):
         return self._observing.comes(now, source, step)
 
     def state_came(self, step: int, digest: bytes, lineage: bytes, numerics: bytes = NO_NUMERICS) -> list[Effect]:
-        """The state after `step` has come, as bytes.
-
-        Args:
-            step: the step.
-            digest: of the chain up to it.
-            lineage: of its donor.
-            numerics: class of its donor.
-        """
+        """The state after `step` has come, as bytes; `digest` is of the chain up to it, the others are of its donor."""
         self._joining.came(step, digest, numerics)
         return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
 

@@ -50,23 +50,21 @@ class Share:
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         check_model: raises ShoalError if the model is not the one that was wrapped.
-        frozen: which of the parameters that are trained need no gradient now, in words; evaluates: which layers are in
-            evaluation mode, None before the first pass.
+        how: the model is trained in this step, as of `Watch.in_words`.
         schedule_ends: after how many steps a schedule of the script raises, by its name.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
     def __init__(self) -> None:
-        self.contributors: tuple[str, ...] = ()
-        self.planned_for: tuple[str, ...] = ()
+        self.contributors = self.planned_for = tuple[str, ...]()
         self.fraction = self.keep = 1.0
         self.is_last = True
-        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = False
-        self.frozen, self.schedule_ends = "", dict[str, int]()
-        self.evaluates: str | None = None
+        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = (
+            self.is_amid_round
+        ) = False
+        self.how, self.schedule_ends = "", dict[str, int]()
         self.check_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
-        self.is_amid_round = False
         self.dense_steps = 0
         self.num_loads = self.num_trained = self.num_samples = self.num_unused = self.num_batches = 0
         self._tracks = Tracks()
@@ -109,9 +107,8 @@ class Share:
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
-        track.is_left = self._is_weighed = self._fails_behind = self.only_looks_on = False
+        track.is_left = self._is_weighed = self._fails_behind = self.only_looks_on = self.is_used = False
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
-        self.is_used = False
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool, num_samples: int = 0) -> None:
         """The script is given so much of its slice."""
@@ -135,7 +132,7 @@ class Share:
 
     @property
     def is_of_loader(self) -> bool:
-        """The open step uses a batch of a loader."""
+        """The open step uses a batch of a loader; else samples of the script's own."""
         return self._current is not None
 
     @property
@@ -196,11 +193,6 @@ class Share:
         return self._num_updates > 0
 
     @property
-    def is_own(self) -> bool:
-        """The samples of the open step are the script's, and of no loader."""
-        return self._current is None
-
-    @property
     def counts(self) -> Counts:
         """Of this peer.
 
@@ -242,19 +234,18 @@ class Share:
     @property
     def collective(self) -> AllGather:
         """Of the counts: what all peers must have in common of the open step's samples, and of what they train."""
-        words = [*filter(None, (self._samples_in_words(), self.frozen, self.evaluates))]
+        words = [*filter(None, (self._samples_in_words(), self.how))]
         return AllGather(is_counts=True, label=", while ".join(words)) if words else ONLY_COUNTS
 
     def _samples_in_words(self) -> str:
         if (track := self._current) is None:
             unused = UNUSED.format(self.num_unused, "es"[: 2 * (self.num_unused > 1)])
-            return unused if self.num_unused else (self.frozen or self.evaluates or "") and "samples of its own"
+            return unused if self.num_unused else self.how and "samples of its own"
         if self._num_updates:
             number = self._num_updates + 1
             return f"{track.description}, update {number} of the batch before {track.state.position}"
-        again = (
-            f", again {xxhash.xxh3_64_hexdigest(repr(track.state.returned).encode())}" if track.state.returned else ""
-        )
+        returned = track.state.returned
+        again = f", again {xxhash.xxh3_64_hexdigest(repr(returned).encode())}" if returned else ""
         return f"{track.description}, from {track.state.position} on{again}"
 
     def operation(self) -> Operation:

@@ -19,7 +19,7 @@ from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..catchup.replica import Packer, Replica
 from ..config import LoopConfig
-from ..errors import DeviceLost, JoinRefused, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded, ShoalError
+from ..errors import DeviceLost, JoinRefused, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
 from ..host.entry import Role
 from ..host.ready_memory import ReadyMemory
 from ..host.registry import Registry
@@ -38,7 +38,7 @@ from .inbox import Inbox
 from .listening import Listening
 from .measuring import Measuring
 from .neighbours import Neighbours, claim_of
-from .reactor import END_S, Reactor
+from .reactor import Reactor
 from .resources import Resources, acquire
 from .seat_request import SeatRequest
 from .seeds import Seeds
@@ -87,8 +87,10 @@ class Loop:
         me = claim_of(own)
         self.core = Core(me, rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
         self._acquaintances = [claim_of(entry) for entry in self.resources.others]
-        if former is not None and (config.tcp is not None or not founds_anew):
-            self._acquaintances += former.core.acquaintances()
+        if former is not None:
+            self.core.return_from(former.core)
+            if config.tcp is not None or not founds_anew:
+                self._acquaintances += former.core.acquaintances()
         self.inbox = Inbox()
         self.note = self.resources.seen.loop.note
         self.reactor = Reactor(self, self.inbox.notices, transport.wake)
@@ -97,18 +99,13 @@ class Loop:
         self._neighbours = Neighbours(transport, registry)
         self.seeds = Seeds.of(config, self.resources, self._frames)
         is_back = former is not None and not founds_anew
-        if former is not None:
-            self.core.return_from(former.core)
         self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
         self.open_step = OpenStep(me.member, segment_bytes=config.operation_segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
         self.use_wait = self.measuring.use_wait
+        gives, least_bytes = (self._frames.send_parcel, self._frames.send_wish), config.least_shared_bytes
         self._donor = Donor(
-            self._frames.send_parcel,
-            self._frames.send_wish,
-            segment_bytes=config.segment_bytes,
-            least_shared_bytes=config.least_shared_bytes,
-            make_room=ReadyMemory,
+            *gives, segment_bytes=config.segment_bytes, least_shared_bytes=least_bytes, make_room=ReadyMemory
         )
         send = self._frames.send_taken, self._frames.send_chunk_query
         self._observer = Observer(self.core, self.open_step, *send, ReadyMemory)
@@ -163,15 +160,10 @@ class Loop:
         """What the open step waits for; a snapshot."""
         return f"{self.core.phase.name}, {explain_waiting(self.core, self.open_step, self.now())}"
 
-    def end_incarnation(self) -> None:
-        """Stop, but keep the arena, for the next incarnation of this peer.
-
-        Raises:
-            ShoalError: it does not end, and would still close what the next one opens.
-        """
+    def end_incarnation(self) -> bool:
+        """Stop, but keep the arena, for the next incarnation of this peer. Returns what `Reactor.stop` does."""
         self._keeps_memory = True
-        if not self.reactor.stop():
-            raise ShoalError(f"the loop of {self.peer_id} has not ended within {END_S:g} s: this peer cannot come back")
+        return self.reactor.stop()
 
     # Commands of the training thread; to be posted.
 

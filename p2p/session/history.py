@@ -61,7 +61,7 @@ class History:
         if counts is not None:
             share.num_trained += 1
             self._judge(receipt, counts.tolist()[TOOK::NUM_COLUMNS], me)
-            if share.is_own:
+            if not share.is_of_loader:
                 self.own_data.train(share.contributors, share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         if commit.view.since(me) is not None:

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Iterable
 
 from ..config import PeerConfig
-from ..errors import RemovedFromView
+from ..errors import RemovedFromView, ShoalError
 from ..host.entry import pack_program
 from ..host.registry import Registry
 from ..loop.loop import Loop
+from ..loop.reactor import END_S
 
 logger = logging.getLogger("p2p")
 
@@ -47,6 +48,7 @@ class Incarnations:
         Raises:
             RemovedFromView: `removed`, if this peer must not come back, was not asked to, has looked for its place too
                 often, or if nobody is left.
+            ShoalError: the loop of before does not end.
         """
         former, now = self.loop, self.loop.now()
         self._removals = [*(at for at in self._removals if at > now - REMEMBERED_S), now]
@@ -75,7 +77,8 @@ class Incarnations:
 
     def _replace(self, wait_s: float, *, founds_anew: bool = False) -> None:
         former = self.loop
-        former.end_incarnation()
+        if not former.end_incarnation():  # it would still close what the next one opens
+            raise ShoalError(f"the loop of {former.peer_id} has not ended within {END_S:g} s: it cannot come back")
         before = former.reactor.drive_lock.shield()
         try:
             self.loop = Loop(self._registry, self._config, former, wait_s, founds_anew=founds_anew)

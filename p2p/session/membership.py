@@ -22,10 +22,11 @@ from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
 from ..step.speeds import Speeds
 from ..step.waiting import explain_no_seat
 from .description import describe_run, explain_late, explain_refusal, explain_unread
-from .history import NEVER, History
+from .history import History
 from .incarnations import Incarnations
 from .lineage import continued
 from .script_end import ends_well
+from .state_edge import StateEdge
 
 logger = logging.getLogger("p2p")
 
@@ -75,6 +76,7 @@ class Membership:
         loop: of the present incarnation of this peer.
         share: of the samples.
         history, replica: what is committed, and what it has brought along.
+        edge: when the state behind that is complete.
         unusable: why this peer cannot go on; None: it can.
         has_left: it was asked to leave.
         keeper: of the state, if there is one.
@@ -99,8 +101,16 @@ class Membership:
         self.share = Share()
         self.history = History(self.share, ledger, Speeds(config.slow_factor))
         self.replica = Replica(traits={}, pack=self._pack, load=self._load, compare=str)
-        self._has_asked, self._is_given = False, False
-        self._complete = self._settled = self._kept = NEVER
+        self.edge = StateEdge(
+            self.share,
+            lambda: self.history.done,
+            keep=lambda: self.replica.keep(),
+            give=lambda: self.post(
+                self._completion(), is_urgent=self.loop.is_asked_for_state
+            ),  # who asks later wakes it
+            write=self._write,
+        )
+        self._has_asked = False
         self.has_left = self._is_closed = False
         self.loop.reactor.start()
 
@@ -160,7 +170,7 @@ class Membership:
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self.loop.now() + limit_s
         self._ask()
-        self.state_is_complete()
+        self.edge.reach()
         while history.view is None:
             left_s = max(0.0, deadline - self.loop.now())
             try:
@@ -181,7 +191,7 @@ class Membership:
             match arrival:
                 case StateOffer():
                     self.load(arrival, None)
-                    self.state_is_complete()
+                    self.edge.reach()
                 case Admitted(view, done) if done >= 0:
                     history.done, history.view = done, view
         history.begin()
@@ -219,7 +229,8 @@ class Membership:
             self._incarnations.begin_another(removed, is_wanted=is_asked or self.trains_model)
         finally:
             self.loop = self._incarnations.loop
-        self._complete, self.unusable = NEVER, None
+        self.edge.give_again()
+        self.unusable = None
         self._ask()
 
     def found_anew(self, dead: AllMembersDead, open_step: list[Operation]) -> None:
@@ -243,7 +254,7 @@ class Membership:
         finally:
             self.loop = self._incarnations.loop
         history.begin_lineage(lost)
-        self._complete = NEVER
+        self.edge.give_again()
         self.post(partial(self.loop.ask_for_seat, 1, self._run, self.replica))
         deadline = self.loop.now() + self._config.join_timeout_s
         while history.done < 0:
@@ -353,56 +364,25 @@ class Membership:
         operations[:] = self.replica.renew(operations, offer.step + 1, self.history.view)
         self.post(partial(self.loop.loaded, offer, state_digest(), tuple(operations)))
 
-    def state_is_complete(self, *, is_over: bool = True) -> None:
-        """The state after step `done` is complete until the next commit, and may be copied.
-
-        Args:
-            is_over: forward passes change nothing more before the commit. Joiners that have made their own need what
-                these change, so nobody is given the state before.
-        """
-        is_edge = self._complete != self.history.done
-        if is_edge:
-            self._complete, self._is_given = self.history.done, False
-            if self.history.done not in (self._settled, self._kept):
-                self.replica.keep()
-        if is_over and not self._is_given:
-            self._is_given = True
-            self.post(self._completion(), is_urgent=self.loop.is_asked_for_state)  # who asks later wakes it
-        if is_edge and self.keeper is not None:
-            self.keeper.at_edge()
-
-    def keep(self) -> None:
-        """What forward passes change is kept as it is: one begins, which may be an evaluation or of the next step."""
-        if self.history.done not in (self._complete, self._settled, self._kept):
-            self._kept = self.history.done
-            self.replica.keep()
-
-    def withhold_state(self) -> None:
-        """The model is about to be another one: its state after step `done` is not to be copied any more."""
-        self._complete = self._settled = self._kept = NEVER
-
     def describe(self, replica: Replica) -> None:
         """Who asks for a seat from now on has to have this one."""
         self.replica = replica
         self.post(partial(self.loop.describe, self._run))
 
     def asks_for_batch(self) -> None:
-        """The script has done with its last step, and may set this and that before its forward pass."""
-        self._settled = self.history.done
-        if self._complete != self.history.done:
-            self.replica.keep()
+        """The script has done with its last step."""
+        self.edge.settle()
         if not self.trains_model:
-            self.state_is_complete()
-
-    @property
-    def is_settled(self) -> bool:
-        """The last committed step is that after which the script has asked for a batch."""
-        return self._settled == self.history.done
+            self.edge.reach()
 
     def standing_of_state(self) -> Callable[[], None]:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
-        is_certain = not self.replica.trains_model or self.history.done in (self._complete, self._settled)
+        is_certain = not self.trains_model or self.edge.is_certain
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
+
+    def _write(self) -> None:
+        if self.keeper is not None:
+            self.keeper.at_edge()
 
     def _pack(self) -> PackedState:
         """The state of a peer that trains no model."""

@@ -123,23 +123,9 @@ class Session:
             return self.membership.wait_view(timeout_s)
 
     def state_is_complete(self, *, is_over: bool = True) -> None:
-        """As `Membership.state_is_complete`, unless who begins with it would begin in the middle of a batch.
-
-        Nor where the script may still do what belongs to the last one.
-        """
+        """As `StateEdge.pass_begins`."""
         with self.callers.call("a forward pass"):
-            if self.share.is_behind_batch:
-                self.membership.keep()
-            elif not self.share.is_amid_batch:
-                self.membership.state_is_complete(is_over=is_over)
-
-    @property
-    def is_past_request(self) -> bool:
-        """The script has called an operation of its own since it asked for the batch of a loader.
-
-        The script of a joiner begins with such a request, and would come to that operation, which is over.
-        """
-        return self.share.is_of_loader and not self.membership.is_settled
+            self.membership.edge.pass_begins(is_over=is_over)
 
     def announce(self) -> None:
         """As `History.announce`."""
@@ -276,7 +262,7 @@ class Session:
     def replace_replica(self, replica: Replica, operation: Operation) -> None:
         """A step of its own, by which all members agree on another model; who asks for a seat has to have that."""
         with self.callers.call("DataParallel.refresh"):
-            self.membership.withhold_state()
+            self.membership.edge.withhold()
             self.run_alone(operation)
             self.membership.describe(replica)
             self.announce()

@@ -44,6 +44,8 @@ class Watch:
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._state = [*tensors_of(module)]
         self._modes, self._modes_in_words = b"", ""
+        self._noted: str | None = None
+        self._said: str | None = None
         self._remember()
 
     def check(self) -> None:
@@ -89,6 +91,23 @@ class Watch:
         digest = xxhash.xxh3_64_hexdigest(repr(names).encode())
         return f"{len(names)} parameters, the first {names[0]}, are frozen (digest {digest})"
 
+    def in_words(self, *, is_skipped: bool = False) -> str:
+        """How it is trained in this step, in words that are the same where that is: what is frozen, what evaluates.
+
+        Modes are as `note_modes` has noted them since the last call, else as they are. `is_skipped`: the script leaves
+        the step out, which it may do in an evaluation; then they are those of the step before.
+        """
+        modes, self._noted = self._noted, None
+        if modes is None:
+            is_elsewhere = is_skipped and self._said is not None and not any(map(attrgetter("training"), self._layers))
+            modes = self._said if is_elsewhere else self.evaluates()
+        self._said = modes
+        return ", while ".join(filter(None, (self.frozen(), modes)))
+
+    def note_modes(self) -> None:
+        """The modes of the next step are those that layers have now."""
+        self._noted = self.evaluates()
+
     def evaluates(self) -> str:
         """Which of its layers are in evaluation mode, as `frozen`: they use other statistics, and update none."""
         modes = bytes(map(attrgetter("training"), self._layers))
@@ -100,11 +119,6 @@ class Watch:
             self._modes_in_words = f"{number} are in evaluation mode (digest {digest})" if names else ""
             self._modes = modes
         return self._modes_in_words
-
-    @property
-    def is_evaluated(self) -> bool:
-        """All of it is in evaluation mode."""
-        return not any(map(attrgetter("training"), self._layers))
 
     def _remember(self) -> None:
         self._layers, self._modes = [each for each in self._module.modules() if type(each) not in CONTAINERS], b""

@@ -119,7 +119,7 @@ class DensePhase:
         self.passes.take([""], matched.values())
 
     def _exchange(self, digest: Callable[[], bytes]) -> bool:
-        if self._session.share.is_own and not self._has_begun:
+        if not self._session.share.is_of_loader and not self._has_begun:
             raise ShoalError(
                 "a dense step begins with a forward pass of the wrapper, `model(batch)`, or with a batch of "
                 "`peer.loader`, which this one had not: a joiner takes the state over there"

@@ -24,7 +24,7 @@ class Forwards:
 
     def follow(self, model: str, output: Any) -> None:
         """A forward pass of `model` has made `output`."""
-        if torch.compiler.is_compiling() or not self._share.is_own or torch._C._current_graph_task_id() >= 0:
+        if torch.compiler.is_compiling() or self._share.is_of_loader or torch._C._current_graph_task_id() >= 0:
             return
         made = object()
         for tensor in _tensors(output):

@@ -152,7 +152,7 @@ class Passes:
         if is_training:
             self.open_window()
         else:
-            self._session.membership.keep()  # a forward pass may set the mode of a layer itself
+            self._session.membership.edge.keep()  # a forward pass may set the mode of a layer itself
 
     def open_window(self, *, is_over: bool = False) -> None:
         """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.
@@ -171,7 +171,7 @@ class Passes:
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             is_over |= not self._edge.changes
             self._session.state_is_complete(
-                is_over=is_over and self._may_be_given and not self._session.is_past_request
+                is_over=is_over and self._may_be_given and not self._session.membership.edge.is_past_request
             )
 
     @property
@@ -294,10 +294,7 @@ class Passes:
         if self._ends_step:
             self.open_window(is_over=True)
             self._share.end()
-            self._share.frozen = self._gradients.watch.frozen()
-            watch = self._gradients.watch
-            if self._share.evaluates is None or not (self._share.is_skipped and watch.is_evaluated):
-                self._share.evaluates = watch.evaluates()  # who skips a step may do so in an evaluation
+            self._share.how = self._gradients.watch.in_words(is_skipped=self._share.is_skipped)
             counts = self._share.operation()
             self._session.open_step(BACKWARD)
             self.is_under_way = True

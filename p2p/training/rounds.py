@@ -103,7 +103,6 @@ class Rounds:
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
         self._update_is_due = False
-        self._evaluates: str | None = None  # as of the first update of the round
         self._is_ahead = False  # an update has begun that belongs to the round
         self._share.rounds, self._share.check_model = self, watch.check
         session.round_edge = self.begin
@@ -149,7 +148,6 @@ class Rounds:
         return self._iterations.num_updates > 0
 
     def _end_round(self) -> None:
-        self._evaluates = None
         self._iterations.end_round()
         self._is_ahead = False
         self._share.is_amid_round = False
@@ -183,7 +181,7 @@ class Rounds:
         if is_training and not self._share.is_behind_batch:
             self.begin()
         elif not (self.is_amid or self._share.is_round_open or self._share.is_dense):
-            self._session.membership.keep()
+            self._session.membership.edge.keep()
 
     def _follow(self) -> None:
         """What a script has set between two rounds, weights that it has loaded, is what all begin the next one with.
@@ -230,8 +228,8 @@ class Rounds:
             self._is_ahead = True
             return
         self._share.is_behind_batch = False
-        if self._evaluates is None:
-            self._evaluates = self._watch.evaluates()
+        if not self.is_amid:  # an evaluation may come before the round is ended
+            self._watch.note_modes()
         self.begin()
         self._follow()
         self._is_ahead = True
@@ -290,8 +288,7 @@ class Rounds:
             ValueError: this host has no room for what all send.
         """
         self._watch.check()
-        self._share.frozen = self._watch.frozen()
-        self._share.evaluates = self._watch.evaluates() if self._evaluates is None else self._evaluates
+        self._share.how = self._watch.in_words()
         step, loop = self._session.done + 1, self._session.loop
         check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
         num_sent_bytes = loop.num_sent_bytes

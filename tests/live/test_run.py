@@ -120,26 +120,26 @@ def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal,
 
 
 LATE = """
-import atexit, time
+import atexit
+from contextlib import suppress
 from pathlib import Path
 
-def wait_for(path):
-    while not path.exists():
-        time.sleep(0.005)
-
 died, again, over = map(Path, ("died", "again", "over"))
+for meeting in (again, over):
+    with suppress(FileExistsError):
+        os.mkfifo(meeting)  # who opens it waits for the other one
 is_first = place == "1" and not died.exists()
 if place == "0":
-    atexit.register(over.touch)
+    atexit.register(over.write_text, "")
 elif not is_first:
-    again.touch()
-    wait_for(over)
+    again.write_text("")
+    over.read_text()
 """
 
 
 def test_a_replacement_that_comes_when_the_run_is_over_founds_no_other_one(shoal: Shoal, script: Script) -> None:
     happening = (
-        "if place == '0' and peer.last_step == 30: wait_for(again)\n"
+        "if place == '0' and peer.last_step == 30: again.read_text()\n"
         "    if is_first and peer.last_step == 20: died.touch(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     code, _, stderr = outcome(shoal("-n", "2", "--restarts", "1", script(training(happening, LATE))))

@@ -63,7 +63,7 @@ def test_nobody_comes_back_beside_a_loop_that_does_not_end(monkeypatch: pytest.M
 
         loop.reactor.post(stand_still)
         try:
-            with pytest.raises(ShoalError, match="has not ended within 10 s: this peer cannot come back"):
+            with pytest.raises(ShoalError, match="has not ended within 10 s: it cannot come back"):
                 incarnations.begin_another(RemovedFromView("it was stopped"), is_wanted=True)
             assert incarnations.loop is loop
         finally:

@@ -164,7 +164,7 @@ def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own
     assert watched.evaluates() == ""
     found[2].eval()
     both = watched.evaluates()
-    assert both.startswith("2 of 4 layers, the first 2.0, are in evaluation mode (digest ") and not watched.is_evaluated
+    assert both.startswith("2 of 4 layers, the first 2.0, are in evaluation mode (digest ")
     found[2].train()
     assert watched.evaluates() == ""
     found.eval()
@@ -176,6 +176,21 @@ def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own
     watched.check()
     found[-1].eval()
     assert watched.evaluates().startswith("1 of 5 layers, the first 3,")
+
+
+def test_how_a_step_is_trained_is_as_at_its_first_update_and_who_skips_it_in_an_evaluation_says_what_it_said() -> None:
+    found = model()
+    watched = watch(found)
+    assert watched.in_words() == watched.in_words(is_skipped=True) == ""
+    watched.note_modes()
+    found.eval()
+    assert watched.in_words() == watched.in_words(is_skipped=True) == ""
+    assert watched.in_words() == watched.in_words(is_skipped=True) == watched.evaluates() != ""
+    found.train()
+    found[0].eval()
+    assert watched.in_words(is_skipped=True) == watched.evaluates(), "all peers have set this one"
+    found[2].requires_grad_(False)
+    assert watched.in_words() == f"{watched.frozen()}, while {watched.evaluates()}"
 
 
 def test_a_model_trains_if_any_layer_of_it_does() -> None:

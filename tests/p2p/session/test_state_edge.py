@@ -1,0 +1,78 @@
+"""When a state is complete, by what a script does behind a step: what is copied, given and written, in order."""
+
+from p2p.data.share import Share
+from p2p.session.state_edge import StateEdge
+
+
+class Script:
+    """Of one peer.
+
+    Attributes:
+        done: the last committed step.
+        seen: what has become of the state since.
+    """
+
+    def __init__(self) -> None:
+        self.done, self.share = 0, Share()
+        self.seen: list[str] = []
+        self.edge = StateEdge(
+            self.share,
+            lambda: self.done,
+            keep=lambda: self.seen.append("keep"),
+            give=lambda: self.seen.append("give"),
+            write=lambda: self.seen.append("write"),
+        )
+
+    def commits(self) -> None:
+        """A step of a loader's batch."""
+        self.done += 1
+        self.share.is_behind_batch = True
+        self.seen.clear()
+
+    def asks(self) -> None:
+        self.share.is_behind_batch = False
+        self.edge.settle()
+
+
+def test_a_forward_pass_behind_a_batch_says_nothing_before_another_one_is_asked_for() -> None:
+    script = Script()
+    script.commits()
+    for _ in range(3):  # an evaluation
+        script.edge.pass_begins(is_over=True)
+    assert script.seen == ["keep"] and not script.edge.is_certain
+    script.asks()
+    assert script.seen == ["keep", "keep"] and script.edge.is_certain, "as it is by now"
+    for _ in range(3):
+        script.edge.pass_begins(is_over=True)
+    assert script.seen == ["keep", "keep", "give", "write"]
+    script.commits()
+    assert not script.edge.is_certain
+
+
+def test_a_backward_pass_behind_an_evaluation_begins_a_step_with_what_the_first_forward_pass_has_found() -> None:
+    script = Script()
+    script.commits()
+    script.edge.keep()
+    script.share.is_behind_batch = False  # its backward pass begins
+    script.edge.pass_begins(is_over=False)
+    script.edge.pass_begins(is_over=True)
+    assert script.seen == ["keep", "write", "give"]
+
+
+def test_between_two_updates_of_a_batch_nothing_is_complete() -> None:
+    script = Script()
+    script.share._num_updates = 1
+    script.edge.pass_begins(is_over=True)
+    assert script.seen == [] and script.share.is_amid_batch
+
+
+def test_another_incarnation_gives_the_state_again_and_another_model_nothing_of_it() -> None:
+    script = Script()
+    script.commits()
+    script.asks()
+    script.edge.reach()
+    script.edge.give_again()
+    script.edge.reach()
+    assert script.seen == ["keep", "give", "write", "give", "write"]
+    script.edge.withhold()
+    assert not script.edge.is_certain
