@@ -24,7 +24,7 @@ from p2p.peer import Peer
 from p2p.staging import cuda_devices
 
 from .arrays import Array
-from .contenders import SHOAL
+from .contenders import SHOAL, check_all_are_there
 from .learning import learn_links, sizes_to_learn
 from .plan import CPU, EARLY, Plan, format_size, whole_sizes
 from .roles import ALL_REDUCE
@@ -233,12 +233,24 @@ def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
         said = found | {"calibration_s": calibration_s, "links": links_of(peer), "device": device}
         return [json.loads(text) for text in _exchange(table, json.dumps(said).encode())]
     except ShoalError as error:
+        if isinstance(error, OperationInterrupted):
+            error = _who_is_left(peer, plan, error)
         now = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
         if now == before:
             raise
         gone, came = ", ".join(sorted(before - now)), ", ".join(sorted(now - before))
         changed = "; ".join([f"peer {gone} is gone"] * bool(gone) + [f"peer {came} has come"] * bool(came))
         raise RunEnded(f"{changed}: {error}") from None
+
+
+def _who_is_left(peer: Peer, plan: Plan, interrupted: OperationInterrupted) -> ShoalError:
+    """All are told that the operation was interrupted, and none may know yet by whom."""
+    peer.barrier()
+    try:
+        check_all_are_there(peer, plan.num_peers)
+    except ShoalError as error:
+        return error
+    return interrupted
 
 
 def _agree_on_storage(table: Table, plan: Plan, storages: Storages) -> Storage:

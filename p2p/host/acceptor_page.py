@@ -41,6 +41,9 @@ _MAGIC = b"SHRC"
 _HEAD = struct.Struct("<4sI16sQI")
 HEADER_BYTES: Final = _HEAD.size + 16
 
+NOTHING: Final = "nothing has been written there yet"
+"""Why there is no record of a peer that has only just come."""
+
 Encode = Callable[[AcceptorRecord], bytes]
 Decode = Callable[[bytes], object]
 
@@ -157,6 +160,8 @@ def unpack_page(page: bytes, boot_id: bytes) -> bytes:
     """
     if len(page) != PAGE_BYTES:
         raise RemoteProtocolError(f"the page has {len(page)} bytes and should have {PAGE_BYTES}")
+    if not any(page[index * SLOT_BYTES :][: _HEAD.size].strip(b"\0") for index in range(2)):
+        raise RemoteProtocolError(NOTHING)
     slots, reasons = [], []
     for index in range(2):
         try:

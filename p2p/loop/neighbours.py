@@ -15,7 +15,7 @@ from gossip import Claim, Contact, Core, Member, State
 from gossip.effects import Effect
 from gossip.messages import AcceptorRecord
 
-from ..host.acceptor_page import RecordReader
+from ..host.acceptor_page import NOTHING, RecordReader
 from ..host.entry import Entry
 from ..host.exiting import Threads
 from ..host.processes import process_start
@@ -142,7 +142,7 @@ class Neighbours:
         if reader is None:
             return None
         record = reader.read()
-        if record is None:
+        if record is None and reader.why != NOTHING:
             logger.warning("the acceptor record of peer %s cannot be read: %s", member, reader.why)
         return record
 
