@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from p2p.step.receipts import read_receipts
+from p2p.step.speeds import WINDOW
 from tests.live.swarm import Swarm, name
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
@@ -37,16 +38,21 @@ with p2p.join(slow_peers=sys.argv[1], slow_factor=2.5) as peer:
     print("end")
 """
 
+SLOW_STEPS = 45
+
 
 @pytest.mark.long
 def test_a_slow_peer_is_named_once_by_all_alike_and_is_slow_no_more_when_it_has_caught_up(swarm: Swarm) -> None:
-    peers = [swarm.start(TRAIN, "name", number, min_peers=3) for number in ("0", "0", "45")]
+    peers = [swarm.start(TRAIN, "name", number, min_peers=3) for number in ("0", "0", str(SLOW_STEPS))]
     slow = peers[2]
     assert [peer.end() for peer in peers] == [0, 0, 0], slow.report()
     said = f"peer {name(slow)} is the slowest: its compute is "
     named = [[line for line in peer.stdout if said in line] for peer in peers[:2]]
     assert named[0] == named[1] and len(named[0]) >= 20, "the same verdict at all, after the same steps"
-    assert peers[0].stdout[-2].endswith("nobody")
+    verdicts = [line for line in peers[0].stdout if line.startswith("step ")]
+    assert any(line.endswith("nobody") for line in verdicts[SLOW_STEPS + WINDOW :]), (
+        "a busy host may make it slow again"
+    )
     oldest = read_receipts(swarm.receipts / f"{name(slow)}.receipts.jsonl")[1].contributions[0].peer_id
     warned = [sum(said in line for line in peer.stderr) for peer in peers]
     assert warned == [int(name(peer) in (oldest, name(slow))) for peer in peers], (
