@@ -114,9 +114,11 @@ class RecordReader:
         """Open the page of a living member: compare its process with its entry *after* this. None: the log says why."""
         try:
             return cls(FileIO(record_path(folder, member), opener=open_private), decode)
+        except FileNotFoundError:
+            logger.info("peer %s has no acceptor record any more: it has left", member)
         except (OSError, ValueError) as error:
             logger.warning("the acceptor record of peer %s cannot be opened: %s", member, error)
-            return None
+        return None
 
     def read(self) -> AcceptorRecord | None:
         """The newest record; None if there is none of this boot, and `why` says so."""

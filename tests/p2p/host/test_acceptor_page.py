@@ -355,6 +355,12 @@ def test_an_empty_file_holds_no_record(page: RecordPage, reader: RecordReader) -
     assert reader.why == f"the page has 0 bytes and should have {PAGE_BYTES}"
 
 
+def test_who_has_left_has_no_record_which_is_no_warning(page: RecordPage, caplog: pytest.LogCaptureFixture) -> None:
+    """Its entry was there a moment ago."""
+    page.remove()
+    assert RecordReader.open(page.path.parent, B, CODEC.decode) is None and caplog.text == ""
+
+
 def test_a_link_to_a_page_is_not_read(page: RecordPage, caplog: pytest.LogCaptureFixture) -> None:
     record_path(page.path.parent, B).symlink_to(page.path)
     assert RecordReader.open(page.path.parent, B, CODEC.decode) is None
