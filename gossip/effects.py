@@ -114,10 +114,11 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Provide:
-    """Give the state after `step` to `member`, as soon as it is complete."""
+    """Give the state after `step` to `member`, as soon as it is complete; `frozen`: as in `StateQuery`."""
 
     member: Member
     step: int
+    frozen: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,8 @@ class Membership:
                 return self._hear_report(now, source, body)
             case Ready() | Progress() | Beat():
                 return self._steps.receive(source, body)
-            case StateQuery(step) if self._steps.seated:
-                return [Provide(source, step)]
+            case StateQuery(step, frozen) if self._steps.seated:
+                return [Provide(source, step, frozen)]
             case Abort():
                 return [Overheard(source, body)]
             case _:
@@ -90,8 +90,8 @@ class Membership:
         match body:
             case m.Join():
                 return self.consider_join(now, source, body)
-            case StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
-                return [Provide(source, self._steps.done)]
+            case StateQuery(_, frozen) if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
+                return [Provide(source, self._steps.done, frozen)]
             case m.Leave():
                 return self._hear_leave(now, source, stamp, body)
             case m.Decide(view):

@@ -64,10 +64,12 @@ class Observing:
     Attributes:
         follows: it wants to be fed before it has a seat.
         knows_steps: it has been told of a committed step, so that it founds nothing (R18).
+        frozen: digest of the frozen parameters that its host has; empty: none, so that all of a state is needed.
     """
 
     def __init__(self, swim: Swim, steps: StepMachine, *, config: CoreConfig) -> None:
         self.follows = self.knows_steps = False
+        self.frozen = b""
         self._swim = swim
         self._steps = steps
         self._config = config
@@ -279,7 +281,7 @@ class Observing:
             return []
         self._asked_since = self._asked_since if self._asked else now
         self._asked[donor] = None
-        return [Send(donor, StateQuery(step))]
+        return [Send(donor, StateQuery(step, self.frozen))]
 
     @property
     def waits_for(self) -> str:

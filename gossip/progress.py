@@ -96,9 +96,13 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class StateQuery:
-    """STATE?: I am not seated and need the state after this step, or a later one if I observe."""
+    """STATE?: I am not seated and need the state after this step, or a later one if I observe.
+
+    `frozen`: digest of the frozen parameters that I have, which the state can leave out if they are the same (R30).
+    """
 
     step: int
+    frozen: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ step of the model: a script can load a state there, and nowhere else.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -29,10 +30,11 @@ from ..net.frames import Taken
 from ..net.parcels import SOON, Chunk, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord, Wish
 from ..step.notices import Commit
 from ..step.receipts import counts_of
+from .frozen import FrozenDiffer
 from .replica import Packer, Replica
 from .rooms import Make, Rooms
 from .shares import Wishes
-from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of, sizes_for
+from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of, sizes_for, sizes_of
 from .stream import Stream, is_of_script
 from .window import Window
 
@@ -53,11 +55,19 @@ KEPT_S = 30.0
 """The first of several donors keeps its copy for so long after it last heard of the joiner."""
 
 
+class Asked(NamedTuple):
+    """STATE?: for the state after `step`, by who has a seat or none; `frozen`: digest of what it has of that."""
+
+    step: int
+    has_seat: bool
+    frozen: bytes = b""
+
+
 class Donor:
     """Streams to observers and joiners.
 
     Attributes:
-        waiting: for a state: after which step, and whether they have a seat.
+        waiting: for a state.
         wishes: of other donors.
         show: what this peer's replica is compared by.
         digest: of its parameters; None: as of `Replica`.
@@ -83,7 +93,7 @@ class Donor:
             least_shared_bytes: of what members have in common, in a state that several donors give.
             make_room: for copies; None: none is made ready.
         """
-        self.waiting: dict[Member, tuple[int, bool]] = {}
+        self.waiting: dict[Member, Asked] = {}
         self.show: Callable[[], bytes] = bytes
         self.digest: Callable[[], bytes] | None = None
         self._lends = True
@@ -93,13 +103,14 @@ class Donor:
         self._segment_bytes = min(segment_bytes, MOST_SEGMENT_BYTES)
         self._most_fed_bytes = most_fed_bytes
         self._least_shared_bytes = least_shared_bytes
-        self._copies: WeakValueDictionary[int, StateCopy] = WeakValueDictionary()
+        self._copies: WeakValueDictionary[tuple[int, bytes], StateCopy] = WeakValueDictionary()
         self._kept: dict[Member, tuple[StateCopy, Member, float]] = {}
         self._packer: tuple[int, Packer] | None = None
         self._view: View | None = None
         self._withheld: tuple[int, float] | None = None
         self._waits_since: dict[Member, float] = {}
-        self._given: dict[Member, int] = {}
+        self._given: dict[Member, Asked] = {}
+        self._unlike: dict[Member, bytes] = {}
         self._streams: dict[Member, Stream] = {}
         self._num_streams = 0
         self._is_exchanging = False
@@ -129,6 +140,7 @@ class Donor:
         self.waiting.pop(member, None)
         self._streams.pop(member, None)
         self._kept.pop(member, None)
+        self._unlike.pop(member, None)
         self.wishes.forget(member)
         self._rooms.forget(member)
         for stream in self._streams.values():
@@ -145,8 +157,8 @@ class Donor:
         """
         self._withheld, self._packer = (step, patience_s), None
 
-    def ask(self, member: Member, step: int, *, has_seat: bool) -> None:
-        """`member` needs the state after `step`, or, while it has no seat, after a later one.
+    def ask(self, member: Member, step: int, *, has_seat: bool, frozen: bytes = b"") -> None:
+        """`member` needs the state after `step`, or, while it has no seat, after a later one; `frozen`: as in STATE?.
 
         Who has a seat is given one state in a view; an observer none while another is on its way to it.
         """
@@ -154,8 +166,9 @@ class Donor:
         steps = [p.step for p in stream.states() if isinstance(p.record, StateRecord)] if stream is not None else []
         steps += [kept[0].step] if kept is not None else []
         is_coming = any(not has_seat or each == step for each in steps)
-        if not is_coming and not (has_seat and self._given.get(member) == step):
-            self.waiting[member] = step, has_seat
+        given = self._given.get(member)
+        if not is_coming and not (has_seat and given is not None and given.step == step):
+            self.waiting[member] = Asked(step, has_seat, b"" if self._unlike.get(member) == frozen else frozen)
 
     def wish(self, wish: Wish) -> None:
         """Another donor asks for a share, or says that it will."""
@@ -201,7 +214,7 @@ class Donor:
             return
         if is_complete:
             self._make_rooms(now, done, donors_for)
-        for member, (step, has_seat) in list(self.waiting.items()):
+        for member, (step, has_seat, frozen) in list(self.waiting.items()):
             if step != done and (has_seat or step > done):
                 continue
             if is_complete and not has_seat and (self._is_exchanging or self._rooms.is_held(now)):
@@ -209,11 +222,11 @@ class Donor:
             if is_complete:
                 del self.waiting[member]
                 try:
-                    parcels = self._copy(now, member, record, donors_for(member))
+                    parcels = self._copy(now, member, frozen, record, donors_for(member))
                 except (TypeError, ValueError) as error:
                     yield member, f"the state cannot be sent to it: {error}"
                     continue
-                self._given[member] = done
+                self._given[member] = Asked(done, has_seat, frozen)
                 if (stream := self._streams.get(member)) is not None:
                     stream.overtake()
                 for parcel in parcels:
@@ -229,24 +242,26 @@ class Donor:
         """Why the state after `done` must be given to nobody, if it is about to be copied; `differs`: says it (R28)."""
         is_complete = self._packer is not None and self._packer[0] == done
         is_now = bool(self.wishes.waiting) or (bool(self.waiting) and not self._rooms.is_held(now))
-        is_due = is_complete and done not in self._copies and is_now
+        is_due = is_complete and not self._has_copy(done) and is_now
         return differs(self.digest()) if is_due and self.digest is not None else ""
+
+    def _has_copy(self, step: int) -> bool:
+        return any(each == step for each, _ in self._copies)
 
     def _make_rooms(self, now: float, done: int, donors_for: Callable[[Member], Sequence[Member]]) -> None:
         """For the copies that those who have no seat wait for, and for shares that were announced."""
         assert self._packer is not None
-        observer = next((member for member, (_, has_seat) in self.waiting.items() if not has_seat), None)
+        observer, asked = next((item for item in self.waiting.items() if not item[1].has_seat), (None, None))
         is_due = observer is not None and self._rooms.may_begin
-        if not self._lends or done in self._copies or not (is_due or self._rooms.expected):
+        if not self._lends or self._has_copy(done) or not (is_due or self._rooms.expected):
             return
         try:
-            state = self._packer[1]()
+            state = self._packer[1](b"" if asked is None else asked.frozen)
         except (TypeError, ValueError):  # who is given it is told
             return
         for wish in self._rooms.expected:
-            self._rooms.begin_share(now, wish, sizes_for(state, wish))
-        sizes = [memoryview(each).nbytes for each in state.tensors]
-        if is_due and observer is not None and self._rooms.begin(now, sizes):
+            self._rooms.begin_share(now, wish, sizes_for(replace(state, known=wish.frozen), wish))
+        if is_due and observer is not None and self._rooms.begin(now, sizes_of(state)):
             self._ask_donors(state, observer, SOON, donors_for(observer))
 
     def _ask_donors(self, state: PackedState, observer: Member, step: int, donors: Sequence[Member]) -> bool:
@@ -255,10 +270,13 @@ class Donor:
         is_shared = len(donors) > 1 and is_worth_sharing(state, chunk_bytes, self._least_shared_bytes)
         if is_shared:
             for index, donor in enumerate(donors[1:], 1):
-                self._send_wish(donor, Wish(donors[0], observer, step, index, len(donors), chunk_bytes))
+                wish = Wish(donors[0], observer, step, index, len(donors), chunk_bytes, state.known)
+                self._send_wish(donor, wish)
         return is_shared
 
-    def _copy(self, now: float, member: Member, record: StateRecord, donors: Sequence[Member]) -> list[Parcel]:
+    def _copy(
+        self, now: float, member: Member, frozen: bytes, record: StateRecord, donors: Sequence[Member]
+    ) -> list[Parcel]:
         """The state, which nobody changes now; a copy that is still on its way to another peer serves, too.
 
         If other donors can share it, they are asked first: they have to copy theirs before the next commit.
@@ -267,14 +285,14 @@ class Donor:
         step, pack = self._packer
         if self._view is not None:  # the members' scripts see no other before the next commit
             record = replace(record, view=self._view)
-        copy = self._copies.get(step)
-        state = pack() if copy is None else copy.state
+        copy = self._copies.get((step, frozen))
+        state = pack(frozen) if copy is None else copy.state
         is_shared = self._ask_donors(state, member, step, donors)
         if copy is None:
             with self._rooms.taken() as room:
                 chunk_bytes = chunk_bytes_of(state, self._segment_bytes)
                 copy = StateCopy(step, state, chunk_bytes, is_shared=is_shared, room=room)
-            self._copies[step] = copy
+            self._copies[step, frozen] = copy
         if not is_shared:
             return [copy.whole(record)]
         self._kept[member] = copy, donors[0], now
@@ -284,7 +302,7 @@ class Donor:
         assert self._packer is not None
         try:
             with self._rooms.taken(wish.observer) as room:
-                return share_of(self._packer[1](), wish, room)
+                return share_of(self._packer[1](wish.frozen), wish, room)
         except (TypeError, ValueError):  # the first says so, too, if it cannot pack it either
             return declined(wish)
 
@@ -338,9 +356,13 @@ class Donor:
         try:
             for segment in stream.due(now, self._segment_bytes):
                 self._send(member, stream.number, segment)
-        except MemoryShort:  # who has copied it has said so; another one may be asked for
-            for each in (self._streams, self._kept, self._given):
+        except (MemoryShort, FrozenDiffer) as error:  # who lacked memory has said so; another state may be asked for
+            for each in (self._streams, self._kept):
                 each.pop(member, None)
+            given = self._given.pop(member, None)
+            if isinstance(error, FrozenDiffer) and given is not None:
+                self._unlike[member] = given.frozen
+                self.waiting[member] = given._replace(frozen=b"")
 
     def begin_exchange(self) -> None:
         """Of a step, which may be committed before other donors have heard of a copy."""

@@ -219,7 +219,8 @@ class Observer:
         record = parcel.record
         assert isinstance(record, StateRecord)
         tree, *tensors = parcel.parts
-        return [Tell(StateOffer(step, digest, record.view, PackedState(bytes(tree), tensors), record.is_due))]
+        state = PackedState(bytes(tree), tensors, known=record.frozen)
+        return [Tell(StateOffer(step, digest, record.view, state, record.is_due))]
 
     def _waits(self, *, for_model: bool) -> bool:
         """Whether the training thread waits in a step of the model, or else in an operation of its own."""

@@ -11,7 +11,8 @@ from ..errors import ShoalError
 from ..net.parcels import PackedState
 from ..net.trees import unpack_tree
 
-Packer = Callable[[], PackedState]
+Packer = Callable[[bytes], PackedState]
+"""Lends the state to somebody who has frozen parameters of this digest, or has none: empty."""
 
 
 class Copies(Protocol):
@@ -58,7 +59,8 @@ class Replica:
         compare: says in words how a member's `MODEL` differs from this one.
         show: what a replica is compared by, while it waits for a commit.
         lends: whether what `lender` makes, or `pack`, lends memory, which costs nothing; else it fetches from a device.
-        sizes: of its tensors in bytes, when it was offered.
+        sizes: of its tensors in bytes, when it was offered; not of what `frozen` is the digest of.
+        frozen: digest of the frozen parameters as they are now (catchup/frozen.py), for who asks for a seat.
         is_at: whether the script is where those of members were in each of the steps that are shown.
         samples: what a member's state says of the samples that are used up, as `Share.pack` made it.
         digest: of its parameters, as for the step after the last committed one; None: they are not on the host.
@@ -71,7 +73,7 @@ class Replica:
     """
 
     traits: Mapping[str, bytes]
-    pack: Packer
+    pack: Callable[[], PackedState]
     load: Callable[[PackedState], None]
     compare: Callable[[bytes], str]
     show: Callable[[], bytes] = bytes
@@ -84,6 +86,7 @@ class Replica:
     digest: Callable[[], bytes] | None = None
     lends: bool = True
     sizes: Sequence[int] = ()
+    frozen: Callable[[], bytes] = bytes
     is_at: Callable[[Sequence[bytes]], bool] = lambda shown: True
     samples: Callable[[PackedState], Any] = lambda state: unpack_tree(state.tree)
 

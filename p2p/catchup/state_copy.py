@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import xxhash
@@ -10,6 +11,7 @@ import xxhash
 from gossip import Member
 
 from ..net.parcels import Chunk, PackedState, Parcel, Raw, RunAside, ShareRecord, StateRecord, Wish
+from .frozen import FrozenDiffer, digest_of
 from .rooms import Room
 from .shares import LEAST_BYTES, MOST_CHUNKS, MOST_PARTS, chunks_of, pack_parts
 
@@ -17,9 +19,15 @@ _FIRST_TENSOR = 2
 """Parts 0 and 1 are record and tree."""
 
 
+def left_out_of(state: PackedState) -> set[int]:
+    """Numbers of the tensors that whoever it is for has already."""
+    return {*state.frozen} if state.known else set()
+
+
 def shared_parts(state: PackedState) -> list[tuple[int, int]]:
-    """The parts that several donors can share, with their lengths in bytes."""
-    sizes = [(index, memoryview(state.tensors[index]).nbytes) for index in state.replicated]
+    """The parts that several donors can share, with their lengths in bytes; none of those that are left out."""
+    left_out = left_out_of(state)
+    sizes = [(index, memoryview(state.tensors[index]).nbytes) for index in state.replicated if index not in left_out]
     return [(index + _FIRST_TENSOR, size) for index, size in sizes if size >= LEAST_BYTES]
 
 
@@ -33,6 +41,12 @@ def sizes_for(state: PackedState, wish: Wish) -> list[int]:
     if not is_worth_sharing(state, wish.chunk_bytes, 0):
         return []
     return [len(_slice(state.tensors, chunk, wish.chunk_bytes)) for chunk in chunks_for(state, wish)]
+
+
+def sizes_of(state: PackedState) -> list[int]:
+    """Of the tensors in bytes, without those that are left out."""
+    left_out = left_out_of(state)
+    return [memoryview(each).nbytes for number, each in enumerate(state.tensors) if number not in left_out]
 
 
 def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel:
@@ -49,7 +63,7 @@ def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel
     payloads: Sequence[Raw] = [_slice(state.tensors, chunk, wish.chunk_bytes) for chunk in chunks]
     is_whole = state.is_whole
     if is_whole is None:
-        payloads, is_whole = _copies_of(payloads, state.aside, _nothing, room)
+        payloads, is_whole = _copies_of(payloads, state.aside, _nothing, room, _always)
     return Parcel(wish.step, ShareRecord(wish.first), payloads, is_whole, chunks=chunks)
 
 
@@ -77,31 +91,53 @@ class StateCopy:
         self._parts, self._chunk_bytes = shared_parts(state), chunk_bytes
         self._chunks = chunks_of(self._parts, chunk_bytes)
         self._digests = b""
+        self._is_unlike = False
         self.state = state
         if state.is_whole is None:
-            then = self._digest if is_shared else _nothing
-            tensors, is_whole = _copies_of(state.tensors, state.aside, then, room)
+            left_out, then = left_out_of(state), self._digest if is_shared else _nothing
+            kept: list[Raw] = [b"" if number in left_out else each for number, each in enumerate(state.tensors)]
+            is_wanted = partial(self._is_like, state) if left_out else _always
+            tensors, is_whole = _copies_of(kept, state.aside, then, room, is_wanted)
             self.state = replace(state, tensors=tensors, is_whole=is_whole, aside=None)
 
     def is_whole(self) -> bool:
-        """Whether it is there, which it is not at once where a thread makes it."""
-        return self.state.is_whole is None or self.state.is_whole()
+        """Whether it is there, which it is not at once where a thread makes it.
+
+        Raises:
+            MemoryShort, FrozenDiffer: it will never be.
+        """
+        is_whole = self.state.is_whole is None or self.state.is_whole()
+        if self._is_unlike:
+            raise FrozenDiffer
+        return is_whole
+
+    def _is_like(self, state: PackedState) -> bool:
+        """Whether `state`, which is lent for so long, has the frozen parameters of who asked."""
+        parts = [(number, len(state.tensors[number])) for number in state.frozen]
+        self._is_unlike = digest_of(parts, (state.tensors[number] for number in state.frozen)) != state.known
+        return not self._is_unlike
 
     def whole(self, record: StateRecord) -> Parcel:
-        """All of it."""
-        return Parcel(self.step, record, [self.state.tree, *self.state.tensors], self.is_whole)
+        """All of it, apart from what is left out."""
+        return Parcel(self.step, self._told(record), [self.state.tree, *self._sent()], self.is_whole)
+
+    def _told(self, record: StateRecord) -> StateRecord:
+        return replace(record, frozen=self.state.known if self.state.frozen else b"")
+
+    def _sent(self) -> list[Raw]:
+        left_out = left_out_of(self.state)
+        return [b"" if number in left_out else each for number, each in enumerate(self.state.tensors)]
 
     def shared(self, record: StateRecord, donors: Sequence[Member]) -> list[Parcel]:
         """What the first of several `donors` sends: what it alone does, with the digests of all chunks; its share."""
 
         def seal() -> StateRecord:
             shared = pack_parts(self._parts)
-            return replace(
-                record, donors=(*donors,), shared=shared, chunk_bytes=self._chunk_bytes, chunk_digests=self._all()
-            )
+            told = replace(record, donors=(*donors,), shared=shared, chunk_bytes=self._chunk_bytes)
+            return replace(self._told(told), chunk_digests=self._all())
 
         parts = dict(self._parts)
-        own = [t for number, t in enumerate(self.state.tensors, _FIRST_TENSOR) if number not in parts]
+        own = [each for number, each in enumerate(self._sent(), _FIRST_TENSOR) if number not in parts]
         base = Parcel(self.step, record, [self.state.tree, *own], self.is_whole, seal)
         return [base, self.share(donors[0], self._chunks[:: len(donors)])]
 
@@ -127,8 +163,11 @@ class StateCopy:
 
 
 def chunk_bytes_of(state: PackedState, segment_bytes: int) -> int:
-    """A segment, or as many as it takes for a record to have room for the digests of all chunks."""
-    num_segments = sum(-(-size // segment_bytes) for _, size in shared_parts(state))
+    """A segment, or as many as it takes for a record to have room for the digests of all chunks.
+
+    The same whatever is left out: chunks of a copy that was given up are chunks of the next one.
+    """
+    num_segments = sum(-(-size // segment_bytes) for _, size in shared_parts(replace(state, known=b"")))
     return int(segment_bytes * 2 ** math.ceil(math.log2(max(1.0, num_segments / MOST_CHUNKS * 2))))
 
 
@@ -154,16 +193,18 @@ def _copies_of(
     aside: RunAside | None,
     then: Callable[[Sequence[Raw]], None],
     room: Room | None,
+    is_wanted: Callable[[], bool],
 ) -> tuple[Sequence[Raw], Callable[[], bool] | None]:
     """The same bytes in memory of their own, and whether they are there by now, which `aside` then tells of.
 
-    `then` is given them by the thread that has made them.
+    `then` is given them by the thread that makes them; if they are not `is_wanted`, which it asks, it copies nothing.
     """
     sizes = [len(buffer) for buffer in buffers]
     rooms = [np.empty(size, np.uint8) if room is None else room.take(size) for size in sizes]
 
     def copy() -> None:
-        for room, buffer in zip(rooms, buffers, strict=True):
+        wanted = buffers if is_wanted() else ()
+        for room, buffer in zip(rooms, wanted, strict=False):
             if len(buffer):
                 room[:] = np.frombuffer(buffer, np.uint8)
 
@@ -172,6 +213,10 @@ def _copies_of(
         copy()
         return made, None
     return made, aside(copy, lambda: then(made))
+
+
+def _always() -> bool:
+    return True
 
 
 def _nothing(tensors: Sequence[Raw]) -> None:

@@ -168,8 +168,8 @@ class Carrier:
             case fx.Missed(step):
                 reason = f"operation {step} was committed without this peer, its result is unknown"
                 self.parts.inbox.tell(RemovedFromView(reason))
-            case fx.Provide(member, step):
-                self._provide(member, step)
+            case fx.Provide(member, step, frozen):
+                self._provide(member, step, frozen)
             case fx.Left(reason):
                 self._leave(reason)
             case fx.Paused(reason=reason, is_final=False):
@@ -200,11 +200,11 @@ class Carrier:
             case fx.Discard(step, digest):
                 self.parts.observer.discard(step, digest)
 
-    def _provide(self, member: Member, step: int) -> None:
+    def _provide(self, member: Member, step: int, frozen: bytes) -> None:
         """Give `member` the state after `step`, or, while it has no seat, after a later one."""
         self.parts.note(Kind.GIVES, step, peer=peer_number(member.peer_id))
         has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
-        self.parts.donor.ask(member, step, has_seat=has_seat)
+        self.parts.donor.ask(member, step, has_seat=has_seat, frozen=frozen)
         self.serve_state()
 
     def _leave(self, reason: str) -> None:

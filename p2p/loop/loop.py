@@ -167,9 +167,10 @@ class Loop:
 
     # Commands of the training thread; to be posted.
 
-    def ask_for_seat(self, founding_size: int, run: Run, replica: Replica) -> None:
-        """Found the swarm, or ask its members for a seat."""
+    def ask_for_seat(self, founding_size: int, run: Run, replica: Replica, frozen: bytes = b"") -> None:
+        """Found the swarm, or ask its members for a seat; `frozen`: as `Replica.frozen` says of `replica` now."""
         self._carrier.use(replica)
+        self.core.has_frozen(frozen)
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def describe(self, run: Run) -> None:
@@ -212,8 +213,9 @@ class Loop:
         self._carrier.serve_state()
 
     def state_copied(self) -> None:
-        """A state that was begun to be copied is whole."""
+        """A state that was begun to be copied is whole, or will never be."""
         self._donor.go_on(self.now())
+        self._carrier.serve_state()
 
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.

@@ -207,6 +207,7 @@ class Frames:
             wish.chunk_bytes,
             wish.number,
             wish.num_shares,
+            wish.frozen or NO_DIGEST,
         )
         self._transport.send_data(target.peer_id, header.pack(), b"")
 
@@ -316,7 +317,8 @@ def _read_wish(header: ShareHeader) -> Wish:
         raise RemoteProtocolError(
             f"share {header.number} of {header.num_shares} of a state, in chunks of {header.chunk_bytes} bytes"
         )
-    return Wish(first, observer, header.step, header.number, header.num_shares, header.chunk_bytes)
+    frozen = b"" if header.frozen == NO_DIGEST else header.frozen
+    return Wish(first, observer, header.step, header.number, header.num_shares, header.chunk_bytes, frozen)
 
 
 def _check_empty(payload: memoryview) -> None:

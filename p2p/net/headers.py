@@ -28,7 +28,7 @@ _FINISHED: Final = struct.Struct("<xHI40sQ16s16s16s")
 _PARCEL: Final = struct.Struct("<???I8sQQqI?3x16s40x")
 _TAKEN: Final = struct.Struct("<7x8sQQQ64x")
 _PROBE: Final = struct.Struct("<103x")
-_SHARE: Final = struct.Struct("<7x8sQ8sQqIHH48x")
+_SHARE: Final = struct.Struct("<7x8sQ8sQqIHH16s32x")
 _CHUNKS: Final = struct.Struct("<7x8sQq72x")
 _STAMP: Final = struct.Struct("<16s16sQ")
 HEADER_BYTES: Final = 112
@@ -149,6 +149,8 @@ class ShareHeader(NamedTuple):
         step: after this very one.
         chunk_bytes: of a chunk.
         number, num_shares: every `num_shares`-th chunk, from that number on.
+        frozen: digest of the frozen parameters that the observer has, which have no chunks; `NO_DIGEST`: it has said
+            nothing of any.
     """
 
     peer_id: bytes
@@ -159,9 +161,11 @@ class ShareHeader(NamedTuple):
     chunk_bytes: int
     number: int
     num_shares: int
+    frozen: bytes = NO_DIGEST
 
     def pack(self) -> bytes:
-        return _SHARE_START + _pack(_SHARE, self, fits=len(self.peer_id) == len(self.observer) == 8)
+        fits = len(self.peer_id) == len(self.observer) == 8 and len(self.frozen) == 16
+        return _SHARE_START + _pack(_SHARE, self, fits=fits)
 
 
 class ChunksHeader(NamedTuple):

@@ -32,11 +32,14 @@ class PackedState:
     """What a replica consists of: `tree` tells what the bytes of `tensors` are.
 
     Attributes:
-        is_whole: whether these are there; they are then a copy. It raises MemoryShort if they will never be. None: they
-            are lent, and there.
+        is_whole: whether these are there; they are then a copy. It raises MemoryShort or FrozenDiffer if they will
+            never be. None: they are lent, and there.
         replicated: indices of those that all members of a numerics class have alike.
         aside: what is lent is not changed before the first of the two things is done. None: it is lent until the
             borrower returns.
+        frozen: indices of the larger frozen parameters (catchup/frozen.py).
+        known: digest of those that whoever it is for has already. A copy leaves them out, and is none if they are
+            others; empty: it has all.
     """
 
     tree: bytes
@@ -44,6 +47,8 @@ class PackedState:
     is_whole: Callable[[], bool] | None = None
     replicated: Sequence[int] = ()
     aside: RunAside | None = None
+    frozen: Sequence[int] = ()
+    known: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class StateRecord:
 
     If several `donors` give it, the sender being the first: which parts are cut into shares, and how long they are
     (`shares.pack_parts`), in chunks of `chunk_bytes`; 16 bytes of digest for each. They are no parts of the parcel.
+
+    `frozen`: digest of the frozen parameters that are left out, since who asked has them: their parts are empty.
     """
 
     digest: bytes
@@ -65,6 +72,7 @@ class StateRecord:
     shared: bytes = b""
     chunk_bytes: int = 0
     chunk_digests: bytes = b""
+    frozen: bytes = b""
 
 
 class Chunk(NamedTuple):
@@ -82,6 +90,7 @@ class Wish(NamedTuple):
     """SHARE?: `first` asks for share `number` of `num_shares` of the state after `step`, to be sent to `observer`.
 
     That is every `num_shares`-th chunk, from that number on. A chunk has `chunk_bytes`, or fewer at a tensor's end.
+    `frozen`: as in STATE?; if the observer has said that, frozen parameters have no chunks.
     `SOON` in the place of a step says that this will be asked for, so that memory can be made ready (catchup/rooms.py).
     """
 
@@ -91,6 +100,7 @@ class Wish(NamedTuple):
     number: int
     num_shares: int
     chunk_bytes: int
+    frozen: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,8 @@ class Membership:
         return history.view
 
     def _ask(self) -> None:
-        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run, self.replica))
+        frozen = self.replica.frozen()
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run, self.replica, frozen))
 
     @property
     def _run(self) -> Run:
@@ -392,5 +393,6 @@ class Membership:
         self.share.load(unpack_tree(state.tree))
 
     def _completion(self) -> Callable[[], None]:
-        packer = self.replica.pack if self.replica.lender is None else self.replica.lender()
+        lender, pack = self.replica.lender, self.replica.pack
+        packer = lender() if lender is not None else lambda known: pack()
         return partial(self.loop.state_complete, self.history.done, packer, self.history.view)

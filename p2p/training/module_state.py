@@ -40,6 +40,11 @@ def parameters_of(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_parameters(remove_duplicate=False)}
 
 
+def frozen_of(module: nn.Module) -> set[str]:
+    """Names of those in `parameters_of` that need no gradient."""
+    return {name for name, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad}
+
+
 class ModuleState:
     """A part of the state, as an optimizer is one.
 

@@ -24,9 +24,21 @@ from .comparison import are_at, check, first_change, settings_of, show, unlike_s
 from .edge import Edge
 from .gradients import Gradients
 from .module_settings import ModuleSettings
-from .module_state import ModuleState, parameters_of, tensors_of
+from .module_state import ModuleState, frozen_of, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import Lowered, Stateful, check_sendable, compare, describe, lent, lower, samples_in, unpack_into
+from .replica_state import (
+    Lowered,
+    Stateful,
+    check_sendable,
+    compare,
+    describe,
+    frozen_digest,
+    lent,
+    lower,
+    samples_in,
+    sizes_of,
+    unpack_into,
+)
 from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
 from .updates import Updates
@@ -100,7 +112,7 @@ class ModelReplica:
         layout = describe(tensors)
         sent = check_sendable(self._lower, self._parts)
         if self._copies is NO_COPIES:
-            self._copies = copies_of(self._session, self._gradients.device, sent)
+            self._copies = copies_of(self._session, self._gradients.device, sent.tensors)
         how = self._gradients.traits("all" if self._is_digested_whole else "part")
         is_one = self._session.mixed == "refuse"
         mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
@@ -118,7 +130,8 @@ class ModelReplica:
             copies=self._copies,
             digest=self.digest if self._gradients.device is HOST else None,
             lends=self._gradients.device is HOST,
-            sizes=[each.nbytes for each in sent],
+            sizes=sizes_of(sent),
+            frozen=self._digest_of_frozen,
             is_at=self._is_at,
             samples=samples_in,
         )
@@ -141,20 +154,24 @@ class ModelReplica:
     # A state.
 
     def _pack(self) -> PackedState:
-        return lent(*self._lower())
+        return lent(self._lower())
 
     def _lower(self) -> Lowered:
         tensors = tensors_of(self._module)
         buffers, _ = self.edge.kept()
         tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
-        return lower(tensors, self._given, self._session.share.pack(), parameters_of(self._module))
+        samples, parameters = self._session.share.pack(), parameters_of(self._module)
+        return lower(tensors, self._given, samples, parameters, frozen_of(self._module))
+
+    def _digest_of_frozen(self) -> bytes:
+        return frozen_digest(tensors_of(self._module), frozen_of(self._module))
 
     def _load(self, state: PackedState) -> None:
         share, before = self._session.share, settings_of(self._parts)
         own = share.num_trained, has_moments(self._parts)
         self._copies.hold()
         self._gradients.stir()
-        share.load(unpack_into(state, tensors_of(self._module), self._given))
+        share.load(unpack_into(state, tensors_of(self._module), self._given, frozen_of(self._module)))
         if share.is_resuming and (changed := self._state.begun.resume()):
             logger.warning("%s: they are as in this one", changed)
         if not share.num_trained and (found := first_change(before, settings_of(self._parts))):

@@ -6,17 +6,23 @@ the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `impor
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from ..catchup.frozen import LEAST_BYTES, digest_of
 from ..errors import JoinRefused, RemoteProtocolError
 from ..net.bounds import MAX_BYTES_LEN
 from ..net.parcels import PackedState, Raw
 from ..net.trees import Slot, pack_tree, unpack_tree
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 from .numerics import FLAGS
+
+FROZEN_CHANGED: Final = (
+    "frozen parameters are others here than when this peer asked for a seat, and the state that has come leaves out "
+    "what it said to have: load weights before the model is wrapped, and change frozen ones in what all peers run"
+)
 
 
 class Stateful(Protocol):
@@ -69,27 +75,49 @@ def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
     return "this model is not the swarm's, though every tensor is"
 
 
-Lowered = tuple[bytes, list[torch.Tensor], list[int]]
-"""A tree with slots, the tensors in these, and which of them all members have alike."""
+class Lowered(NamedTuple):
+    """A tree with slots, the tensors in these; `replicated` and `frozen` as in `PackedState`."""
+
+    tree: bytes
+    tensors: Sequence[torch.Tensor]
+    replicated: Sequence[int] = ()
+    frozen: Sequence[int] = ()
 
 
 def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
     """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
-    return lent(*lower(tensors, parts, samples))
+    return lent(lower(tensors, parts, samples))
 
 
-def lent(tree: bytes, tensors: Sequence[torch.Tensor], replicated: Sequence[int]) -> PackedState:
+def lent(state: Lowered) -> PackedState:
     """What `lower` has made; of tensors of a device copies, which are waited for."""
-    return PackedState(tree, [*map(raw_bytes, tensors)], replicated=replicated)
+    raws = [*map(raw_bytes, state.tensors)]
+    return PackedState(state.tree, raws, replicated=state.replicated, frozen=state.frozen)
+
+
+def frozen_parts(tensors: Mapping[str, torch.Tensor], frozen: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Number in a state, and length in bytes, of those of `tensors` that it can leave out; `frozen`: their names."""
+    large = {name: each.nbytes for name, each in tensors.items() if name in frozen and each.nbytes >= LEAST_BYTES}
+    return {name: (number, large[name]) for number, name in enumerate(tensors) if name in large}
+
+
+def frozen_digest(tensors: Mapping[str, torch.Tensor], frozen: Collection[str]) -> bytes:
+    """Of those of `tensors` that a state can leave out, as they are now. Reads them once; from a device one by one."""
+    parts = frozen_parts(tensors, frozen)
+    return digest_of([*parts.values()], (raw_bytes(tensors[name]) for name in parts))
 
 
 def lower(
-    tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object, parameters: Collection[str] = ()
+    tensors: Mapping[str, torch.Tensor],
+    parts: Sequence[Stateful],
+    samples: object,
+    parameters: Collection[str] = (),
+    frozen: Collection[str] = (),
 ) -> Lowered:
     """Everything as a tree with slots.
 
     Alike at all members of a numerics class are `parameters`, the names of some of `tensors`, and what optimizers hold.
-    What forward passes change, and what a script adds, may differ.
+    What forward passes change, and what a script adds, may differ. `frozen` are those that are not trained.
     """
     slots: list[torch.Tensor] = []
     lowered = _lower(dict(tensors), slots)
@@ -106,17 +134,23 @@ def lower(
         "samples": samples,
         "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
-    return pack_tree(tree), slots, replicated
+    return Lowered(pack_tree(tree), slots, replicated, [number for number, _ in frozen_parts(tensors, frozen).values()])
 
 
-def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> list[torch.Tensor]:
-    """The tensors of what `lower` makes of `parts`, which have these names: before a joiner asks a member for them.
+def sizes_of(state: Lowered) -> list[int]:
+    """Of its tensors in bytes, without those that are frozen."""
+    frozen = {*state.frozen}
+    return [each.nbytes for number, each in enumerate(state.tensors) if number not in frozen]
+
+
+def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowered:
+    """What `lower` makes of `parts`, which have these names: before a joiner asks a member for them.
 
     Raises:
         TypeError: something cannot be sent; the part that has it is named.
     """
     try:
-        _, tensors, _ = lower()
+        return lower()
     except TypeError as error:
         what = str(error)
         for number, name in enumerate(parts):
@@ -125,7 +159,6 @@ def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> list[t
             f"{what}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
             "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
         ) from None
-    return tensors
 
 
 def samples_in(state: PackedState) -> Any:
@@ -136,17 +169,26 @@ def samples_in(state: PackedState) -> Any:
     return tree["samples"]
 
 
-def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> Any:
-    """Take over a state that `pack` made of the same layout.
+def unpack_into(
+    state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], frozen: Collection[str] = ()
+) -> Any:
+    """Take over a state that `pack` made of the same layout. `frozen`: names of those that it may have left out.
 
     Raises:
-        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat.
+        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat; or it has
+            left out frozen parameters, which are others here by now.
         RemoteProtocolError: it does not fit otherwise, or one of `parts` refuses its own. No tensor was changed.
     """
+    if state.known and frozen_digest(tensors, frozen) != state.known:
+        raise JoinRefused(FROZEN_CHANGED)
+    left_out = frozen_parts(tensors, frozen) if state.known else {}
     tree = unpack_tree(state.tree)
     try:
         slots = [*zip(state.tensors, tree["slots"], strict=True)]
-        values: dict[str, torch.Tensor] = _raise_slots(tree["tensors"], slots, _lent)
+        values: dict[str, torch.Tensor] = {
+            name: tensors[name] if name in left_out else _raise_slots(slot, slots, _lent)
+            for name, slot in tree["tensors"].items()
+        }
         states = [_raise_slots(part, slots, bytearray) for part in tree["parts"]]
         samples = tree["samples"]
         theirs, ours = ([[*row[:3], None] for row in _rows(each)] for each in (values, tensors))  # in any order
@@ -162,9 +204,8 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
         raise RemoteProtocolError(f"a state that does not fit this replica: {error!r}") from None
     with torch.no_grad():
         for name, tensor in tensors.items():
-            tensor.data.copy_(
-                values[name]
-            )  # unseen by autograd: a graph from before may be differentiated, for nothing
+            if name not in left_out:  # unseen by autograd: a graph from before may be differentiated, for nothing
+                tensor.data.copy_(values[name])
     return samples
 
 

@@ -19,6 +19,7 @@ import torch
 
 from collectives import Array
 
+from ..catchup.frozen import FrozenDiffer, begun
 from ..catchup.replica import Copies, Packer
 from ..device import HOST, OVER, Device, Mark, MemoryShort, failures_named
 from ..errors import DeviceLost
@@ -60,28 +61,22 @@ class StateCopies:
         self._lock, self._slots_are_free = threading.Lock(), threading.Lock()
         self._open: list[_Copy] = []
 
-    def begin(
-        self,
-        tree: bytes,
-        tensors: Sequence[torch.Tensor],
-        after: Mark,
-        tell: Callable[[], None],
-        replicated: Sequence[int] = (),
-    ) -> PackedState:
-        """Begin to fetch `tensors`, as they are at `after`; `tell` is called by another thread when they are there.
+    def begin(self, state: Lowered, after: Mark, tell: Callable[[], None], known: bytes = b"") -> PackedState:
+        """Begin to fetch `state`, as it is at `after`; `tell` is called by another thread when all is there.
 
-        For the loop's thread. Until `hold` or `end` nobody changes the tensors.
+        For the loop's thread. Until `hold` or `end` nobody changes its tensors. `known`: as in `PackedState`.
         """
-        copy = _Copy(tensors, after)
+        copy = _Copy(state, after, known)
         self._start(copy, partial(self._fetch, copy), tell)
-        return PackedState(tree, [each.data for each in copy.parts], copy.is_whole, replicated)
+        raws = [each.data for each in copy.parts]
+        return PackedState(state.tree, raws, copy.is_whole, state.replicated, frozen=state.frozen, known=known)
 
     def aside(self, tell: Callable[[], None], copy: Callable[[], None], then: Callable[[], None]) -> Callable[[], bool]:
         """As of `PackedState`, for memory of the host; `tell` is called by the thread when both are done.
 
         For the loop's thread. Until `hold` or `end` nobody changes what `copy` reads.
         """
-        made = _Copy((), OVER)
+        made = _Copy(Lowered(b"", ()), OVER)
 
         def work() -> None:
             copy()
@@ -135,34 +130,60 @@ class StateCopies:
             copy.is_issued.set()
 
     def _fetch(self, copy: "_Copy") -> None:
-        landing: deque[tuple[Mark, Array, Array]] = deque()
+        """Copy all; but of what is known already only look whether it is that."""
+        frozen = sorted(copy.state.frozen) if copy.known else []
         with self._slots_are_free, failures_named():
-            try:
-                for number, (source, into, after) in enumerate(self._pieces(copy)):
-                    if len(landing) == NUM_SLOTS:
-                        _land(*landing.popleft())
-                    slot = self._slots[number % NUM_SLOTS][: len(into)]
-                    for part in self._cut(slot):
-                        copy.last = self._device.fetch(source[part], slot[part], after)
-                    landing.append((copy.last, slot, into))
-            except MemoryShort as short:  # who trains needs that memory, and goes on
-                copy.short = short
-                logger.warning(
-                    "a state for a joiner is not copied: of the device's memory %s, for elements of one tensor with "
-                    "gaps between them; the joiner asks again, or another member",
-                    short,
-                )
-            copy.is_issued.set()
-            while landing:
-                _land(*landing.popleft())
+            if frozen:
+                found = begun((number, copy.parts[number].nbytes) for number in frozen)
+                for piece, _ in self._landed(copy, frozen):
+                    found.update(piece.data)
+                if copy.lacks is None and found.digest() != copy.known:
+                    copy.lacks = FrozenDiffer()
+            if copy.lacks is None:
+                numbers = sorted({*range(len(copy.parts))} - {*frozen})
+                for piece, into in self._landed(copy, numbers, copy.is_issued.set):
+                    into[:] = piece
 
-    def _pieces(self, copy: "_Copy") -> Iterator[tuple[torch.Tensor, Array, list[Mark]]]:
-        """Bytes of tensors of the device, where they go, and after what. Those of the host are there at once."""
-        for tensor, part in zip(copy.tensors, copy.parts, strict=True):
+    def _landed(
+        self, copy: "_Copy", numbers: Sequence[int], issued: Callable[[], object] = bool
+    ) -> Iterator[tuple[Array, Array]]:
+        """Pieces of these tensors, in order, and where they go, through the slots.
+
+        `issued` is called once the last of them is under way. A piece is to be used before the next one is asked for.
+        """
+        landing: deque[tuple[Mark, Array, Array]] = deque()
+        num_fetched = 0
+        try:
+            for source, into, after in self._pieces(copy, numbers):
+                while landing and (after is None or len(landing) == NUM_SLOTS):
+                    yield _arrived(*landing.popleft())
+                if after is None:
+                    yield source.numpy(), into
+                    continue
+                slot = self._slots[num_fetched % NUM_SLOTS][: len(into)]
+                for part in self._cut(slot):
+                    copy.last = self._device.fetch(source[part], slot[part], after)
+                landing.append((copy.last, slot, into))
+                num_fetched += 1
+        except MemoryShort as short:  # who trains needs that memory, and goes on
+            copy.lacks = short
+            logger.warning(
+                "a state for a joiner is not copied: of the device's memory %s, for elements of one tensor with "
+                "gaps between them; the joiner asks again, or another member",
+                short,
+            )
+        issued()
+        while landing:
+            yield _arrived(*landing.popleft())
+
+    def _pieces(self, copy: "_Copy", numbers: Sequence[int]) -> Iterator[tuple[torch.Tensor, Array, list[Mark] | None]]:
+        """Bytes of these tensors, where they go, and after what; None: they are on the host, and there at once."""
+        for number in numbers:
+            tensor, part = copy.state.tensors[number], copy.parts[number]
             if not tensor.numel():
                 continue
             if self._device_of(tensor) is HOST:
-                part[:] = in_memory_order(tensor).view(torch.uint8).numpy()
+                yield in_memory_order(tensor).view(torch.uint8), part, None
                 continue
             flat, after, length = self._flat(tensor, copy.after), [copy.after], len(self._slots[0])
             if flat.data_ptr() != tensor.data_ptr():
@@ -202,11 +223,11 @@ def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[
         mark, loop = device.mark(), session.loop
         tell = partial(loop.reactor.post, loop.state_copied, is_aside=True)
 
-        def begin() -> PackedState:
-            tree, tensors, replicated = lower()
+        def begin(known: bytes) -> PackedState:
+            state = lower()
             if device is HOST:
-                return replace(lent(tree, tensors, replicated), aside=partial(copies.aside, tell))
-            return copies.begin(tree, tensors, mark, tell, replicated)
+                return replace(lent(state), aside=partial(copies.aside, tell), known=known)
+            return copies.begin(state, mark, tell, known)
 
         return begin
 
@@ -218,17 +239,18 @@ class _Copy:
 
     Attributes:
         parts: the bytes of each tensor.
-        short: the device had no memory for it: it is never whole.
+        known: as in `PackedState`.
+        lacks: why it is never whole: the device had no memory for it, or what is known is something else.
         last: mark of the last piece that is under way; all of it, where `is_issued`.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], after: Mark) -> None:
-        self.tensors, self.after = tensors, after
-        self.parts = [np.empty(tensor.nbytes, np.uint8) for tensor in tensors]
+    def __init__(self, state: Lowered, after: Mark, known: bytes = b"") -> None:
+        self.state, self.after, self.known = state, after, known
+        self.parts = [np.empty(tensor.nbytes, np.uint8) for tensor in state.tensors]
         self.last: Mark = OVER
         self.is_issued = threading.Event()
         self.is_over = False
-        self.short: MemoryShort | None = None
+        self.lacks: MemoryShort | FrozenDiffer | None = None
         self.error: Exception | None = None
         self.thread: threading.Thread | None = None
 
@@ -236,13 +258,13 @@ class _Copy:
         """Whether all parts are there.
 
         Raises:
-            MemoryShort: they will never be.
+            MemoryShort, FrozenDiffer: they will never be.
         """
-        if self.short is not None:
-            raise self.short
+        if self.lacks is not None:
+            raise self.lacks
         return self.is_over
 
 
-def _land(mark: Mark, slot: Array, into: Array) -> None:
+def _arrived(mark: Mark, slot: Array, into: Array) -> tuple[Array, Array]:
     mark.wait()
-    into[:] = slot
+    return slot, into

@@ -45,7 +45,7 @@ def lent(thread: Thread, *tensors: bytearray) -> PackedState:
 
 def test_nothing_is_sent_before_the_copy_is_made_and_what_is_sent_is_the_copy() -> None:
     donor, thread, tensor = Giver(), Thread(), bytearray(b"3" * 250)
-    donor.complete(3, lambda: lent(thread, tensor, bytearray()), view_of(A, B))
+    donor.complete(3, lambda known: lent(thread, tensor, bytearray()), view_of(A, B))
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == [] and donor.under_way == [] and thread.num_copies == 1
     thread.hold()
@@ -61,7 +61,7 @@ def test_nothing_is_sent_before_the_copy_is_made_and_what_is_sent_is_the_copy() 
 
 def test_one_copy_serves_all_who_ask_before_the_next_commit() -> None:
     donor, thread, tensor = Giver(), Thread(), bytearray(b"3" * 250)
-    donor.complete(3, lambda: lent(thread, tensor))
+    donor.complete(3, lambda known: lent(thread, tensor))
     donor.ask(A, 3, has_seat=True)
     donor.give(3)
     donor.ask(B, 3, has_seat=True)
@@ -74,7 +74,7 @@ def test_one_copy_serves_all_who_ask_before_the_next_commit() -> None:
 
 def test_a_slow_copy_is_no_fault_of_who_waits_for_it() -> None:
     donor, thread, tensor = Giver(), Thread(), bytearray(b"3" * 250)
-    donor.complete(3, lambda: lent(thread, tensor))
+    donor.complete(3, lambda known: lent(thread, tensor))
     donor.ask(A, 3, has_seat=True)
     donor.give(3)
     late = 2 * PATIENCE_S
@@ -100,7 +100,7 @@ def test_whatever_happens_meanwhile_who_is_given_a_state_has_that_of_its_step(ev
 def play(thread: Thread, events: list[str], hold: Callable[[], None]) -> list[tuple[int, bytes]]:
     """What has come: after which step, and the tensor. `hold`: comes before each update."""
     donor, tensor, now, done = Giver(), bytearray(250), 0.0, 0
-    donor.complete(done, lambda: lent(thread, tensor))
+    donor.complete(done, lambda known: lent(thread, tensor))
 
     def ask(member: Member) -> None:
         donor.ask(member, done, has_seat=True)
@@ -122,7 +122,7 @@ def play(thread: Thread, events: list[str], hold: Callable[[], None]) -> list[tu
             feed(donor, done + 1, A, B, now=now)
             done += 1
             tensor[:] = bytes([done]) * 250
-            donor.complete(done, lambda: lent(thread, tensor))
+            donor.complete(done, lambda known: lent(thread, tensor))
             donor.give(done, now)
         else:
             now += PATIENCE_S if event == "late" else 0.0
@@ -182,7 +182,7 @@ def test_three_donors_give_the_bits_of_one_step_though_all_go_on_meanwhile() -> 
         threads[member].hold()
         for tensor in pond.memory[member]:
             tensor[:] = bytes(len(tensor))
-        donor.complete(STEP + 1, lambda: PackedState(TREE, []))
+        donor.complete(STEP + 1, lambda known: PackedState(TREE, []))
         threads[member].work()
         donor.go_on(pond.new.now)
     pond.settle()

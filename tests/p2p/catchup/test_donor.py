@@ -100,7 +100,7 @@ def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
     donor = Giver()
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == []
-    donor.complete(3, lambda: packed(b"3", b"tensor"))
+    donor.complete(3, lambda known: packed(b"3", b"tensor"))
     donor.ask(B, 3, has_seat=True)
     donor.ask(C, 4, has_seat=True)
     assert donor.give(3) == [(A, 3), (B, 3)]
@@ -110,7 +110,7 @@ def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
 
 def test_a_state_that_is_being_copied_is_sent_when_it_is_whole_and_nobody_waits_for_that() -> None:
     donor, memory = Giver(), bytearray(6)
-    donor.complete(3, lambda: PackedState(b"3", [memoryview(memory)], lambda: memory == b"tensor"))
+    donor.complete(3, lambda known: PackedState(b"3", [memoryview(memory)], lambda: memory == b"tensor"))
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == [] and donor.under_way == []
     feed(donor, 4, A, now=2 * PATIENCE_S)
@@ -136,12 +136,12 @@ def test_a_state_for_which_there_is_no_memory_is_not_sent_and_may_be_asked_for_a
             raise MemoryShort(6, 5)
         return True
 
-    donor.complete(3, lambda: PackedState(b"3", [memoryview(b"tensor")], is_whole))
+    donor.complete(3, lambda known: PackedState(b"3", [memoryview(b"tensor")], is_whole))
     donor.ask(A, 3, has_seat=has_seat)
     assert donor.give(3) == []
     donor.go_on(0.0)
     is_short = False
-    donor.complete(3, lambda: PackedState(b"3", [memoryview(b"tensor")], is_whole))
+    donor.complete(3, lambda known: PackedState(b"3", [memoryview(b"tensor")], is_whole))
     donor.ask(A, 3, has_seat=has_seat)
     assert donor.give(3) == [(A, 3)] and bytes(donor.came[0][1].parts[1]) == b"tensor"
 
@@ -149,7 +149,7 @@ def test_a_state_for_which_there_is_no_memory_is_not_sent_and_may_be_asked_for_a
 def test_a_state_names_the_view_of_its_step_and_not_the_one_that_is_installed_since() -> None:
     """The scripts of the members see the later one after the next commit, and a joiner's must not before them."""
     donor = Giver()
-    donor.complete(3, lambda: packed(b"3"), view_of(A, B))
+    donor.complete(3, lambda known: packed(b"3"), view_of(A, B))
     donor.ask(B, 3, has_seat=True)
     assert donor.give(3) == [(B, 3)]
     ((_, parcel),) = donor.came
@@ -158,18 +158,18 @@ def test_a_state_names_the_view_of_its_step_and_not_the_one_that_is_installed_si
 
 def test_a_state_that_a_later_step_has_changed_is_given_to_an_observer_only() -> None:
     donor = Giver()
-    donor.complete(3, lambda: packed(b"3"))
+    donor.complete(3, lambda known: packed(b"3"))
     donor.ask(A, 3, has_seat=True)
     donor.ask(B, 4, has_seat=True)
     donor.ask(C, 3, has_seat=False)
     assert donor.give(4) == []
-    donor.complete(4, lambda: packed(b"4"))
+    donor.complete(4, lambda known: packed(b"4"))
     assert donor.give(4) == [(B, 4), (C, 4)]
 
 
 def test_a_member_is_given_a_state_once_in_a_view() -> None:
     donor = Giver()
-    donor.complete(3, lambda: packed(b"3"))
+    donor.complete(3, lambda known: packed(b"3"))
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == [(A, 3)]
     donor.ask(A, 3, has_seat=True)
@@ -183,11 +183,11 @@ def test_a_member_is_given_a_state_once_in_a_view() -> None:
 def test_an_observer_that_asks_while_a_state_is_on_its_way_is_given_no_other() -> None:
     donor = Giver()
     donor.deaf = {B}
-    donor.complete(3, lambda: packed(b"3", bytes(2000)))
+    donor.complete(3, lambda known: packed(b"3", bytes(2000)))
     donor.ask(B, 3, has_seat=False)
     assert donor.give(3) == []
     donor.ask(B, 3, has_seat=False)
-    donor.complete(4, lambda: packed(b"4"))
+    donor.complete(4, lambda known: packed(b"4"))
     assert donor.give(4) == []
     donor.deaf = set()
     assert donor.give(4) == [(B, 3)]
@@ -198,11 +198,11 @@ def test_an_observer_that_asks_while_a_state_is_on_its_way_is_given_no_other() -
 def test_who_has_a_seat_meanwhile_is_given_the_state_that_its_barrier_needs() -> None:
     donor = Giver()
     donor.deaf = {B}
-    donor.complete(3, lambda: packed(b"3", bytes(2000)))
+    donor.complete(3, lambda known: packed(b"3", bytes(2000)))
     donor.ask(B, 3, has_seat=False)
     donor.give(3)
     donor.ask(B, 4, has_seat=True)
-    donor.complete(4, lambda: packed(b"4"))
+    donor.complete(4, lambda known: packed(b"4"))
     donor.give(4)
     donor.deaf = set()
     assert donor.give(4) == [(B, 3), (B, 4)]
@@ -212,7 +212,7 @@ def test_one_copy_serves_all_who_wait_and_later_changes_do_not_reach_it() -> Non
     memory = bytearray(b"3" * 3000)
     num_copies = 0
 
-    def pack() -> PackedState:
+    def pack(known: bytes) -> PackedState:
         nonlocal num_copies
         num_copies += 1
         return PackedState(b"", [memoryview(memory)])
@@ -231,7 +231,7 @@ def test_one_copy_serves_all_who_wait_and_later_changes_do_not_reach_it() -> Non
 
 
 def test_a_state_that_cannot_be_packed_is_named_with_the_reason() -> None:
-    def pack() -> PackedState:
+    def pack(known: bytes) -> PackedState:
         raise TypeError("parts[0].when: datetime is not allowed")
 
     donor = Giver()
@@ -243,14 +243,14 @@ def test_a_state_that_cannot_be_packed_is_named_with_the_reason() -> None:
 
 def test_nobody_in_a_barrier_waits_for_a_state_that_may_stay_incomplete_and_an_observer_does() -> None:
     donor = Giver()
-    donor.complete(2, lambda: packed(b"2"))
+    donor.complete(2, lambda known: packed(b"2"))
     donor.withhold(3)
     donor.ask(A, 3, has_seat=True)
     donor.ask(B, 3, has_seat=False)
     assert donor.give(3) == []
     ((member, reason),) = donor.refused
     assert (member, "between a backward pass and the next" in reason) == (A, True)
-    donor.complete(4, lambda: packed(b"4"))
+    donor.complete(4, lambda known: packed(b"4"))
     assert donor.give(4) == [(B, 4)]
 
 
@@ -303,7 +303,7 @@ def test_nothing_is_copied_for_nobody() -> None:
 
 def test_what_follows_a_state_comes_after_it() -> None:
     donor = Giver()
-    donor.complete(3, lambda: packed(b"3", bytes(5000)))
+    donor.complete(3, lambda known: packed(b"3", bytes(5000)))
     donor.ask(B, 3, has_seat=False)
     donor.deaf = {B}
     donor.give(3)
@@ -317,7 +317,7 @@ def test_what_follows_a_state_comes_after_it() -> None:
 def test_steps_that_wait_are_bounded_by_their_bytes() -> None:
     donor = Giver()
     donor.deaf = {B}
-    donor.complete(0, lambda: packed(b"", bytes(2 * WINDOW * SEGMENT_BYTES)))
+    donor.complete(0, lambda known: packed(b"", bytes(2 * WINDOW * SEGMENT_BYTES)))
     donor.ask(B, 0, has_seat=False)
     donor.give(0)
     large = MOST_FED_BYTES // 2
@@ -348,7 +348,7 @@ def test_r9_a_state_overtakes_no_operation_of_a_script_before_a_step_of_the_mode
     call(donor, 2, 3)
     feed(donor, 4, B)
     call(donor, 5)
-    donor.complete(5, lambda: packed(b"state"))
+    donor.complete(5, lambda known: packed(b"state"))
     donor.ask(B, 5, has_seat=False)
     donor.give(5)
     donor.deaf = set()
@@ -376,7 +376,7 @@ def test_a_state_overtakes_the_steps_that_nothing_was_sent_of() -> None:
     donor.deaf = {B}
     for step in range(20):
         feed(donor, step, B, size=WINDOW * SEGMENT_BYTES)
-    donor.complete(19, lambda: packed(b"state"))
+    donor.complete(19, lambda known: packed(b"state"))
     donor.ask(B, 19, has_seat=False)
     donor.give(19)
     feed(donor, 20, B)
@@ -439,7 +439,7 @@ def test_who_is_gone_or_seated_is_sent_nothing_more() -> None:
     donor.forget(C)
     donor.deaf = set()
     donor.settle()
-    donor.complete(9, lambda: packed(b"9"))
+    donor.complete(9, lambda known: packed(b"9"))
     assert donor.give(9) == [] and donor.came == []
 
 
@@ -447,7 +447,7 @@ def test_what_has_changed_since_a_step_was_computed_with_it_is_found_once_somebo
     donor, digests = Giver(), [b"then" * 4]
     submission = submission_of(1, state_digest=digests[0])
     differs = submission.why_damaged
-    donor.complete(0, lambda: packed(b"state", b"abc"))
+    donor.complete(0, lambda known: packed(b"state", b"abc"))
     donor.digest = lambda: digests[0]
     donor.ask(B, 0, has_seat=False)
     assert donor.why_damaged(0.0, 0, differs) == ""

@@ -75,7 +75,7 @@ class Peer:
         self.spaces.append(Space(num_bytes))
         return self.spaces[-1]
 
-    def pack(self) -> PackedState:
+    def pack(self, known: bytes) -> PackedState:
         self.num_packed += 1
         return PackedState(TREE, [memoryview(each) for each in self.tensors], None, REPLICATED, self.thread.aside)
 
@@ -93,7 +93,7 @@ class Peer:
 
     def gives(self) -> list[int]:
         """After which steps it has been asked to copy, and has begun to."""
-        return sorted(self.donor._copies)
+        return sorted(step for step, _ in self.donor._copies)
 
 
 def test_who_has_no_seat_waits_until_memory_is_ready_and_is_given_a_later_step() -> None:
@@ -272,7 +272,7 @@ def test_a_state_of_a_device_is_not_fetched_to_learn_its_size() -> None:
 
 
 def test_a_state_that_cannot_be_packed_is_no_reason_to_wait() -> None:
-    def pack() -> PackedState:
+    def pack(known: bytes) -> PackedState:
         raise TypeError("a datetime is not allowed")
 
     first = Peer(A)
@@ -302,7 +302,7 @@ def test_copies_of_many_joins_leave_nothing_behind() -> None:
         first.serve(step)
         first.thread.work()
         first.donor.go_on(0.0)
-        copies.append(weakref.ref(first.donor._copies[step]))
+        copies.append(weakref.ref(first.donor._copies[step, b""]))
         first.donor.ask_for_chunks(0.0, ME, step, ())
         first.donor.forget(ME)
     gc.collect()

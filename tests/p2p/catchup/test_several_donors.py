@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from gossip import Member
-from p2p.catchup.donor import KEPT_S, Donor
+from p2p.catchup.donor import KEPT_S, Asked, Donor
 from p2p.catchup.gathering import STALL_S
 from p2p.catchup.shared_states import SharedStates
 from p2p.catchup.shares import pack_parts
@@ -52,7 +52,7 @@ class Pond:
         self._num_asked = 0
         for member, donor in self.donors.items():
             own = self.memory[member], device, REPLICATED, (aside or {}).get(member)
-            donor.complete(STEP, lambda own=own: PackedState(TREE, *own))  # type: ignore[misc]
+            donor.complete(STEP, lambda known, own=own: PackedState(TREE, *own))  # type: ignore[misc]
         self.new.hear_head(STEP)
         self.donors[A].ask(ME, STEP, has_seat=False)
         self.serve(A)
@@ -179,7 +179,7 @@ def test_what_a_dead_donor_has_not_sent_comes_from_the_first(num_came: int) -> N
 
 def test_a_donor_that_is_a_step_further_declines_and_nobody_waits() -> None:
     pond = Pond()
-    pond.donors[B].complete(STEP + 1, lambda: PackedState(TREE, [*map(bytes, memory())], None, REPLICATED))
+    pond.donors[B].complete(STEP + 1, lambda known: PackedState(TREE, [*map(bytes, memory())], None, REPLICATED))
     for donor, wish in pond.wished:
         pond.donors[donor].wish(wish)
     pond.serve(B, STEP + 1)
@@ -190,7 +190,7 @@ def test_a_donor_that_is_a_step_further_declines_and_nobody_waits() -> None:
 
 
 def test_a_donor_whose_state_cannot_be_packed_declines() -> None:
-    def pack() -> PackedState:
+    def pack(known: bytes) -> PackedState:
         raise TypeError("a datetime is not allowed")
 
     pond = Pond()
@@ -233,7 +233,7 @@ def test_another_first_drops_what_it_was_to_share_and_sends_its_own() -> None:
     pond.donors[B].forget(A)
     assert not pond.donors[B]._streams[ME].parcels
     pond.donors[B].ask(ME, STEP, has_seat=False)
-    assert pond.donors[B].waiting == {ME: (STEP, False)}
+    assert pond.donors[B].waiting == {ME: Asked(STEP, False)}
 
 
 def test_a_copy_is_kept_while_the_joiner_is_heard_and_not_for_ever() -> None:

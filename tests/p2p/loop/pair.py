@@ -37,7 +37,7 @@ class Peer:
         self.loop = Loop(Registry(home, "pair"), config)
         self.told: list[Notice] = []
         self.attempt = self._num_read = 0
-        self.loop.state_complete(-1, lambda: PackedState(b"", []))
+        self.loop.state_complete(-1, lambda known: PackedState(b"", []))
 
     @property
     def member(self) -> Member:

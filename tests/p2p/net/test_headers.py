@@ -37,7 +37,7 @@ headers = (
     | st.builds(ParcelHeader, flags, flags, flags, u32, eight, u64, u64, i64, u32, flags, sixteen)
     | st.builds(TakenHeader, eight, u64, u64, u64)
     | st.just(ProbeHeader())
-    | st.builds(ShareHeader, eight, u64, eight, u64, i64, u32, u16, u16)
+    | st.builds(ShareHeader, eight, u64, eight, u64, i64, u32, u16, u16, sixteen)
     | st.builds(ChunksHeader, eight, u64, i64)
 )
 
@@ -49,7 +49,7 @@ FINISHED = FinishedHeader(5, 4, VIEW, 7, b"r" * 16, b"c" * 16, b"s" * 16)
 PARCEL = ParcelHeader(True, False, True, 6, b"\xaa" * 8, 9, 3, -1, 2, False, DIGEST)
 SHARE = PARCEL._replace(is_share=True)
 TAKEN = TakenHeader(b"\xaa" * 8, 9, 3, 250)
-WISH = ShareHeader(b"\xaa" * 8, 9, b"\xbb" * 8, 8, 7, 1 << 20, 2, 3)
+WISH = ShareHeader(b"\xaa" * 8, 9, b"\xbb" * 8, 8, 7, 1 << 20, 2, 3, b"f" * 16)
 CHUNKS = ChunksHeader(b"\xaa" * 8, 9, 7)
 
 
@@ -103,6 +103,7 @@ def le(number: int, size: int) -> bytes:
                 le(1 << 20, 4),
                 le(2, 2),
                 le(3, 2),
+                b"f" * 16,
             ],
         ),
         (CHUNKS, [b"\7", bytes(7), b"\xaa" * 8, le(9, 8), le(7, 8)]),

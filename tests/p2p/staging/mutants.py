@@ -190,8 +190,8 @@ def _pin_at_once(self: HostMemory, device: Any, arrays: Any, *, is_aside: bool) 
 HostMemory_pin = HostMemory.pin
 
 
-def _begin_after_nothing(self: StateCopies, tree: bytes, tensors: Any, after: Any, tell: Any) -> Any:
-    return StateCopies_begin(self, tree, tensors, OVER, tell)
+def _begin_after_nothing(self: StateCopies, state: Any, after: Any, tell: Any, known: bytes = b"") -> Any:
+    return StateCopies_begin(self, state, OVER, tell, known)
 
 
 StateCopies_begin = StateCopies.begin
@@ -203,8 +203,8 @@ def _aside_over(self: StateCopies, tell: Any, copy: Any, then: Any) -> Callable[
     return lambda: True
 
 
-def _land_at_once(mark: Any, slot: Array, into: Array) -> None:
-    into[:] = slot
+def _arrived_at_once(mark: Any, slot: Array, into: Array) -> tuple[Array, Array]:
+    return slot, into
 
 
 def _settle_without_waiting(*instructions: type) -> Callable[[Exchange], bool]:
@@ -349,7 +349,7 @@ MUTANTS = {
     ),
     "a state counts as copied before it is": _missing("states of the host", 0, (StateCopies, "aside", _aside_over)),
     "a state is fetched after nothing": _missing("states", 0, (StateCopies, "begin", _begin_after_nothing)),
-    "a piece of a state is not waited for": _missing("states", 0, (state_copies, "_land", _land_at_once)),
+    "a piece of a state is not waited for": _missing("states", 0, (state_copies, "_arrived", _arrived_at_once)),
     "a payload is sent before it is fetched": _missing("rounds", 0, (Staged, "wait", _nothing)),
     "a payload is added before it is stored": _missing("rounds", 0, (Staged, "hold", _nothing)),
     "payloads are written while they are stored": _missing("rounds", 0, (OuterOnDevice, "apply", Outer.apply)),

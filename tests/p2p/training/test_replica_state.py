@@ -333,7 +333,7 @@ def test_what_cannot_be_sent_is_refused_with_the_name_of_its_part() -> None:
     def lowered() -> Lowered:
         return lower(replica.tensors, replica.parts, SAMPLES)
 
-    assert len(check_sendable(lowered, names)) == len(replica.packed().tensors)
+    assert len(check_sendable(lowered, names).tensors) == len(replica.packed().tensors)
     replica.optimizer.param_groups[0]["tags"] = {3}
     with pytest.raises(
         TypeError, match=r"^the state_dict of Adam: param_groups\[0\]\.tags: set is not allowed: a joiner is"

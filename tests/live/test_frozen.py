@@ -1,0 +1,126 @@
+"""A joiner is not sent the frozen parameters that it has, and trains on the very same bits as all others."""
+
+import pytest
+
+from p2p.telemetry.records import Kind
+from tests.devices import need
+from tests.live.swarm import Swarm
+
+pytestmark = pytest.mark.torch
+
+NUM_BYTES = 4_000_000
+
+TRAIN = """
+import sys
+import torch
+import xxhash
+import p2p
+from torch import nn
+
+device = None
+if "device" in sys.argv:
+    from tests.p2p.staging.standin import StandIn as Device
+if "gpu" in sys.argv:
+    from tests.p2p.staging.gpu import Gpu as Device
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(1000, 1000, bias=False).requires_grad_(False)
+        self.head = nn.Linear(1000, 1)
+
+    def forward(self, x):
+        return self.head(self.backbone(x))
+
+def tensors_of_the_state():
+    return [*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values() if t is not None)]
+
+model = Adapted()
+if "other" in sys.argv:
+    nn.init.zeros_(model.backbone.weight)
+if {"device", "gpu"} & {*sys.argv}:
+    device = Device(0)
+    device.watched = tensors_of_the_state
+    model.to(device.where)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    if device is not None:
+        peer._session.device_of = device.device_of
+    if "rounds" in sys.argv:
+        parallel = p2p.DiLoCo(peer, model, optimizer)
+    else:
+        parallel = p2p.DataParallel(peer, model, optimizer)
+    num_together = 0
+    length = {"inner_steps": 2} if "rounds" in sys.argv else {}
+    loader = peer.loader(torch.randn(10**5, 1000), global_batch=6, **length)
+    for x in loader:
+        if device is not None:
+            x = x.to(device.where)
+        parallel(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if "moves" in sys.argv:  # as an average of weights does: nothing that torch, or anybody else, is told of
+            model.backbone.weight.data.mul_(0.999)
+        print("step", peer.last_step, peer.world_size)
+        num_together += peer.world_size == 3
+        if num_together == 5:
+            break
+    digest = xxhash.xxh3_64()
+    for each in model.state_dict().values():
+        digest.update(each.detach().cpu().numpy().tobytes())
+    print("end", digest.hexdigest())
+"""
+"""A frozen layer of 4 MB, and a small one that is trained. All end behind five steps of three."""
+
+
+def train(swarm: Swarm, *arguments: str, members: str = "host", joiner: str = "host") -> int:
+    """Two train, and another one joins them. Returns the bytes of the state that it was given."""
+    peers = [swarm.start(TRAIN, members, *arguments, min_peers=2) for _ in range(2)]
+    peers[0].expect_line(r"step \d+ 2")
+    third = swarm.start(TRAIN, joiner, *arguments)
+    peers.append(third)
+    assert [peer.end() for peer in peers] == [0] * 3, "\n".join(peer.report() for peer in peers)
+    assert len({peer.expect("end ") for peer in peers}) == 1, "all have the same bits"
+    whole = swarm.records(third, Kind.WHOLE)
+    return int(whole[-1].value)
+
+
+PLACES = [
+    ("host", "host"),
+    pytest.param("host", "device", marks=pytest.mark.long),
+    pytest.param("device", "host", marks=pytest.mark.long),
+    pytest.param("device", "device", marks=pytest.mark.long),
+    pytest.param("gpu", "gpu", marks=pytest.mark.gpu),
+]
+"""Of the members, and of the joiner."""
+
+
+@pytest.mark.parametrize(("members", "joiner"), PLACES)
+def test_a_joiner_is_not_sent_the_frozen_parameters_that_it_has(swarm: Swarm, members: str, joiner: str) -> None:
+    need("cuda:0" if "gpu" in (members, joiner) else "cpu")
+    assert train(swarm, members=members, joiner=joiner) < NUM_BYTES / 10
+
+
+@pytest.mark.long
+def test_a_joiner_in_rounds_is_not_sent_them_either(swarm: Swarm) -> None:
+    assert train(swarm, "rounds") < NUM_BYTES / 10
+
+
+@pytest.mark.parametrize(("members", "joiner"), PLACES)
+def test_what_is_changed_behind_the_back_of_all_is_sent_as_it_is_by_then(
+    swarm: Swarm, members: str, joiner: str
+) -> None:
+    need("cuda:0" if "gpu" in (members, joiner) else "cpu")
+    assert train(swarm, "moves", members=members, joiner=joiner) > NUM_BYTES
+
+
+def test_a_joiner_without_the_weights_of_the_others_has_them_of_the_swarm(swarm: Swarm) -> None:
+    peers = [swarm.start(TRAIN, min_peers=2) for _ in range(2)]
+    peers[0].expect_line(r"step \d+ 2")
+    peers.append(swarm.start(TRAIN, "other"))
+    assert [peer.end() for peer in peers] == [0] * 3, "\n".join(peer.report() for peer in peers)
+    assert len({peer.expect("end ") for peer in peers}) == 1
