@@ -120,7 +120,7 @@ def test_what_who_asks_has_is_in_no_share() -> None:
 
 def test_chunks_are_as_long_whatever_is_left_out() -> None:
     """Those that have come of a copy that was given up count for the next one, after the same step."""
-    large = memoryview(np.empty(1 << 28, np.uint8))
+    large = np.empty(1 << 28, np.uint8).data
     state = PackedState(TREE, [large, HEAD], replicated=[0, 1], frozen=[0])
     sizes = [chunk_bytes_of(replace(state, known=known), 1 << 10) for known in (b"", OWN)]
     assert sizes[0] == sizes[1] > 1 << 10
