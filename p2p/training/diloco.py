@@ -180,6 +180,7 @@ class DiLoCo(Wrapper):
                 *beside,
                 SameSettings(parts, lambda: self._rounds.length_s is not None),
                 ModelCopies(module, parts, lambda: session.loop.now()),
+                self._replica.settings,
             ),
             parts,
             self._begin_round,

@@ -1,9 +1,16 @@
 """Plain attributes of modules, which are no part of a state: a temperature, the rate of a dropout."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from torch import nn
+
+from ..step.operation import Operation
+from ..step.receipts import Receipt
+from .beside import Beside
+
+logger = logging.getLogger("p2p")
 
 MOST_SHOWN: Final = 16
 """So many that have changed are shown, the first of them."""
@@ -11,18 +18,25 @@ MOST_SHOWN: Final = 16
 MOST_CHARACTERS: Final = 80
 UNCHANGED: Final = "as it was"
 
+UNLIKE: Final = (
+    "attributes of modules are no part of a state, and some that had been changed where the state comes from are as "
+    "they were in the beginning: %s. If training depends on them (a temperature, the rate of a dropout), it goes on "
+    "otherwise: compute them from peer.done or the number of the epoch, or make them buffers; this is said once"
+)
 
-class ModuleSettings:
+
+class ModuleSettings(Beside):
     """Of one model: numbers, words and flags that are attributes of its modules, and have changed since it was wrapped.
 
-    Whoever joins has made its own, and a script may change them by what a joiner has not seen. Costs a look at each
-    attribute of each module.
+    Whoever joins, or goes on from a checkpoint, has made its own, and a script may change them by what that has not
+    seen. Costs a look at each attribute of each module.
     """
 
     def __init__(self, module: nn.Module) -> None:
         """Of `module` as it is now."""
         self._module = module
         self._begun = dict(_plain(module))
+        self._expected: Mapping[str, str] = {}
 
     def refresh(self) -> None:
         """The module has other layers: those that are new are as they are now."""
@@ -33,6 +47,24 @@ class ModuleSettings:
         found = {name: value for name, value in _plain(self._module) if self._begun.get(name) != value}
         return dict(sorted(found.items())[:MOST_SHOWN])
 
+    def expect(self, then: Mapping[str, str]) -> None:
+        """A state was loaded whose writer had changed these: once a step was trained on it, so has this script."""
+        self._expected = then
+
+    def operations(self, step: int) -> Iterator[Operation]:
+        """None."""
+        return iter(())
+
+    def hand_out(self, receipt: Receipt) -> None:
+        """A step is committed, and what its script sets before a batch or an epoch is set."""
+        if not self._expected:
+            return
+        expected, self._expected = self._expected, {}
+        now = {name: value for name, value in _plain(self._module) if name in expected}
+        begun = [name for name in now if _is_nearer(now[name], self._begun.get(name, ""), expected[name])]
+        if words := differences({name: now[name] for name in begun}, {name: expected[name] for name in begun}):
+            logger.warning(UNLIKE, words)
+
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     """In words, both values of each that differs; empty: none."""
@@ -40,6 +72,14 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     return ", ".join(
         f"{name} is {ours.get(name, UNCHANGED)} here, {theirs.get(name, UNCHANGED)} there" for name in names
     )
+
+
+def _is_nearer(now: str, begun: str, then: str) -> bool:
+    """Whether the value `now` is rather as `begun` than as `then`, from which on what is computed goes on."""
+    try:
+        return abs(float(now) - float(begun)) < abs(float(now) - float(then))
+    except ValueError:
+        return now == begun != then
 
 
 def _plain(module: nn.Module) -> Iterator[tuple[str, str]]:

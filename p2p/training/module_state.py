@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .as_begun import AsBegun
 from .edge import EXTRA_STATE, Edge
 from .layouts import DEVICES, is_overlapping
+from .module_settings import ModuleSettings
 from .replica_state import Stateful
 
 
@@ -50,12 +51,15 @@ class ModuleState:
 
     Attributes:
         begun: how the script has made it.
+        settings: attributes of its modules.
+        changed: those that the writer of the state that was loaded last had changed.
     """
 
     def __init__(self, module: nn.Module, edge: Edge, parts: Mapping[str, Stateful]) -> None:
         """Of `module` and those in it, which `parts` change; what forward passes change is as `edge` has kept it."""
         self._module, self._edge = module, edge
-        self.begun = AsBegun(module, parts)
+        self.begun, self.settings = AsBegun(module, parts), ModuleSettings(module)
+        self.changed: Mapping[str, str] = {}
         self._after: Any = ({}, {})
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,6 +74,7 @@ class ModuleState:
             },
             "after": self._edge.after(),
             "begun": self.begun.state_dict(),
+            "changed": self.settings.changed(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -80,6 +85,7 @@ class ModuleState:
         self._set_extra(state["extra"])
         self._after = state.get("after", ({}, {}))
         self.begun.load_state_dict(state.get("begun"))
+        self.changed = state.get("changed", {})
         for name, owner, key in _not_persistent(self._module):
             if name in state["buffers"]:
                 _put(owner, key, state["buffers"][name])

@@ -23,7 +23,6 @@ from .as_begun import has_moments, say_what_is_lost
 from .comparison import are_at, check, first_change, settings_of, show, unlike_settings
 from .edge import Edge
 from .gradients import Gradients
-from .module_settings import ModuleSettings
 from .module_state import ModuleState, frozen_of, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
 from .replica_state import (
@@ -60,6 +59,7 @@ class ModelReplica:
     Attributes:
         updates: that were made of it; None before there can be any.
         edge: what forward passes change of it.
+        settings: attributes of its modules.
         renew: the operations of the open step, once a state was loaded in the middle of it (`Replica`).
     """
 
@@ -100,7 +100,7 @@ class ModelReplica:
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
         self._copies: Copies = NO_COPIES
-        self._settings, self._has_told = ModuleSettings(module), False
+        self.settings, self._has_told = self._state.settings, False
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -139,7 +139,7 @@ class ModelReplica:
     def refresh(self) -> None:
         """All members go on with the module as it is now: a step, which says what it is like."""
         self.edge.refresh(self._module)
-        self._settings.refresh()
+        self.settings.refresh()
         self._state.begun.refresh()
         offered = self.offered()
         layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
@@ -174,6 +174,8 @@ class ModelReplica:
         share.load(unpack_into(state, tensors_of(self._module), self._given, frozen_of(self._module)))
         if share.is_resuming and (changed := self._state.begun.resume()):
             logger.warning("%s: they are as in this one", changed)
+        if share.is_resuming:  # a joiner is compared as it observes
+            self.settings.expect(self._state.changed)
         if not share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         if not (share.num_trained or has_moments(self._parts)):
@@ -198,7 +200,7 @@ class ModelReplica:
         return dict(self._module.named_parameters())
 
     def _show(self) -> bytes:
-        return show(self._parts, self._named(), *self._place(), self._settings.changed())
+        return show(self._parts, self._named(), *self._place(), self.settings.changed())
 
     def _check(self, step: int, theirs: bytes, is_akin: bool) -> ShoalError | None:
         ours = self._show()

@@ -115,6 +115,7 @@ class RoundReplica:
         self._dense = dense
         self._edge = Edge(module, lambda: session.done, partial(is_on_device, session)) if dense is None else dense.edge
         self._state = ModuleState(module, self._edge, parts)
+        self.settings = self._state.settings
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         every = module.named_parameters(remove_duplicate=False)  # tied ones by each of their names
         self._names_of_trained = {name for name, each in every if each.requires_grad}
@@ -218,7 +219,9 @@ class RoundReplica:
                     "is lost, and the run goes on without",
                     self._outer.config.codec,
                 )
-        if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
+        if self._session.share.num_trained:
+            self.settings.expect(self._state.changed)
+        elif found := first_change(before, settings_of(self._parts)):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         self.freeze()
         self._loaded()

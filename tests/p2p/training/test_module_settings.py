@@ -1,9 +1,11 @@
 """Plain attributes of modules that a script has changed since the wrap."""
 
+import pytest
 from torch import nn
 
 from p2p.training.comparison import check, show, unlike_settings
 from p2p.training.module_settings import MOST_SHOWN, ModuleSettings, differences
+from tests.p2p.training.test_copies import RECEIPT
 
 
 class Scaled(nn.Module):
@@ -39,6 +41,42 @@ def test_a_layer_that_is_new_at_a_refresh_is_as_it_is_then() -> None:
     assert settings.changed() == {"tau": "0.5"}
     model.more.p = 0.4
     assert settings.changed() == {"tau": "0.5", "more.p": "0.4"}
+
+
+def committed(settings: ModuleSettings, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is said once a step is trained."""
+    caplog.clear()
+    settings.hand_out(RECEIPT)
+    return [*caplog.messages]
+
+
+def test_what_a_script_does_not_change_again_where_it_goes_on_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = Scaled()
+    settings = ModuleSettings(model)
+    settings.expect({"tau": "0.5", "mode": "'hard'", "drop.p": "0.2", "gone": "1"})
+    model.drop.p = 0.2
+    (said,) = committed(settings, caplog)
+    assert "mode is 'soft' here, 'hard' there, tau is 4.0 here, 0.5 there" in said and "drop.p" not in said
+    assert committed(settings, caplog) == []
+
+
+@pytest.mark.parametrize("number", [0.5, 0.49, 0.3, float("nan")])
+def test_what_is_computed_goes_on_from_where_it_was(number: float, caplog: pytest.LogCaptureFixture) -> None:
+    model = Scaled()
+    settings = ModuleSettings(model)
+    model.tau = number
+    settings.expect({"tau": "0.5"})
+    assert committed(settings, caplog) == []
+
+
+def test_what_begins_anew_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """A script takes a hundredth off after each step."""
+    model = Scaled()
+    settings = ModuleSettings(model)
+    model.tau *= 0.99
+    settings.expect({"tau": "0.5"})
+    (said,) = committed(settings, caplog)
+    assert "tau is 3.96 here, 0.5 there" in said
 
 
 def test_both_values_of_what_differs_are_named() -> None:
