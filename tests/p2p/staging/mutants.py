@@ -13,6 +13,7 @@ import torch
 
 from collectives import Array
 from collectives.program import Copy, Publish, Reduce
+from p2p.catchup.state_copy import StateCopy
 from p2p.device import OVER
 from p2p.errors import DeviceLost
 from p2p.memory import adding
@@ -350,6 +351,9 @@ MUTANTS = {
     "a state counts as copied before it is": _missing("states of the host", 0, (StateCopies, "aside", _aside_over)),
     "a state is fetched after nothing": _missing("states", 0, (StateCopies, "begin", _begin_after_nothing)),
     "a piece of a state is not waited for": _missing("states", 0, (state_copies, "_arrived", _arrived_at_once)),
+    "frozen parameters of others are left out": _missing(
+        "states of the host", 0, (StateCopy, "_is_like", lambda self, state: True)
+    ),
     "a payload is sent before it is fetched": _missing("rounds", 0, (Staged, "wait", _nothing)),
     "a payload is added before it is stored": _missing("rounds", 0, (Staged, "hold", _nothing)),
     "payloads are written while they are stored": _missing("rounds", 0, (OuterOnDevice, "apply", Outer.apply)),
