@@ -42,8 +42,14 @@ def parameters_of(module: nn.Module) -> set[str]:
 
 
 def frozen_of(module: nn.Module) -> set[str]:
-    """Names of those in `parameters_of` that need no gradient."""
-    return {name for name, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad}
+    """Names of those in `tensors_of` that training mostly leaves as they are: who joins may have the same.
+
+    Parameters that need no gradient, and buffers of whole numbers (quantised weights, masks).
+    """
+    parameters = module.named_parameters(remove_duplicate=False)
+    buffers = module.named_buffers(remove_duplicate=False)
+    whole = (name for name, each in buffers if not (each.is_floating_point() or each.is_complex()))
+    return {name for name, each in parameters if not each.requires_grad}.union(whole)
 
 
 class ModuleState:

@@ -14,7 +14,8 @@ from p2p.catchup.shares import unpack_parts
 from p2p.catchup.state_copy import StateCopy, chunk_bytes_of, chunks_for, share_of, shared_parts
 from p2p.errors import JoinRefused
 from p2p.net.parcels import PackedState, StateRecord, Wish
-from p2p.training.replica_state import FROZEN_CHANGED, frozen_digest, lent, lower, unpack_into
+from p2p.training.module_state import frozen_of
+from p2p.training.replica_state import FROZEN_CHANGED, frozen_digest, frozen_parts, lent, lower, unpack_into
 from tests.p2p.catchup.test_donor import Giver
 from tests.p2p.net.parcels import A, B, C, digest, view_of
 
@@ -185,6 +186,15 @@ def test_who_has_changed_since_what_it_said_to_have_does_not_train_on_it() -> No
     with pytest.raises(JoinRefused) as refused:
         unpack_into(state, joiner.state_dict(), (), joiner.frozen)
     assert str(refused.value) == FROZEN_CHANGED and torch.equal(joiner.head.weight, before)
+
+
+def test_quantised_weights_are_left_out_and_large_buffers_that_training_changes_are_not() -> None:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.zeros(30_000))
+    for name, dtype in (("quantised", torch.int32), ("mask", torch.bool), ("queue", torch.float32)):
+        model.register_buffer(name, torch.zeros(100_000, dtype=dtype))
+    assert frozen_of(model) == {"quantised", "mask"}
+    assert [*frozen_parts(model.state_dict(), frozen_of(model))] == ["quantised", "mask"]
 
 
 def test_a_digest_says_which_parameters_are_frozen() -> None:
