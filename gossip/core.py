@@ -196,6 +196,10 @@ class Core(Standing):
         """The script cannot load the state after `step` in the middle of a batch. None: and cannot go on without it."""
         return [] if self.ended else self._observing.put_off(now, step, digest)
 
+    def lacks(self, step: int, digest: bytes) -> list[Effect]:
+        """The script has no more what the state after `step` leaves out."""
+        return [] if self.ended else self._observing.lacks(step, digest)
+
     def waits(self, now: float, fits: Callable[[], bool]) -> list[Effect] | None:
         """As `Observing.waits`, of the script. None: what is `due` is to be run; else it is held there."""
         is_held, is_new = (False, False) if self.ended or self.seated else self._observing.waits(now, fits)

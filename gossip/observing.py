@@ -230,6 +230,14 @@ class Observing:
         is_here = self._applying is not None or self._fed.after(*past) is not None
         return self.declined(now, step, digest) if is_here or not is_wanted else None
 
+    def lacks(self, step: int, digest: bytes) -> list[Effect]:
+        """The state after `step` leaves out what this peer has no more: it asks again, for all (R30)."""
+        state, self.frozen = self._loading, b""
+        if state is None or (state.step, state.digest) != (step, digest):
+            return []
+        self._loading, self._coming = None, None
+        return [Drop(step, digest), *self._load(), *self._go_on()]
+
     def _misses(self, now: float) -> list[Effect]:
         """What the script waits for has not come since it declined a state, which is behind it in the feeder's stream.
 

@@ -166,9 +166,9 @@ class Donor:
         steps = [p.step for p in stream.states() if isinstance(p.record, StateRecord)] if stream is not None else []
         steps += [kept[0].step] if kept is not None else []
         is_coming = any(not has_seat or each == step for each in steps)
-        given = self._given.get(member)
-        if not is_coming and not (has_seat and given is not None and given.step == step):
-            self.waiting[member] = Asked(step, has_seat, b"" if self._unlike.get(member) == frozen else frozen)
+        asked = Asked(step, has_seat, b"" if self._unlike.get(member) == frozen else frozen)
+        if not is_coming and not (has_seat and self._given.get(member) == asked):
+            self.waiting[member] = asked
 
     def wish(self, wish: Wish) -> None:
         """Another donor asks for a share, or says that it will."""

@@ -4,7 +4,8 @@ Buffers of whole numbers, as the weights of quantised layers, are among them (tr
 
 A joiner says the digest of those that it has. Who gives the state compares it with that of its own, as they are when
 the state is copied, whatever has changed them before; if they are the same, their bytes stay away, else that copy is
-given up, and the joiner gets another one, of all. Before it loads a state without them it looks at its own once more.
+given up, and the joiner gets another one, of all. Before it loads a state without them it looks at its own once more,
+since its own forward pass may change them (a momentum encoder), and asks for all if it has.
 All or nothing: one parameter that differs has all of them sent.
 """
 
@@ -23,7 +24,7 @@ _PART: Final = struct.Struct("<IQ")
 
 
 class FrozenDiffer(Exception):
-    """Who asked for a state has other frozen parameters."""
+    """Who asked for a state has other frozen parameters than its donor, or has them no more."""
 
 
 def begun(parts: Iterable[tuple[int, int]]) -> xxhash.xxh3_128:

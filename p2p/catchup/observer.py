@@ -256,6 +256,11 @@ class Observer:
         self._offered = None if self._offered == (step, digest) else self._offered
         return [*effects]
 
+    def lacks(self, step: int, digest: bytes) -> list[Effect]:
+        """The training thread has no more what that state leaves out: another one is asked for."""
+        self._offered = None if self._offered == (step, digest) else self._offered
+        return [*self._core.lacks(step, digest)]
+
     def drop(self, step: int, digest: bytes) -> None:
         """This state is of no use."""
         self._states.pop((step, digest), None)

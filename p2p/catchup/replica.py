@@ -55,7 +55,8 @@ class Replica:
         lender: called by the training thread when the state is complete; makes what lends it to the loop's thread,
             which waits for no copy. None: `pack` does.
         copies: of states that are under way.
-        load: takes over a member's state, in the training thread.
+        load: takes over a member's state, in the training thread. It raises FrozenDiffer, and changes nothing, if that
+            leaves out what is not here.
         compare: says in words how a member's `MODEL` differs from this one.
         show: what a replica is compared by, while it waits for a commit.
         lends: whether what `lender` makes, or `pack`, lends memory, which costs nothing; else it fetches from a device.

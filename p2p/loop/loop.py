@@ -237,6 +237,10 @@ class Loop:
         """The state that was offered comes in the middle of a batch: it is offered again, or that ends this peer."""
         self._carrier.carry_out(self._observer.put_off(self.now(), offer.step, offer.chain, refusal))
 
+    def lacks(self, offer: StateOffer) -> None:
+        """The script has no more what the state that was offered leaves out."""
+        self._carrier.carry_out(self._observer.lacks(offer.step, offer.chain))
+
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""
         self.note(Kind.LEAVES, self.core.done)

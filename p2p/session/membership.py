@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gossip import Member, Run, View
 
+from ..catchup.frozen import FrozenDiffer
 from ..catchup.replica import Replica
 from ..config import PeerConfig
 from ..data.share import Share
@@ -351,7 +352,11 @@ class Membership:
         if self.share.is_amid_batch:
             self.post(partial(self.loop.put_off, offer, JoinRefused(AMID_BATCH)))
             return
-        self.replica.load(offer.state)
+        try:
+            self.replica.load(offer.state)
+        except FrozenDiffer:
+            self.post(partial(self.loop.lacks, offer))
+            return
         operations = [] if open_step is None else open_step
         for operation in operations:
             if operation.collective.is_counts:

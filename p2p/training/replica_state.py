@@ -6,23 +6,18 @@ the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `impor
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from ..catchup.frozen import LEAST_BYTES, digest_of
+from ..catchup.frozen import LEAST_BYTES, FrozenDiffer, digest_of
 from ..errors import JoinRefused, RemoteProtocolError
 from ..net.bounds import MAX_BYTES_LEN
 from ..net.parcels import PackedState, Raw
 from ..net.trees import Slot, pack_tree, unpack_tree
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 from .numerics import FLAGS
-
-FROZEN_CHANGED: Final = (
-    "frozen parameters are others here than when this peer asked for a seat, and the state that has come leaves out "
-    "what it said to have: load weights before the model is wrapped, and change frozen ones in what all peers run"
-)
 
 
 class Stateful(Protocol):
@@ -175,12 +170,12 @@ def unpack_into(
     """Take over a state that `pack` made of the same layout. `frozen`: names of those that it may have left out.
 
     Raises:
-        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat; or it has
-            left out frozen parameters, which are others here by now.
+        FrozenDiffer: it leaves out frozen parameters, which are others here by now. Nothing was changed.
+        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat.
         RemoteProtocolError: it does not fit otherwise, or one of `parts` refuses its own. No tensor was changed.
     """
     if state.known and frozen_digest(tensors, frozen) != state.known:
-        raise JoinRefused(FROZEN_CHANGED)
+        raise FrozenDiffer
     left_out = frozen_parts(tensors, frozen) if state.known else {}
     tree = unpack_tree(state.tree)
     try:
