@@ -163,7 +163,7 @@ def join_as(given: dict[str, Any]) -> Peer:
         sys.excepthook = _print_error
     if getattr(current_process(), "_inheriting", False):
         raise ShoalError(IMPORTED_ANEW)
-    _set_up_log(os.environ.get("SHOAL_LOG", ""))
+    _set_up_log(os.environ.get("SHOAL_LOG", "").upper())
     config = _configure(given)
     _check_is_another(config)
     launcher = listening_launcher(os.environ)

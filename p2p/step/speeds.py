@@ -25,8 +25,8 @@ class Slowest:
     """A member that is slow.
 
     Attributes:
-        took_us: the median of its steps.
-        others_us: the median of the others' medians.
+        took_us: of its step that is the median one, by how many times what the others needed it was.
+        others_us: the median of the others in that step.
         num_steps: that were looked at.
     """
 
@@ -46,16 +46,33 @@ class Slowest:
 def judge(rows: Sequence[Sequence[int]], members: Sequence[Named], factor: float) -> Slowest | None:
     """Who is slow: the slowest, if it takes `factor` times what the others take. Of several the first in rank order.
 
+    Compared is step by step: where a loop has steps of two kinds (discriminator and generator), half of them are cheap
+    for all, and the median of one peer's is one of the dear ones by chance.
+
     `rows`: of each step what the members have needed for it, in microseconds, in rank order.
     """
-    own = [median_low(column) for column in zip(*rows, strict=True)]
-    if len(own) < 2:
+    if len(members) < 2:
         return None
-    place = own.index(max(own))
-    others = median_low(own[:place] + own[place + 1 :])
-    if own[place] < factor * others or own[place] - others < LEAST_US:
+    medians = [_median_step([(row[place], _of_others(row, place)) for row in rows]) for place in range(len(members))]
+    place = max(range(len(members)), key=lambda each: _times(medians[each]))
+    own, others = medians[place]
+    if own < factor * others or own - others < LEAST_US:
         return None
-    return Slowest(members[place], own[place], others, len(rows))
+    return Slowest(members[place], own, others, len(rows))
+
+
+def _of_others(row: Sequence[int], place: int) -> int:
+    return median_low([*row[:place], *row[place + 1 :]])
+
+
+def _median_step(steps: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The step, own time and that of the others, in which the first is to the second as it is in the middle one."""
+    return sorted(steps, key=_times)[(len(steps) - 1) // 2]
+
+
+def _times(step: tuple[int, int]) -> float:
+    own, others = step
+    return own / max(others, 1)
 
 
 class Speeds:

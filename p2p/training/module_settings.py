@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
+import torch
 from torch import nn
 
 from ..step.operation import Operation
@@ -61,14 +63,20 @@ class ModuleSettings(Beside):
             return
         expected, self._expected = self._expected, {}
         now = {name: value for name, value in _plain(self._module) if name in expected}
-        begun = [name for name in now if _is_nearer(now[name], self._begun.get(name, ""), expected[name])]
-        if words := differences({name: now[name] for name in begun}, {name: expected[name] for name in begun}):
+        begun = [
+            name
+            for name in expected
+            if name not in now or _is_nearer(now[name], self._begun.get(name, ""), expected[name])
+        ]
+        if words := differences({name: now.get(name, UNCHANGED) for name in begun}, {n: expected[n] for n in begun}):
             logger.warning(UNLIKE, words)
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """In words, both values of each that differs; empty: none."""
+    """In words, both values of each that differs; empty: none. What only one of two has shown is not compared."""
+    ends = [max(each) for each in (ours, theirs) if len(each) >= MOST_SHOWN]
     names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    names = [name for name in names if all(name <= end for end in ends)]
     return ", ".join(
         f"{name} is {ours.get(name, UNCHANGED)} here, {theirs.get(name, UNCHANGED)} there" for name in names
     )
@@ -86,8 +94,16 @@ def _plain(module: nn.Module) -> Iterator[tuple[str, str]]:
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
         for key, value in vars(layer).items():
-            if type(value) in (bool, int, float, str) and key != "training" and not key.startswith("_"):
-                yield prefix + key, repr(value)[:MOST_CHARACTERS]
+            plain = _value_of(value)
+            if plain is not None and key != "training" and not key.startswith("_"):
+                yield prefix + key, repr(plain)[:MOST_CHARACTERS]
+
+
+def _value_of(attribute: Any) -> bool | int | float | str | None:
+    """Of a number, word or flag, also one of numpy, or of torch on the host; None: it is something else."""
+    is_scalar = type(attribute) is torch.Tensor and attribute.numel() == 1 and attribute.is_cpu
+    plain = attribute.item() if is_scalar or isinstance(attribute, np.generic) else attribute
+    return plain if type(plain) in (bool, int, float, str) else None
 
 
 def check_shown(shown: Any) -> dict[str, str]:

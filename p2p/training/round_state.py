@@ -189,7 +189,8 @@ class RoundReplica:
             none = _Frozen({"anchor": None, "momentum": None})
             live = [*self._parts.values(), self._state, none, *self._keeper]
             return lower(tensors, live, self._session.share.pack(), named, at_rest)
-        frozen: list[Stateful] = [*self._frozen, self._outer_state, *self._keeper]
+        state = _Frozen(self._frozen[-1].state_dict() | {"changed": self.settings.changed()})
+        frozen: list[Stateful] = [*self._frozen[:-1], state, self._outer_state, *self._keeper]
         return lower(self._tensors, frozen, self._session.share.pack(), named, at_rest)
 
     def _digest_of_frozen(self) -> bytes:

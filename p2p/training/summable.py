@@ -15,7 +15,8 @@ def summable_of(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         what = f"model {model}" if model else type(module).__name__
-        raise ValueError(f"{what} has no parameter that needs a gradient")
+        advice = ": leave it out of the dict, since each peer has its own" if model else ""
+        raise ValueError(f"{what} has no parameter that needs a gradient{advice}")
     for name, parameter in named:
         if parameter.dtype not in DTYPES or parameter.device.type not in DEVICES:
             needed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)

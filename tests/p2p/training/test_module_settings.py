@@ -1,6 +1,10 @@
 """Plain attributes of modules that a script has changed since the wrap."""
 
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from p2p.training.comparison import check, show, unlike_settings
@@ -32,6 +36,31 @@ def test_what_has_changed_is_shown_by_its_name_with_its_value() -> None:
     assert len(settings.changed()) == MOST_SHOWN
 
 
+@pytest.mark.parametrize(
+    "number", [np.exp(-0.1), np.float32(0.25), np.bool_(True), torch.tensor(0.5), torch.as_tensor([3])]
+)
+def test_numbers_of_numpy_and_torch_are_shown_as_numbers(number: Any) -> None:
+    model = Scaled()
+    settings = ModuleSettings(model)
+    model.tau = number
+    assert settings.changed() == {"tau": repr(number.item())}
+
+
+def test_a_parameter_and_a_buffer_are_no_attributes() -> None:
+    model = Scaled()
+    settings = ModuleSettings(model)
+    model.register_buffer("count", torch.zeros(1))
+    model.scale = nn.Parameter(torch.zeros(1))
+    model.table = torch.zeros(3)
+    assert settings.changed() == {}
+
+
+def test_of_more_than_can_be_shown_those_are_compared_that_both_have_shown() -> None:
+    ours = {f"a{number:02}": "1" for number in range(MOST_SHOWN)}
+    theirs = {"Z": "5", **{name: "1" for name in [*ours][:-1]}}
+    assert differences(ours, theirs) == "Z is as it was here, 5 there"
+
+
 def test_a_layer_that_is_new_at_a_refresh_is_as_it_is_then() -> None:
     model = Scaled()
     settings = ModuleSettings(model)
@@ -53,10 +82,13 @@ def committed(settings: ModuleSettings, caplog: pytest.LogCaptureFixture) -> lis
 def test_what_a_script_does_not_change_again_where_it_goes_on_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     model = Scaled()
     settings = ModuleSettings(model)
-    settings.expect({"tau": "0.5", "mode": "'hard'", "drop.p": "0.2", "gone": "1"})
+    settings.expect({"tau": "0.5", "mode": "'hard'", "drop.p": "0.2", "made_later": "1"})
     model.drop.p = 0.2
     (said,) = committed(settings, caplog)
-    assert "mode is 'soft' here, 'hard' there, tau is 4.0 here, 0.5 there" in said and "drop.p" not in said
+    assert (
+        "made_later is as it was here, 1 there, mode is 'soft' here, 'hard' there, tau is 4.0 here, 0.5 there" in said
+    )
+    assert "drop.p" not in said
     assert committed(settings, caplog) == []
 
 
