@@ -55,10 +55,6 @@ class Core(Standing):
         """This peer was `former`, and was removed (R9)."""
         self._observing.return_from(former._observing)
 
-    def has_frozen(self, digest: bytes) -> None:
-        """The host has frozen parameters of this digest, which a state can leave out; empty: none."""
-        self._observing.frozen = digest
-
     def describe(self, *, loss: float) -> None:
         """The loss of the last step, as the script gave it; spread with this peer's status, a few times a minute."""
         self._status.describe(loss)

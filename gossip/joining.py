@@ -56,6 +56,7 @@ class Joining:
 
     def begin(self, run: Run, *, follows: bool) -> None:
         self.run, self._observing.follows, self.numerics = run, follows, run.numerics
+        self._observing.frozen = run.frozen
         if not follows and run.numerics != NO_NUMERICS:  # whose state it will be given, the barrier says
             self.numerics = apart(run.numerics, self._swim.me.member, NOTHING_DONE)
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .asked_states import AskedStates
 from .commit import StepMachine
 from .config import CoreConfig
 from .effects import Apply, Discard, Drop, Effect, Load, Missed, Removed, Send
@@ -38,24 +39,12 @@ MOST_STEP_US = 1 << 40
 MOST_LAG = 8
 """Who has proven that it keeps step, lacks more steps than that, and does not catch up, asks for the state."""
 
-PATIENCE_S = 2.0
-"""While a state comes in, nobody else is asked for it; this long after its last segment somebody is."""
-
 
 @dataclass(frozen=True, slots=True)
 class _State:
     step: int
     digest: bytes
     lineage: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Coming:
-    """The state after `step`, of which a segment has come from `source` last, at time `at`."""
-
-    source: Member
-    at: float
-    step: int
 
 
 class Observing:
@@ -78,10 +67,7 @@ class Observing:
         self._fed = FedSteps(config.most_fed, config.most_fed_bytes)
         self._applying: tuple[int, bytes] | None = None
         self._gap = NOTHING_DONE, -math.inf
-        self._asked: dict[Member, None] = {}
-        self._coming: _Coming | None = None
-        self._came_since, self._took_s = -math.inf, 0.0
-        self._asked_since, self._coming_s, self._state_s = -math.inf, math.inf, math.inf
+        self._asked = AskedStates()
         self._pace, self._held_at, self._late_at = Pace(config.admission), -math.inf, math.inf
         self._waiting: _State | None = None
         self._loading: _State | None = None
@@ -126,8 +112,7 @@ class Observing:
             return self._lags, False
         was_held, done = self._pace.is_held, self._steps.done
         known = max(self._fed.newest(done), NOTHING_DONE if self._head is None else self._head[0])
-        state_s = max(self._state_s, self._coming_s)
-        is_held = self._pace.waits(now, max(0, known - done - 1), state_s, fits)
+        is_held = self._pace.waits(now, max(0, known - done - 1), self._asked.longest_s, fits)
         self._held_at = now if is_held or was_held else self._held_at
         return is_held, is_held and not was_held
 
@@ -150,8 +135,7 @@ class Observing:
         if step <= self._steps.done:
             return self._go_on()
         places = self._places(self._loading, self._waiting)
-        coming = NOTHING_DONE if self._coming is None else self._coming.step
-        let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, places=places, coming=coming)
+        let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, places=places, coming=self._asked.step)
         return [*(Discard(*each) for each in let_go), *self._go_on()]
 
     def _places(self, *states: _State | None) -> list[Place]:
@@ -185,18 +169,12 @@ class Observing:
 
     def comes(self, now: float, source: Member, step: int) -> bool:
         """A segment of the state after `step` has come. Whether it is of use: `source` was asked for it."""
-        if source not in self._asked:
-            return False
-        if self._coming is None or self._coming.source != source:
-            self._came_since = now
-        self._coming = _Coming(source, now, step)
-        self._took_s, self._coming_s = now - self._came_since, now - self._asked_since
-        return True
+        return self._asked.comes(now, source, step)
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
         """All of the state after `step` has come. While another one is to be loaded, the last that came waits."""
         self.knows_steps |= step > NOTHING_DONE
-        self._state_s = self._coming_s
+        self._asked.came()
         before, state = self._waiting, _State(step, digest, lineage)
         self._waiting = state
         effects: list[Effect] = [] if before in (None, state) else [Drop(before.step, before.digest)]
@@ -235,7 +213,8 @@ class Observing:
         state, self.frozen = self._loading, b""
         if state is None or (state.step, state.digest) != (step, digest):
             return []
-        self._loading, self._coming = None, None
+        self._loading = None
+        self._asked.drop()
         return [Drop(step, digest), *self._load(), *self._go_on()]
 
     def _misses(self, now: float) -> list[Effect]:
@@ -270,7 +249,8 @@ class Observing:
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
             self._lineage = self._loading.lineage
-            self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
+            self._loading, self._num_run = None, 0
+            self._asked.loaded()
             self._least_lag = math.inf, -math.inf
         others = (each for each in self._fed.forget(step) if each != (step, digest))
         effects = [*(Discard(*each) for each in others), *self._load(), *self._go_on()]
@@ -284,11 +264,9 @@ class Observing:
         """STATE?, if there is none to load, and none on its way."""
         if self._loading is not None or self._waiting is not None:
             return []
-        coming = self._coming
-        if coming is not None and now - coming.at < PATIENCE_S and not self._swim.is_gone(coming.source):
+        if self._asked.is_coming(now, self._swim.is_gone):
             return []
-        self._asked_since = self._asked_since if self._asked else now
-        self._asked[donor] = None
+        self._asked.ask(now, donor)
         return [Send(donor, StateQuery(step, self.frozen))]
 
     @property
@@ -298,10 +276,10 @@ class Observing:
             return f"the state after step {self._loading.step} is here, and its script is to load it"
         if self._needs[0] == self._steps.done + 1:
             return f"its script waits for the result of operation {self._needs[0]}, which the members have committed"
-        if self._coming is not None:
-            return f"the state comes from {self._coming.source}"
-        if self._asked:
-            return f"{' and '.join(map(str, tuple(self._asked)))} will give the state, once the next step begins there"
+        if self._asked.source is not None:
+            return f"the state comes from {self._asked.source}"
+        if self._asked.members:
+            return f"{' and '.join(map(str, self._asked.members))} will give the state, once the next step begins there"
         if self._feeder is not None and self._head is not None and self._steps.digest:
             return f"it is at step {self._steps.done}, and fed by {self._feeder}, which was at step {self._head[0]}"
         return ""
@@ -345,7 +323,7 @@ class Observing:
         if lag <= MOST_LAG or lag < least:
             self._least_lag = min(least, lag), now
             return False
-        if now - at < max(self._config.state_s, self._took_s):
+        if now - at < max(self._config.state_s, self._asked.took_s):
             return False
         self._least_lag = math.inf, now
         return True

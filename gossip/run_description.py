@@ -50,11 +50,13 @@ class Run:
         description: as others have it, too.
         texts: by name, as who is refused is told of it.
         numerics: its numerics class, with zeros for where such hardware came in (numerics.py).
+        frozen: digest of the frozen parameters that it has as it asks, which a state can leave out; empty: none.
     """
 
     description: RunDescription
     texts: Mapping[str, bytes]
     numerics: bytes = NO_NUMERICS
+    frozen: bytes = b""
 
 
 def _differing(ours: tuple[Trait, ...], theirs: tuple[Trait, ...]) -> list[str]:

@@ -14,7 +14,6 @@ step of the model: a script can load a state there, and nowhere else.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -35,6 +34,7 @@ from .replica import Packer, Replica
 from .rooms import Make, Rooms
 from .shares import Wishes
 from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of, sizes_for, sizes_of
+from .state_requests import Asked, StateRequests
 from .stream import Stream, is_of_script
 from .window import Window
 
@@ -53,14 +53,6 @@ PATIENCE_S = 10.0
 
 KEPT_S = 30.0
 """The first of several donors keeps its copy for so long after it last heard of the joiner."""
-
-
-class Asked(NamedTuple):
-    """STATE?: for the state after `step`, by who has a seat or none; `frozen`: digest of what it has of that."""
-
-    step: int
-    has_seat: bool
-    frozen: bytes = b""
 
 
 class Donor:
@@ -93,7 +85,8 @@ class Donor:
             least_shared_bytes: of what members have in common, in a state that several donors give.
             make_room: for copies; None: none is made ready.
         """
-        self.waiting: dict[Member, Asked] = {}
+        self._requests = StateRequests()
+        self.waiting = self._requests.waiting
         self.show: Callable[[], bytes] = bytes
         self.digest: Callable[[], bytes] | None = None
         self._lends = True
@@ -109,8 +102,6 @@ class Donor:
         self._view: View | None = None
         self._withheld: tuple[int, float] | None = None
         self._waits_since: dict[Member, float] = {}
-        self._given: dict[Member, Asked] = {}
-        self._unlike: dict[Member, bytes] = {}
         self._streams: dict[Member, Stream] = {}
         self._num_streams = 0
         self._is_exchanging = False
@@ -128,7 +119,8 @@ class Donor:
 
     def install(self) -> None:
         """Another view is installed: whoever still needs a state asks again."""
-        self.waiting, self._given, self._waits_since = {}, {}, {}
+        self._requests.install()
+        self._waits_since = {}
 
     def seated(self, view: View) -> None:
         """Every member of `view` has what it needs."""
@@ -137,10 +129,9 @@ class Donor:
 
     def forget(self, member: Member) -> None:
         """It is gone, or needs nothing more."""
-        self.waiting.pop(member, None)
+        self._requests.forget(member)
         self._streams.pop(member, None)
         self._kept.pop(member, None)
-        self._unlike.pop(member, None)
         self.wishes.forget(member)
         self._rooms.forget(member)
         for stream in self._streams.values():
@@ -166,9 +157,8 @@ class Donor:
         steps = [p.step for p in stream.states() if isinstance(p.record, StateRecord)] if stream is not None else []
         steps += [kept[0].step] if kept is not None else []
         is_coming = any(not has_seat or each == step for each in steps)
-        asked = Asked(step, has_seat, b"" if self._unlike.get(member) == frozen else frozen)
-        if not is_coming and not (has_seat and self._given.get(member) == asked):
-            self.waiting[member] = asked
+        if not is_coming:
+            self._requests.ask(member, Asked(step, has_seat, frozen))
 
     def wish(self, wish: Wish) -> None:
         """Another donor asks for a share, or says that it will."""
@@ -220,13 +210,13 @@ class Donor:
             if is_complete and not has_seat and (self._is_exchanging or self._rooms.is_held(now)):
                 continue
             if is_complete:
-                del self.waiting[member]
                 try:
                     parcels = self._copy(now, member, frozen, record, donors_for(member))
                 except (TypeError, ValueError) as error:
+                    del self.waiting[member]
                     yield member, f"the state cannot be sent to it: {error}"
                     continue
-                self._given[member] = Asked(done, has_seat, frozen)
+                self._requests.give(member, done)
                 if (stream := self._streams.get(member)) is not None:
                     stream.overtake()
                 for parcel in parcels:
@@ -359,10 +349,7 @@ class Donor:
         except (MemoryShort, FrozenDiffer) as error:  # who lacked memory has said so; another state may be asked for
             for each in (self._streams, self._kept):
                 each.pop(member, None)
-            given = self._given.pop(member, None)
-            if isinstance(error, FrozenDiffer) and given is not None:
-                self._unlike[member] = given.frozen
-                self.waiting[member] = given._replace(frozen=b"")
+            self._requests.take_back(member, is_unlike=isinstance(error, FrozenDiffer))
 
     def begin_exchange(self) -> None:
         """Of a step, which may be committed before other donors have heard of a copy."""

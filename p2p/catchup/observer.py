@@ -248,18 +248,17 @@ class Observer:
         self._offered = None
         return [*self._core.declined(now, *offered)]
 
-    def put_off(self, now: float, step: int, digest: bytes, refusal: ShoalError) -> list[Effect]:
-        """The training thread is in the middle of a batch: the state is offered again, or that ends this peer."""
-        effects = self._core.put_off(now, step, digest)
+    def not_loaded(self, now: float, step: int, digest: bytes, refusal: ShoalError | None) -> list[Effect]:
+        """The training thread is in the middle of a batch: the state is offered again, or `refusal` ends this peer.
+
+        None: it has no more what that state leaves out, and another one is asked for.
+        """
+        effects = self._core.lacks(step, digest) if refusal is None else self._core.put_off(now, step, digest)
         if effects is None:
+            assert refusal is not None
             return [Tell(refusal)]
         self._offered = None if self._offered == (step, digest) else self._offered
         return [*effects]
-
-    def lacks(self, step: int, digest: bytes) -> list[Effect]:
-        """The training thread has no more what that state leaves out: another one is asked for."""
-        self._offered = None if self._offered == (step, digest) else self._offered
-        return [*self._core.lacks(step, digest)]
 
     def drop(self, step: int, digest: bytes) -> None:
         """This state is of no use."""

@@ -91,6 +91,10 @@ class Replica:
     is_at: Callable[[Sequence[bytes]], bool] = lambda shown: True
     samples: Callable[[PackedState], Any] = lambda state: unpack_tree(state.tree)
 
+    def packer(self) -> Packer:
+        """Of the state, which is complete now; for the training thread."""
+        return self.lender() if self.lender is not None else lambda known: self.pack()
+
     @property
     def trains_model(self) -> bool:
         return bool(self.traits)

@@ -347,6 +347,11 @@ class Carrier:
             self.parts.donor.wish(wish)
             self.serve_state()
 
+    def go_on_giving(self) -> None:
+        """A copy of the state is whole, or will never be."""
+        self.parts.donor.go_on(self.now())
+        self.serve_state()
+
     def serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
         if self.parts.donor.is_asked and self.parts.core.seated and (view := self.parts.core.view) is not None:

@@ -167,10 +167,9 @@ class Loop:
 
     # Commands of the training thread; to be posted.
 
-    def ask_for_seat(self, founding_size: int, run: Run, replica: Replica, frozen: bytes = b"") -> None:
-        """Found the swarm, or ask its members for a seat; `frozen`: as `Replica.frozen` says of `replica` now."""
+    def ask_for_seat(self, founding_size: int, run: Run, replica: Replica) -> None:
+        """Found the swarm, or ask its members for a seat."""
         self._carrier.use(replica)
-        self.core.has_frozen(frozen)
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def describe(self, run: Run) -> None:
@@ -214,13 +213,12 @@ class Loop:
 
     def state_copied(self) -> None:
         """A state that was begun to be copied is whole, or will never be."""
-        self._donor.go_on(self.now())
-        self._carrier.serve_state()
+        self._carrier.go_on_giving()
 
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.
 
-        `patience_s`: for so long one may, who may be given in another way what it lacks.
+        But for `patience_s`, who may be given in another way what it lacks.
         """
         self._donor.withhold(step, patience_s)
         self._carrier.serve_state()
@@ -233,13 +231,9 @@ class Loop:
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 
-    def put_off(self, offer: StateOffer, refusal: JoinRefused) -> None:
-        """The state that was offered comes in the middle of a batch: it is offered again, or that ends this peer."""
-        self._carrier.carry_out(self._observer.put_off(self.now(), offer.step, offer.chain, refusal))
-
-    def lacks(self, offer: StateOffer) -> None:
-        """The script has no more what the state that was offered leaves out."""
-        self._carrier.carry_out(self._observer.lacks(offer.step, offer.chain))
+    def not_loaded(self, offer: StateOffer, refusal: JoinRefused | None) -> None:
+        """As `Observer.not_loaded`, of the state that was offered."""
+        self._carrier.carry_out(self._observer.not_loaded(self.now(), offer.step, offer.chain, refusal))
 
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""

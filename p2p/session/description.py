@@ -15,8 +15,11 @@ from gossip import Run, RunDescription, Trait
 from gossip.messages import Difference, Refuse
 
 from ..catchup.replica import BUCKETS, MODEL, Replica
+from ..data.share import Share
 from ..host.arguments import SHOWN_MAX
 from ..host.entry import ProgramTraits
+from ..net.parcels import PackedState
+from ..net.trees import pack_tree, unpack_tree
 
 NO_MODEL_HERE: Final = (
     "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"
@@ -37,6 +40,16 @@ def describe_program(program: ProgramTraits, may_differ: Sequence[str]) -> Run:
     traits = tuple([Trait(name, digest) for name, (digest, _) in program.items()])
     description = RunDescription(program=traits, may_differ=tuple([name.lstrip("-") for name in may_differ]))
     return Run(description, {name: text.encode() for name, (_, text) in program.items()})
+
+
+def without_model(share: Share) -> Replica:
+    """Of a peer that trains no model: which samples of `share` are used up."""
+    return Replica(
+        traits={},
+        pack=lambda: PackedState(pack_tree(share.pack()), ()),
+        load=lambda state: share.load(unpack_tree(state.tree)),
+        compare=str,
+    )
 
 
 def describe_run(

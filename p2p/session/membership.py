@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from queue import Empty
 from typing import Protocol
@@ -15,14 +16,12 @@ from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, TooSlow
 from ..loop.reactor import END_S
 from ..loop.seat_request import AllMembersDead
-from ..net.parcels import PackedState
-from ..net.trees import pack_tree, unpack_tree
 from ..step.notices import Admitted, Commit, Notice, StateOffer
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
 from ..step.speeds import Speeds
 from ..step.waiting import explain_no_seat
-from .description import describe_run, explain_late, explain_refusal, explain_unread
+from .description import describe_run, explain_late, explain_refusal, explain_unread, without_model
 from .history import History
 from .incarnations import Incarnations
 from .lineage import continued
@@ -101,7 +100,7 @@ class Membership:
             raise
         self.share = Share()
         self.history = History(self.share, ledger, Speeds(config.slow_factor))
-        self.replica = Replica(traits={}, pack=self._pack, load=self._load, compare=str)
+        self.replica = without_model(self.share)
         self.edge = StateEdge(
             self.share,
             lambda: self.history.done,
@@ -199,8 +198,8 @@ class Membership:
         return history.view
 
     def _ask(self) -> None:
-        frozen = self.replica.frozen()
-        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run, self.replica, frozen))
+        run = replace(self._run, frozen=self.replica.frozen())
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, run, self.replica))
 
     @property
     def _run(self) -> Run:
@@ -350,12 +349,12 @@ class Membership:
         if self.share.is_amid_batch and state_digest is None:
             raise JoinRefused(AMID_BATCH)
         if self.share.is_amid_batch:
-            self.post(partial(self.loop.put_off, offer, JoinRefused(AMID_BATCH)))
+            self.post(partial(self.loop.not_loaded, offer, JoinRefused(AMID_BATCH)))
             return
         try:
             self.replica.load(offer.state)
         except FrozenDiffer:
-            self.post(partial(self.loop.lacks, offer))
+            self.post(partial(self.loop.not_loaded, offer, None))
             return
         operations = [] if open_step is None else open_step
         for operation in operations:
@@ -390,14 +389,5 @@ class Membership:
         if self.keeper is not None:
             self.keeper.at_edge()
 
-    def _pack(self) -> PackedState:
-        """The state of a peer that trains no model."""
-        return PackedState(pack_tree(self.share.pack()), ())
-
-    def _load(self, state: PackedState) -> None:
-        self.share.load(unpack_tree(state.tree))
-
     def _completion(self) -> Callable[[], None]:
-        lender, pack = self.replica.lender, self.replica.pack
-        packer = lender() if lender is not None else lambda known: pack()
-        return partial(self.loop.state_complete, self.history.done, packer, self.history.view)
+        return partial(self.loop.state_complete, self.history.done, self.replica.packer(), self.history.view)

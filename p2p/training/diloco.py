@@ -7,7 +7,7 @@ nothing, and its samples come back.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -176,12 +176,7 @@ class DiLoCo(Wrapper):
             session,
             self._outer,
             watch,
-            (
-                *beside,
-                SameSettings(parts, lambda: self._rounds.length_s is not None),
-                ModelCopies(module, parts, lambda: session.loop.now()),
-                self._replica.settings,
-            ),
+            self._watched_in_rounds(beside, parts),
             parts,
             self._begin_round,
             inner_steps=inner_steps,
@@ -195,6 +190,11 @@ class DiLoCo(Wrapper):
             "until the commit",
             *(payload_bytes(codec, len(self._outer.anchor)), codec),
         )
+
+    def _watched_in_rounds(self, beside: Sequence[Beside], parts: Mapping[str, Stateful]) -> Sequence[Beside]:
+        same = SameSettings(parts, lambda: self._rounds.length_s is not None)
+        copies = ModelCopies(self.module, parts, lambda: self._session.loop.now())
+        return *beside, same, copies, self._replica.settings
 
     def _take_seat(self, offered: Replica, keeper: Keeper | None) -> None:
         """Nothing is followed any more if there is none for this peer."""

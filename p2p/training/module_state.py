@@ -10,7 +10,7 @@ from .as_begun import AsBegun
 from .edge import EXTRA_STATE, Edge
 from .layouts import DEVICES, is_overlapping
 from .module_settings import ModuleSettings
-from .replica_state import Stateful
+from .replica_state import Stateful, frozen_digest
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -95,6 +95,14 @@ class ModuleState:
         for name, owner, key in _not_persistent(self._module):
             if name in state["buffers"]:
                 _put(owner, key, state["buffers"][name])
+
+    def frozen(self) -> set[str]:
+        """As `frozen_of`."""
+        return frozen_of(self._module)
+
+    def digest_of_frozen(self) -> bytes:
+        """Of what a state can leave out, as it is now."""
+        return frozen_digest(tensors_of(self._module), self.frozen())
 
     def go_on(self) -> None:
         """What was loaded is of a step whose forward passes this peer has made already, on what it had before."""

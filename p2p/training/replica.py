@@ -23,21 +23,9 @@ from .as_begun import has_moments, say_what_is_lost
 from .comparison import are_at, check, first_change, settings_of, show, unlike_settings
 from .edge import Edge
 from .gradients import Gradients
-from .module_state import ModuleState, frozen_of, parameters_of, tensors_of
+from .module_state import ModuleState, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import (
-    Lowered,
-    Stateful,
-    check_sendable,
-    compare,
-    describe,
-    frozen_digest,
-    lent,
-    lower,
-    samples_in,
-    sizes_of,
-    unpack_into,
-)
+from .replica_state import Lowered, Stateful, check_sendable, compare, describe, lent, lower, samples_in, unpack_into
 from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
 from .updates import Updates
@@ -130,8 +118,8 @@ class ModelReplica:
             copies=self._copies,
             digest=self.digest if self._gradients.device is HOST else None,
             lends=self._gradients.device is HOST,
-            sizes=sizes_of(sent),
-            frozen=self._digest_of_frozen,
+            sizes=sent.sizes,
+            frozen=self._state.digest_of_frozen,
             is_at=self._is_at,
             samples=samples_in,
         )
@@ -161,17 +149,14 @@ class ModelReplica:
         buffers, _ = self.edge.kept()
         tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
         samples, parameters = self._session.share.pack(), parameters_of(self._module)
-        return lower(tensors, self._given, samples, parameters, frozen_of(self._module))
-
-    def _digest_of_frozen(self) -> bytes:
-        return frozen_digest(tensors_of(self._module), frozen_of(self._module))
+        return lower(tensors, self._given, samples, parameters, self._state.frozen())
 
     def _load(self, state: PackedState) -> None:
         share, before = self._session.share, settings_of(self._parts)
         own = share.num_trained, has_moments(self._parts)
         self._copies.hold()
         self._gradients.stir()
-        share.load(unpack_into(state, tensors_of(self._module), self._given, frozen_of(self._module)))
+        share.load(unpack_into(state, tensors_of(self._module), self._given, self._state.frozen()))
         if share.is_resuming and (changed := self._state.begun.resume()):
             logger.warning("%s: they are as in this one", changed)
         if share.is_resuming:  # a joiner is compared as it observes

@@ -78,6 +78,12 @@ class Lowered(NamedTuple):
     replicated: Sequence[int] = ()
     frozen: Sequence[int] = ()
 
+    @property
+    def sizes(self) -> list[int]:
+        """Of the tensors in bytes, without those that are frozen."""
+        frozen = {*self.frozen}
+        return [each.nbytes for number, each in enumerate(self.tensors) if number not in frozen]
+
 
 def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
     """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
@@ -130,12 +136,6 @@ def lower(
         "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
     return Lowered(pack_tree(tree), slots, replicated, [number for number, _ in frozen_parts(tensors, frozen).values()])
-
-
-def sizes_of(state: Lowered) -> list[int]:
-    """Of its tensors in bytes, without those that are frozen."""
-    frozen = {*state.frozen}
-    return [each.nbytes for number, each in enumerate(state.tensors) if number not in frozen]
 
 
 def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowered:

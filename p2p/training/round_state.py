@@ -25,21 +25,9 @@ from .changes import OF_ROUNDS
 from .comparison import first_change, settings_of
 from .dense import DensePhase
 from .edge import Edge
-from .module_state import ModuleState, frozen_of, parameters_of, tensors_of
+from .module_state import ModuleState, parameters_of, tensors_of
 from .outer import Outer
-from .replica_state import (
-    Lowered,
-    Stateful,
-    check_sendable,
-    compare,
-    describe,
-    frozen_digest,
-    lent,
-    lower,
-    samples_in,
-    sizes_of,
-    unpack_into,
-)
+from .replica_state import Lowered, Stateful, check_sendable, compare, describe, lent, lower, samples_in, unpack_into
 from .state_copies import copies_of, lender_of
 
 logger = logging.getLogger("p2p")
@@ -148,8 +136,8 @@ class RoundReplica:
             lender=lender,
             copies=self._copies,
             lends=self._device is HOST,
-            sizes=sizes_of(sent),
-            frozen=self._digest_of_frozen,
+            sizes=sent.sizes,
+            frozen=self._state.digest_of_frozen,
             samples=samples_in,
         )
         if self._dense is None:
@@ -181,7 +169,7 @@ class RoundReplica:
         return lent(self._lower())
 
     def _lower(self) -> Lowered:
-        named, at_rest = parameters_of(self._module), frozen_of(self._module)
+        named, at_rest = parameters_of(self._module), self._state.frozen()
         if self._session.share.is_dense:
             tensors = tensors_of(self._module)
             buffers, _ = self._edge.kept()
@@ -193,14 +181,11 @@ class RoundReplica:
         frozen: list[Stateful] = [*self._frozen[:-1], state, self._outer_state, *self._keeper]
         return lower(self._tensors, frozen, self._session.share.pack(), named, at_rest)
 
-    def _digest_of_frozen(self) -> bytes:
-        return frozen_digest(tensors_of(self._module), frozen_of(self._module))
-
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
         self._copies.hold()
         taken = [*self._parts.values(), self._state, self._outer_state, *self._keeper]
-        self._session.share.load(unpack_into(state, tensors_of(self._module), taken, frozen_of(self._module)))
+        self._session.share.load(unpack_into(state, tensors_of(self._module), taken, self._state.frozen()))
         if self._session.share.is_resuming and (changed := self._state.begun.resume()):
             if not self._session.share.is_dense:
                 raise JoinRefused(f"{changed}, so rounds would exchange others: {OF_ROUNDS}")

@@ -199,7 +199,7 @@ def test_r9_who_was_held_when_it_was_admitted_and_runs_on_is_given_the_state_all
 
 def test_r9_who_was_held_and_is_near_again_runs_what_it_is_fed_in_the_barrier() -> None:
     new = slow()
-    new.observing._asked[A] = None
+    new.observing._asked.members[A] = None
     new.gets(38, now=1.5)
     new.loads(38, 1.5)
     new.fed(39)
@@ -291,8 +291,7 @@ def test_r9_who_was_removed_since_its_state_did_not_come_is_not_held_again_at_on
 
 def test_r9_a_state_that_takes_longer_than_the_last_does_so_while_it_comes() -> None:
     new = slow()
-    new.observing._asked[A] = None
-    new.observing._asked_since = 0.0
+    new.observing._asked.ask(0.0, A)
     assert new.observing.comes(0.6 * CONFIG.late_s, A, 20)
     assert new.observing.waits(0.6 * CONFIG.late_s, yes) == (False, False)
 

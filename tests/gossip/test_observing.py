@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import CoreConfig, Member, Seat, State
+from gossip.asked_states import PATIENCE_S
 from gossip.commit import StepMachine
 from gossip.effects import Apply, Discard, Drop, Effect, Load, Missed, Send
 from gossip.fed_steps import MOST_FED
 from gossip.messages import Head
-from gossip.observing import MOST_LAG, NUM_PROVING, PATIENCE_S, Observing
+from gossip.observing import MOST_LAG, NUM_PROVING, Observing
 from gossip.progress import NOTHING_DONE, Ready, StateQuery
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig

@@ -23,7 +23,7 @@ def test_a_state_of_another_swarm_than_the_view_lets_go_of_no_step() -> None:
     view = view_of(2, A, D)
     new.observing.install(view)
     new.steps.install(view)
-    new.observing._asked[A] = None
+    new.observing._asked.members[A] = None
     assert new.observing.came(11, digest(11), b"another lineage") == [Drop(11, digest(11))]
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from p2p.catchup.donor import Asked
 from p2p.catchup.frozen import FrozenDiffer, digest_of
 from p2p.catchup.shares import unpack_parts
 from p2p.catchup.state_copy import StateCopy, chunk_bytes_of, chunks_for, share_of, shared_parts
+from p2p.catchup.state_requests import Asked
 from p2p.net.parcels import PackedState, StateRecord, Wish
 from p2p.training.module_state import frozen_of
 from p2p.training.replica_state import frozen_digest, frozen_parts, lent, lower, unpack_into

@@ -464,7 +464,7 @@ def test_r9_a_state_that_comes_in_the_middle_of_a_batch_is_offered_again_behind_
     observer.submit(6, total())
     assert observer.told == [], "the state comes first"
     refusal = JoinRefused("in the middle of a batch")
-    observer.carry_out(observer.observer.put_off(observer.now, offer.step, offer.chain, refusal))
+    observer.carry_out(observer.observer.not_loaded(observer.now, offer.step, offer.chain, refusal))
     if not is_here:
         assert observer.told == [refusal]
         return

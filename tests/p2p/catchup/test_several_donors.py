@@ -9,11 +9,12 @@ import pytest
 import xxhash
 
 from gossip import Member
-from p2p.catchup.donor import KEPT_S, Asked, Donor
+from p2p.catchup.donor import KEPT_S, Donor
 from p2p.catchup.gathering import STALL_S
 from p2p.catchup.shared_states import SharedStates
 from p2p.catchup.shares import pack_parts
 from p2p.catchup.state_copy import StateCopy
+from p2p.catchup.state_requests import Asked
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Taken
 from p2p.net.parcels import Chunk, PackedState, ParcelSegment, RunAside, StateRecord, Wish
