@@ -13,7 +13,7 @@ had a seat by it and lost that is two views further: a late JOIN brings nobody b
 import math
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .messages import Join
 from .progress import NOTHING_DONE
@@ -118,6 +118,10 @@ class Admission:
         lags_since = min(now, math.inf if known is None else known.lags_since) if join.lags else math.inf
         self._joiners[joiner] = _Joiner(now, join, now if known is None else known.since, lags_since)
         self.lags_until = now + self._config.lease_s if join.lags else self.lags_until
+
+    def resume(self, now: float) -> None:
+        """This process was stopped: who has asked before may have asked again, unheard."""
+        self._joiners = {member: replace(joiner, asked=now) for member, joiner in self._joiners.items()}
 
     def forget(self, joiner: Member) -> None:
         self._joiners.pop(joiner, None)

@@ -354,7 +354,7 @@ class Core(Standing):
         if not was_stopped:
             return []
         self._swim.resume(now)
-        self._next.resume()
+        self._next.resume(now)
         return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
 
     def _follow_up(self, now: float, effects: list[Effect]) -> list[Effect]:

@@ -114,8 +114,9 @@ class Succession:
         if self._restart_request is not None and self._restart_request.kind is kind:
             self._restart_request = None
 
-    def resume(self) -> None:
+    def resume(self, now: float) -> None:
         """This process was stopped: what it did not hear meanwhile says nothing of others."""
+        self.admission.resume(now)
         self._refused.clear()
         self._behind.clear()
         self._own = tuple(report for report in self._own if report.kind is ReportKind.PROVEN)

@@ -99,4 +99,9 @@ LAGS: dict[str, Mutant] = {
     "R9: what there is no room for begins with an operation of the script's own": mutant(
         (FedSteps, "add", _need_nothing(FedSteps.add)), breaks="S22", scenario=FULL
     ),
+    "R9: who was stopped has forgotten who has asked": mutant(
+        (Admission, "resume", lambda self, now: None),
+        breaks="S22",
+        scenario="LAGS: the only member is stopped for longer than a JOIN counts",
+    ),
 }

@@ -177,3 +177,24 @@ def _stand_still(seed: int) -> None:
     if (num_states := stage.invariants.seen["states loaded"]) > 2:
         raise Failure("L1", f"it has loaded {num_states} states, since what was fed behind each was not kept")
     stage.end_well()
+
+
+@scenario("LAGS: the only member is stopped for longer than a JOIN counts")
+def _the_feeder_is_stopped() -> None:
+    for seed in range(16, 34):  # at which moment it is stopped
+        _stop_the_feeder(seed)
+
+
+def _stop_the_feeder(seed: int) -> None:
+    stage = Stage(seed=seed, num_peers=1, follows=1.0, compute_s=0.05, own_every=2)
+    stage.until_trained(2)
+    stage.launch(JOINER)
+    joiner, seen = stage.peer(JOINER), stage.invariants.seen
+    stage.until(lambda: joiner.done > 0)
+    stage.until(lambda: joiner.view is None and joiner.catch_up.is_own(joiner.done + 1))
+    stage.wait(0.005 * seed)
+    stage.peer("p1").paused_until, num_dropped = stage.clock.now + 2.0, seen["feeds dropped"]
+    stage.until(lambda: _is_seated(stage))
+    if seen["operations missed"] and seen["feeds dropped"] == num_dropped:
+        raise Failure("S22", "it was not fed what was committed as its feeder went on")
+    stage.end_well()
