@@ -95,7 +95,12 @@ def in_words(path: str, run: str, step: int) -> str:
 
 
 def misfit(tree: Any, ours: Any) -> str:
-    """How the model in a packed state differs from that in ours, in words; empty: not at all."""
+    """How the model in a packed state differs from that in ours, in words; empty: not at all.
+
+    Where it was changed as planned, ours becomes another one as it is loaded.
+    """
+    if _made(tree) != _made(ours):
+        return ""
     here, there = _rows(ours), _rows(tree)
     for index in range(max(len(here), len(there))):
         mine = here[index] if index < len(here) else "missing"
@@ -106,6 +111,11 @@ def misfit(tree: Any, ours: Any) -> str:
     if num_here != num_there:
         return f"it has the states of {num_there} objects in `extra`, and this script has {num_here}"
     return ""
+
+
+def _made(tree: Any) -> Any:
+    """Behind which steps the model was changed; the last but one of the parts says so, in front of the keeper."""
+    return tree["parts"][-2].get("made", [])
 
 
 def _rows(tree: Any) -> list[str]:

@@ -50,6 +50,7 @@ class Share:
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         check_model: raises ShoalError if the model is not the one that was wrapped.
+        change_model: makes those changes of the model that its script has planned, and that are due.
         how: the model is trained in this step, as of `Watch.in_words`.
         schedule_ends: after how many steps a schedule of the script raises, by its name.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
@@ -64,6 +65,7 @@ class Share:
         ) = False
         self.how, self.schedule_ends = "", dict[str, int]()
         self.check_model: Callable[[], None] = lambda: None
+        self.change_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
         self.dense_steps = 0
         self.num_loads = self.num_trained = self.num_samples = self.num_unused = self.num_batches = 0

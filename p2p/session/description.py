@@ -27,7 +27,8 @@ NO_MODEL_HERE: Final = (
 NO_MODEL_THERE: Final = "the swarm's members have no model, and this peer has one: start it in a swarm of its own"
 
 UNFROZEN: Final = (
-    "if layers were unfrozen since the members began (`refresh`), a peer that comes now unfreezes them before the wrap"
+    "if layers were unfrozen since the members began (`refresh`), a peer that comes now unfreezes them before the "
+    "wrap; where scripts plan that (`changes=`), nobody has to"
 )
 
 NO_POLICIES: Final[Mapping[str, bytes]] = MappingProxyType({})

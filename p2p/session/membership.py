@@ -16,6 +16,7 @@ from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, TooSlow
 from ..loop.reactor import END_S
 from ..loop.seat_request import AllMembersDead
+from ..net.parcels import PackedState
 from ..step.notices import Admitted, Commit, Notice, StateOffer
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
@@ -368,6 +369,11 @@ class Membership:
             return
         operations[:] = self.replica.renew(operations, offer.step + 1, self.history.view)
         self.post(partial(self.loop.loaded, offer, state_digest(), tuple(operations)))
+
+    def is_past(self, state: PackedState) -> bool:
+        """Whether the batch of the open step is over in it, or it is of another model: it is loaded behind the step."""
+        is_over = self.share.is_of_loader and self.share.is_past(self.replica.samples(state))
+        return is_over or self.replica.is_of_other_model(state)
 
     def describe(self, replica: Replica) -> None:
         """Who asks for a seat from now on has to have this one."""

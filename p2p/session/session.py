@@ -73,7 +73,7 @@ class Session:
         self.used_device: tuple[Device, str] | None = None
         self._skipped = ""
         self._committed_s = self.loop.now()
-        self.round_edge: Callable[[], None] | None = None
+        self.round_edge: Callable[[], None] = lambda: None
         self._offer: StateOffer | None = None
 
     @property
@@ -149,9 +149,9 @@ class Session:
             self.share.check_is_not_timed()
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
-            self._open_step(what)
+            self._open_step(what, is_given=self.membership.edge.is_given or not self.membership.trains_model)
 
-    def _open_step(self, what: str) -> None:
+    def _open_step(self, what: str, *, is_given: bool = True) -> None:
         """As `open_step`, of who is in a call already, and can go on."""
         self._attempt.begin(what)
         offer, self._offer = self._offer, None
@@ -159,7 +159,7 @@ class Session:
             self.membership.loop.inbox.notices.put(offer)  # the script has asked for no batch
         self.callers.open_step()
         self.note(BEGUN, self.history.done + 1)
-        if self.share.is_amid_batch:  # the state before this step is given to nobody: who lacks it was fed too little
+        if self.share.is_amid_batch or not is_given:  # the state before this step; who lacks it was fed too little
             self.membership.post(partial(self.membership.loop.state_withheld, self.history.done, FED_WITHIN_S))
         if self._skipped:
             self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
@@ -294,12 +294,12 @@ class Session:
         with self.callers.call("a batch of a loader"):
             self.membership.check_usable()
             self.share.is_behind_batch = False
-            if self.round_edge is not None:
-                self.round_edge()
+            self.round_edge()
             self.load_offer()
             if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
                 self.withdraw()
                 self.share.void()
+            self.share.change_model()
             self.membership.asks_for_batch()
             return self.history.done
 
@@ -361,8 +361,8 @@ class Session:
                     assert arrival.operation.completed is not None
                     arrival.operation.completed(arrival.view.hash)
                 if isinstance(arrival, StateOffer) and state_digest is not None and not is_round:
-                    if self.share.is_of_loader and self.share.is_past(self.membership.replica.samples(arrival.state)):
-                        continue  # its batch is over, and with that this attempt
+                    if self.membership.is_past(arrival.state):
+                        continue  # its batch, or its model, is over, and with that this attempt
                     self.membership.load(arrival, state_digest, submitted)
                     arrival, step = None, self.history.done + 1
             self.membership.replica.copies.hold()

@@ -49,6 +49,11 @@ class StateEdge:
         """The script has done all that belongs to the last step."""
         return self._done() in (self._complete, self._settled)
 
+    @property
+    def is_given(self) -> bool:
+        """The state behind the last step is given to who asks."""
+        return self._is_given and self._complete == self._done()
+
     def keep(self) -> None:
         """A forward pass begins, which may be an evaluation or of the next step."""
         if self._done() not in (self._complete, self._settled, self._kept):

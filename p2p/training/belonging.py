@@ -57,7 +57,7 @@ def _check_states(name: str, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(each, torch.Tensor) and id(each) not in held:
             raise ValueError(
                 f"{name} has a state of a parameter, {each.dtype} {list(each.shape)}, that is in none of its groups "
-                "any more: `del optimizer.state[parameter]` where you replace one"
+                "any more: `optimizer.state.pop(parameter, None)` where you replace one"
             )
 
 

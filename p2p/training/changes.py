@@ -12,7 +12,9 @@ from torch import nn
 from ..errors import ShoalError
 from .module_state import tensors_of
 
-REFRESH: Final = "call `refresh()` of p2p.DataParallel, on every peer after the same step"
+REFRESH: Final = (
+    "plan that (`changes=` of p2p.DataParallel), or call `refresh()` of that, on every peer after the same step"
+)
 OF_STEPS: Final = f"its gradients are not those of all peers: give the optimizer its new parameters, and {REFRESH}"
 OF_ROUNDS: Final = (
     "what becomes of it is not exchanged: wrap the model when all that is ever trained needs a gradient, and freeze "

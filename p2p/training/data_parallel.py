@@ -15,9 +15,8 @@ several backward passes, of which the last ends it:
 middle of a run, used by nobody in this step. (Also after `zero_grad(set_to_none=False)`, where one process has zeros.)
 After a commit it lies in the arena, which other peers of the host can read and forked children cannot.
 
-Parameters may live on a CUDA device, where backward runs in the calling thread. That was never tried on a GPU.
-
-Leaves out: optimizers that call backward several times in a step (LBFGS).
+Parameters may live on a CUDA device, where backward runs in the calling thread. That was never tried on a GPU. Leaves
+out optimizers that call backward several times in a step (LBFGS).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,6 +40,7 @@ from .by_hand import Given, given_as
 from .copies import ModelCopies
 from .gradients import Gradients, NonFinite, policy
 from .mirrors import Mirror
+from .model_changes import NOTHING_PLANNED, Change, ModelChanges
 from .models import OneOfSeveral, ends_of, gather, name_parts
 from .passes import Passes
 from .replica import ModelReplica
@@ -113,6 +113,7 @@ class DataParallel(Wrapper):
         lr_scaling: Literal["linear", "sqrt"] | None = None,
         lr_batch: int | None = None,
         checkpoint: Checkpoint | None = None,
+        changes: Mapping[int, Change] = NOTHING_PLANNED,
     ) -> None:
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
@@ -152,6 +153,10 @@ class DataParallel(Wrapper):
                 weights (`num_samples`), these are counted. The same on every peer.
             lr_batch: so many samples the rates of the script are for.
             checkpoint: where the state is written, and what a run that was stopped goes on from; the same everywhere.
+            changes: functions by steps of training: each is called once behind that step, on every peer, and changes
+                the model, and tells its optimizer of it, as for `refresh`. Who joins later, or goes on from a
+                checkpoint, wraps the model of the beginning, and makes what its state needs. They call nothing of the
+                peer or a loader, and draw the same random numbers everywhere. `{3 * len(loader): unfreeze}`.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
@@ -178,15 +183,14 @@ class DataParallel(Wrapper):
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         if self._gradients.device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward
-        self._models = models
-        self._allow_local = allow_local
+        self._models, self._allow_local = models, allow_local
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)
         if not allow_local:
             models.check(parts)
-        whole = state_digest == "all"
+        whole, planned = state_digest == "all", ModelChanges(changes, module, self._session)
         resync = Resynchronisation(self._session, self._gradients, [*parts.values()])
         self._replica = replica = ModelReplica(
-            module, parts, keeper, self._session, self._gradients, is_digested_whole=whole, scaling=scaling
+            module, parts, keeper, self._session, self._gradients, planned, is_digested_whole=whole, scaling=scaling
         )
         offered = replica.offered()
         updates = partial(
@@ -207,7 +211,9 @@ class DataParallel(Wrapper):
             replica.digest,
             replica.edge,
             noted=samples.note,
+            changes=planned,
         )
+        planned.take_up, planned.agree = self._take_up, partial(replica.agree, is_planned=True)
         replica.renew = self._passes.renew
         replica.updates = self._passes.updates
         self._callable = {
@@ -264,8 +270,8 @@ class DataParallel(Wrapper):
 
         Raises:
             OperationMismatch, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: the last backward
-                pass raised, and the step that it had begun cannot be taken back.
-            ShoalError: the model has other parameters than when it was wrapped.
+                pass raised, and the step that it had begun cannot be taken back; or the model has other parameters than
+                when it was wrapped.
         """
         if self._names:
             raise TypeError(f"this wrapper has several models: call one of them, as in `model[{self._names[0]!r}](x)`")
@@ -284,9 +290,7 @@ class DataParallel(Wrapper):
             KeyError: there is no such model.
         """
         if name not in self._names:
-            raise KeyError(
-                f"no model of this wrapper is called {name!r}: {self._names or 'it has one, without a name'}"
-            )
+            raise KeyError(f"no model of this wrapper is called {name!r}: {self._names or 'one, without a name'}")
         return self._callable[name]
 
     @property
@@ -341,14 +345,12 @@ class DataParallel(Wrapper):
         self._passes.skip(models)
 
     def refresh(self) -> None:
-        """Go on with the module as it is now: call it after layers were unfrozen, added, replaced or removed.
+        """Go on with the module as it is now, after layers were unfrozen, added, replaced or removed; see `changes`.
 
         On every peer, after `optimizer.step` of the same step (`if peer.done == 1000:`); the module is then the same
         everywhere, new parameters included (`torch.manual_seed`). Tell the optimizer before: `add_param_group` for what
         is new. A step of its own, which counts no samples; who calls something else, or has another model, is named.
-
-        Who joins later wraps the model in its new form. Who observes meanwhile calls this as all do; if it has come too
-        late for that step, it is refused, and has to join again.
+        Who joins later wraps the model in its new form; `changes` need no such script.
 
         Raises:
             TypeError, ValueError: as of the wrap, of the new module; the others wait, or go on without this peer.
@@ -357,11 +359,17 @@ class DataParallel(Wrapper):
             ShoalError: it was called in the middle of a step; or a parameter is in another p2p.DataParallel.
         """
         with self._session.callers.call("DataParallel.refresh"):
-            if not self._allow_local:
-                self._models.check(self._parts)
-            claim(self.module.named_parameters(), self._passes.is_in_use)
-            self._passes.refresh()
-            self._replica.refresh()
+            self._session.membership.check_usable()
+            self._take_up()
+            self._replica.agree()
+
+    def _take_up(self) -> None:
+        """Go on with the module as it is now."""
+        if not self._allow_local:
+            self._models.check(self._parts)
+        claim(self.module.named_parameters(), self._passes.is_in_use)
+        self._passes.refresh()
+        self._replica.take_up()
 
     def reduce_gradients(self, gradients: Given | Mapping[str, Given]) -> Given | Mapping[str, Given]:
         """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.

@@ -1,11 +1,12 @@
 """What of a module is state beside the tensors of its `state_dict`: extra states, buffers outside, what is frozen."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import RemoteProtocolError
 from .as_begun import AsBegun
 from .edge import EXTRA_STATE, Edge
 from .layouts import DEVICES, is_overlapping
@@ -52,6 +53,18 @@ def frozen_of(module: nn.Module) -> set[str]:
     return {name for name, each in parameters if not each.requires_grad}.union(whole)
 
 
+def made_in(state: Any) -> list[int]:
+    """Behind which steps a model was changed as planned, in what its `ModuleState` has returned.
+
+    Raises:
+        RemoteProtocolError: it does not have that form.
+    """
+    made = state.get("made", []) if isinstance(state, dict) else None
+    if not isinstance(made, list) or not all(type(each) is int for each in made):
+        raise RemoteProtocolError(f"a state that does not say how its model was changed: {made!r}")
+    return made
+
+
 class ModuleState:
     """A part of the state, as an optimizer is one.
 
@@ -61,9 +74,12 @@ class ModuleState:
         changed: those that the writer of the state that was loaded last had changed.
     """
 
-    def __init__(self, module: nn.Module, edge: Edge, parts: Mapping[str, Stateful]) -> None:
-        """Of `module` and those in it, which `parts` change; what forward passes change is as `edge` has kept it."""
-        self._module, self._edge = module, edge
+    def __init__(self, module: nn.Module, edge: Edge, parts: Mapping[str, Stateful], made: Sequence[int] = ()) -> None:
+        """Of `module` and those in it, which `parts` change; what forward passes change is as `edge` has kept it.
+
+        `made`: behind which steps it was changed as its script has planned.
+        """
+        self._module, self._edge, self._made = module, edge, made
         self.begun, self.settings = AsBegun(module, parts), ModuleSettings(module)
         self.changed: Mapping[str, str] = {}
         self._after: Any = ({}, {})
@@ -79,6 +95,7 @@ class ModuleState:
                 name: kept.get(name, owner.get_buffer(key)) for name, owner, key in _not_persistent(self._module)
             },
             "after": self._edge.after(),
+            "made": [*self._made],
             "begun": self.begun.state_dict(),
             "changed": self.settings.changed(),
         }

@@ -22,6 +22,7 @@ from .changes import is_training
 from .edge import Edge
 from .forwards import Forwards
 from .gradients import Gradients
+from .model_changes import ModelChanges
 from .updates import Updates
 
 
@@ -46,6 +47,7 @@ class Passes:
         *,
         commit: Callable[[Callable[[], bytes]], bool] | None = None,
         noted: Callable[[torch.Tensor | None], None] = lambda gradient: None,
+        changes: ModelChanges | None = None,
     ) -> None:
         """Follow each backward pass from now on.
 
@@ -59,6 +61,7 @@ class Passes:
             commit: commits the open step, and returns whether it is; else a member's state has come, which is loaded
                 before the next one. None: it is loaded within the step, unless its batch is over in that.
             noted: is told each gradient as a pass has left it.
+            changes: of the model, that are planned.
         """
         self._commit, self._noted = commit or session.commit, noted
         self.has_committed = self.is_under_way = self.has_summed = False
@@ -68,7 +71,7 @@ class Passes:
         self._make_beside = beside
         self._beside = beside()
         self._state_digest = state_digest
-        self._edge = edge
+        self._edge, self._changes = edge, changes
         self._forwards = Forwards(session.share)
         self._under_no_sync = False
         self._checked = NEVER
@@ -77,6 +80,7 @@ class Passes:
         self._take = _weakly(self._take_gradient)
         self._hooks = [_follow(each, self._take) for each in gradients.parameters]
         session.share.check_model = lambda: gradients.watch.check()
+        session.share.change_model = self._make_changes
         session.history.kept.add(self)
         self._has_begun = False
 
@@ -133,8 +137,16 @@ class Passes:
     def _begin_forward(self, *, is_training: bool) -> None:
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self.go_on()
+            if torch.is_grad_enabled() and not self._share.is_of_loader:
+                self._session.load_offer()
+                self._make_changes()
         if torch.is_grad_enabled():
             self.begin(is_training=is_training)
+
+    def _make_changes(self) -> None:
+        """Those of the model that are due, if the script is between two steps."""
+        if self._changes is not None and not (self.has_summed or self.updates.is_due):
+            self._changes.make_due()
 
     def begin(self, *, is_training: bool) -> None:
         """A forward pass begins; before the first one the script may have added hooks of its own.
@@ -287,6 +299,8 @@ class Passes:
 
     def _begin_pass(self) -> None:
         self.has_committed = self._share.is_behind_batch = False
+        if self._changes is not None and not (self._has_begun or self._share.is_of_loader):
+            self._changes.check_is_called()
         self.open_window()
         if self.updates.num_stale:
             self._share.void()  # what is differentiated may be from before the state was loaded

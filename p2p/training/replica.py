@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -23,9 +24,21 @@ from .as_begun import has_moments, say_what_is_lost
 from .comparison import are_at, check, first_change, settings_of, show, unlike_settings
 from .edge import Edge
 from .gradients import Gradients
-from .module_state import ModuleState, parameters_of, tensors_of
+from .model_changes import ModelChanges
+from .module_state import ModuleState, made_in, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import Lowered, Stateful, check_sendable, compare, describe, lent, lower, samples_in, unpack_into
+from .replica_state import (
+    Lowered,
+    Stateful,
+    check_sendable,
+    compare,
+    describe,
+    lent,
+    lower,
+    part_in,
+    samples_in,
+    unpack_into,
+)
 from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
 from .updates import Updates
@@ -58,6 +71,7 @@ class ModelReplica:
         keeper: Stateful | None,
         session: Session,
         gradients: Gradients,
+        changes: ModelChanges,
         *,
         is_digested_whole: bool,
         scaling: LrScaling,
@@ -70,13 +84,15 @@ class ModelReplica:
             keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
             session: of the peer.
             gradients: of the module's parameters.
+            changes: of the module, that are planned.
             scaling: of learning rates, part of what all have in common.
             is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
         """
         self._module = module
         self._parts = parts
         self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
-        self._state = ModuleState(module, self.edge, parts)
+        self._changes = changes
+        self._state = ModuleState(module, self.edge, parts, changes.made)
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
@@ -105,7 +121,13 @@ class ModelReplica:
         is_one = self._session.mixed == "refuse"
         mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
         return Replica(
-            traits={MODEL: layout, **how, "numerics": mixed.encode(), "learning rates": str(self._scaling).encode()},
+            traits={
+                MODEL: layout,
+                **how,
+                "numerics": mixed.encode(),
+                "learning rates": str(self._scaling).encode(),
+                **self._changes.traits,
+            },
             pack=self._pack,
             load=self._load,
             compare=partial(compare, layout),
@@ -121,18 +143,27 @@ class ModelReplica:
             sizes=sent.sizes,
             frozen=self._state.digest_of_frozen,
             is_at=self._is_at,
+            is_of_other_model=lambda state: not self._changes.are_like(self._made_in(state)),
             samples=samples_in,
         )
 
-    def refresh(self) -> None:
-        """All members go on with the module as it is now: a step, which says what it is like."""
+    def take_up(self) -> None:
+        """The module is another one by now."""
         self.edge.refresh(self._module)
         self.settings.refresh()
         self._state.begun.refresh()
-        offered = self.offered()
+
+    def agree(self, *, is_planned: bool = False) -> None:
+        """All members go on with the module as it is now: a step, which says what it is like.
+
+        Who asks for a seat later has to have it; if that `is_planned`, what it has to have remains what it was.
+        """
+        offered, before = self.offered(), self._session.membership.replica
         layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
         what = f"refresh to {offered.traits[BUCKETS].decode()} and a state of layout {layout}"
         row = np.zeros(1, np.uint8)
+        if is_planned:
+            offered = replace(offered, traits=before.traits, compare=before.compare)
         self._session.replace_replica(offered, Operation(AllGather(label=what), row, row, row.shape, "one-shot"))
 
     def digest(self) -> bytes:
@@ -152,10 +183,11 @@ class ModelReplica:
         return lower(tensors, self._given, samples, parameters, self._state.frozen())
 
     def _load(self, state: PackedState) -> None:
+        self._copies.hold()
+        self._changes.follow(self._made_in(state))
+        self._gradients.stir()
         share, before = self._session.share, settings_of(self._parts)
         own = share.num_trained, has_moments(self._parts)
-        self._copies.hold()
-        self._gradients.stir()
         share.load(unpack_into(state, tensors_of(self._module), self._given, self._state.frozen()))
         if share.is_resuming and (changed := self._state.begun.resume()):
             logger.warning("%s: they are as in this one", changed)
@@ -169,6 +201,10 @@ class ModelReplica:
             if self.updates.is_amid_step:
                 self._state.go_on()
             self.updates.loaded()
+
+    def _made_in(self, state: PackedState) -> Sequence[int]:
+        """Behind which steps the writer of this state has changed its model, where changes are planned."""
+        return made_in(part_in(state, len(self._parts))) if self._changes.traits else ()
 
     # A comparison, in the loop's thread while the training thread waits for a commit.
 

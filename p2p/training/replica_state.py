@@ -6,7 +6,7 @@ the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `impor
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,11 @@ from ..net.parcels import PackedState, Raw
 from ..net.trees import Slot, pack_tree, unpack_tree
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 from .numerics import FLAGS
+
+OTHER_MODEL: Final = (
+    "start this peer again with the model as it is by now; where scripts plan what becomes of it (`changes=`), nobody "
+    "has to"
+)
 
 
 class Stateful(Protocol):
@@ -164,6 +169,14 @@ def samples_in(state: PackedState) -> Any:
     return tree["samples"]
 
 
+def part_in(state: PackedState, number: int) -> Any:
+    """What the part of that number has given of itself. Raises RemoteProtocolError: there is none."""
+    try:
+        return unpack_tree(state.tree)["parts"][number]
+    except (KeyError, IndexError, TypeError) as error:
+        raise RemoteProtocolError(f"a state without part {number}: {error!r}") from None
+
+
 def unpack_into(
     state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], frozen: Collection[str] = ()
 ) -> Any:
@@ -188,7 +201,7 @@ def unpack_into(
         samples = tree["samples"]
         theirs, ours = ([[*row[:3], None] for row in _rows(each)] for each in (values, tensors))  # in any order
         if theirs != ours:
-            raise JoinRefused(f"{_difference(ours, theirs)}; start this peer again with the model as it is by now")
+            raise JoinRefused(f"{_difference(ours, theirs)}; {OTHER_MODEL}")
         if len(states) != len(parts):
             raise ValueError(f"{len(parts)} parts here, {len(states)} in the swarm")
         for part, part_state in zip(parts, states, strict=True):

@@ -57,6 +57,12 @@ def draw(rng: Random) -> dict[str, Any]:
     }
 
 
+def draw_changes(rng: Random) -> dict[int, str]:
+    """What becomes of a model, by steps of training."""
+    kinds = ("unfreeze", "grow")[: rng.choice((0, 1, 2, 2))]
+    return dict(zip(sorted(rng.sample(range(1, 40), len(kinds))), kinds, strict=True))
+
+
 class Drawn:
     """One run.
 
@@ -68,6 +74,7 @@ class Drawn:
     def __init__(self, zygote: Zygote, seed: int) -> None:
         self._rng = Random(seed)
         self.plan = draw(self._rng)
+        self.plan["changes"] = {} if self.plan["wrap"] is not None else draw_changes(Random(f"changes {seed}"))
         self.events: list[str] = []
         self._zygote = zygote
         self._expected = self.plan["size"] * sum(self.plan["epochs"])

@@ -70,5 +70,15 @@ def test_what_is_said_of_checkpoints_can_be_pasted_around_a_loop(swarm: Swarm) -
     assert again.end() == 0 and "done 16" in again.stdout, again.report()
 
 
+def test_what_is_said_of_layers_that_are_unfrozen_later_can_be_pasted(swarm: Swarm) -> None:
+    (planned,) = (each for each in snippets("docs/from-ddp.md") if "changes=" in each)
+    net = "net = torch.nn.Sequential()\nnet.body, net.head = model, torch.nn.Linear(1, 1)\n"
+    planned = planned.replace("model =", "before = model.weight.clone()\nwrapped =").replace("1000", "7")
+    moved = "print('body moved', not torch.equal(model.weight, before))"
+    peer = swarm.start(BEFORE + indented(net + planned + LOOP.replace("schedule.step()", "") + moved))
+    assert peer.end() == 0, peer.report()
+    assert peer.stdout[-2:] == ["done 16", "body moved True"]
+
+
 def indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.splitlines())

@@ -1,6 +1,7 @@
 """Parameters that are frozen, used by some or nobody, or added while a run is under way."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -89,7 +90,7 @@ def add_a_layer(model: Any, optimizer: Any) -> None:
 def replace_a_layer(model: Any, optimizer: Any) -> None:
     torch.manual_seed(2)
     for parameter in model[2].parameters():
-        del optimizer.state[parameter]
+        optimizer.state.pop(parameter, None)
     model[2] = nn.Linear(8, 3)
     optimizer.param_groups[0]["params"][2:] = list(model[2].parameters())
 
@@ -128,6 +129,40 @@ def a_layer_added_in_the_middle_and_refresh(run: Run) -> None:
 @case(quick=True)
 def a_layer_replaced_in_the_middle_and_refresh(run: Run) -> None:
     changed(run, replace_a_layer, mlp(), is_told=True)
+
+
+def changed_as_planned(run: Run, change: Callable[[Any, Any], None], model: Any, batches: Any) -> None:
+    """As `changed`, by the wrapper, which nobody but us has."""
+    optimizer = adamw(model)
+    parallel = run.wrap(model, optimizer, changes={FREEZE_AFTER: partial(change, model, optimizer)})
+    for step, (x, y) in enumerate(batches):
+        if step == FREEZE_AFTER and not hasattr(run, "peer"):
+            change(model, optimizer)
+        optimizer.zero_grad()
+        loss = functional.mse_loss(parallel(x), y)
+        loss.backward()
+        optimizer.step()
+        run.log(loss)
+
+
+@case(quick=True, elastic=True)
+def a_layer_unfrozen_as_planned(run: Run) -> None:
+    changed_as_planned(run, unfreeze, half_frozen(), run.loader())
+
+
+@case(elastic=True)
+def a_layer_added_as_planned(run: Run) -> None:
+    changed_as_planned(run, add_a_layer, mlp(), run.loader())
+
+
+@case(quick=True, elastic=True)
+def a_layer_replaced_as_planned(run: Run) -> None:
+    changed_as_planned(run, replace_a_layer, mlp(), run.loader())
+
+
+@case()
+def a_layer_added_as_planned_with_data_of_ones_own(run: Run) -> None:
+    changed_as_planned(run, add_a_layer, mlp(), run.own_loader())
 
 
 class Mixture(nn.Module):

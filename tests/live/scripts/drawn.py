@@ -3,6 +3,7 @@
 With DIES_AT it is killed as it is about to call something behind so many steps.
 """
 
+import copy
 import json
 import os
 import signal
@@ -33,8 +34,8 @@ class Script:
         self._by_epoch = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, 0.99)
         self._average = AveragedModel(self._model)
         extra: list[Any] = [self._schedule, self._by_epoch, *[self._average][: self._is_dense]]
-        wrap = p2p.DataParallel if self._is_dense else p2p.DiLoCo
-        self._wrapped = wrap(peer, self._model, self._optimizer, extra=extra, checkpoint=keep, **plan["wrap"] or {})
+        wrap, how = (p2p.DataParallel, self._plan_changes()) if self._is_dense else (p2p.DiLoCo, plan["wrap"])
+        self._wrapped = wrap(peer, self._model, self._optimizer, extra=extra, checkpoint=keep, **how)
         data = dataset(plan["size"])
         self._loaders = [
             peer.loader(data, epochs=epochs, seed=seed, **plan["loader"]) for seed, epochs in enumerate(plan["epochs"])
@@ -63,6 +64,20 @@ class Script:
         assert self._by_epoch.last_epoch == sum(self._plan["epochs"]), self._by_epoch.last_epoch
         sums = (each.double().sum().item() for each in self._wrapped.state_dict().values())
         print("end", self._peer.samples, *sums)
+
+    def _plan_changes(self) -> dict[str, Any]:
+        changes = {int(step): kind for step, kind in self._plan["changes"].items()}
+        if "unfreeze" in changes.values():
+            self._model[0].requires_grad_(False)
+        return {"changes": {step: getattr(self, f"_{kind}") for step, kind in changes.items()}}
+
+    def _unfreeze(self) -> None:
+        self._model[0].requires_grad_(True)
+
+    def _grow(self) -> None:
+        self._model.append(last := nn.Linear(1, 1))
+        self._average.module.append(copy.deepcopy(last))  # type: ignore[operator]
+        self._optimizer.add_param_group({"params": last.parameters()})
 
     def _update(self, x: Tensor, y: Tensor) -> None:
         self._optimizer.zero_grad()

@@ -77,17 +77,18 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
         thread.join()
 
 
-@pytest.mark.parametrize("num_updates", [0, 1])
-def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_between_two_updates_of_a_batch(
-    sessions: list[Session], num_updates: int
+@pytest.mark.parametrize(("num_updates", "is_past_request"), [(0, False), (1, False), (0, True)])
+def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_that_nobody_can_begin_with(
+    sessions: list[Session], num_updates: int, is_past_request: bool
 ) -> None:
-    """Nobody could begin with that; the members would wait as long as it does."""
+    """Between two updates of a batch, or behind an operation since its request; the members would wait as long."""
     one, is_posted = sessions[0], threading.Event()
     one.share._num_updates = num_updates
+    one.state_is_complete(is_over=not is_past_request)
     one.open_step("a backward pass")
     one.membership.post(is_posted.set)
     assert is_posted.wait(20.0)
-    assert (one.loop._donor._withheld == (one.done, FED_WITHIN_S)) == (num_updates > 0)
+    assert (one.loop._donor._withheld == (one.done, FED_WITHIN_S)) == (num_updates > 0 or is_past_request)
     one.withdraw("the test is over")
 
 

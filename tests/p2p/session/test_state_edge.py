@@ -55,8 +55,11 @@ def test_a_backward_pass_behind_an_evaluation_begins_a_step_with_what_the_first_
     script.edge.keep()
     script.share.is_behind_batch = False  # its backward pass begins
     script.edge.pass_begins(is_over=False)
+    assert not script.edge.is_given
     script.edge.pass_begins(is_over=True)
-    assert script.seen == ["keep", "write", "give"]
+    assert script.seen == ["keep", "write", "give"] and script.edge.is_given
+    script.commits()
+    assert not script.edge.is_given, "behind an operation of the script's own nobody begins"
 
 
 def test_between_two_updates_of_a_batch_nothing_is_complete() -> None:

@@ -1,0 +1,161 @@
+"""Changes of a model that are planned: who joins, comes back, or goes on from a checkpoint makes them, too."""
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.live.swarm import Process, Swarm
+
+pytestmark = [pytest.mark.torch, pytest.mark.light]
+
+TRAIN = """
+import sys
+import torch
+import p2p
+from torch import nn
+from tests.live.test_refresh import GLOBAL_BATCH, bits, dataset, make
+
+torch.set_num_threads(1)
+words, (model, optimizer) = dict(word.partition("=")[::2] for word in sys.argv[1:]), make()
+model[0].requires_grad_(False)
+
+def unfreeze():
+    print("unfrozen", peer.done)
+    model[0].requires_grad_(True)
+    if "calls" in words:
+        peer.barrier()
+
+def grown():
+    print("grown", peer.done)
+    model.append(nn.Linear(3, 3))  # of the same numbers everywhere
+    optimizer.add_param_group({"params": model[3].parameters(), "lr": 0.02})
+
+steps = [int(step) for step in words.get("changes", "16,22").split(",")]
+checkpoint = p2p.Checkpoint(words["folder"], every=5) if "folder" in words else None
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    parallel = p2p.DataParallel(
+        peer, model, optimizer, bucket_bytes=100, state_digest="all", checkpoint=checkpoint,
+        changes=dict(zip(steps, (unfreeze, grown))),
+    )
+    print("wrapped", peer.done)
+    torch.manual_seed(1000 * peer.done + peer.rank)
+    if "own" in words:
+        batches = iter(lambda: torch.randn(4, 4), None)
+    else:
+        loader = peer.loader(dataset(), global_batch=GLOBAL_BATCH, epochs=10**6)
+        batches = (x for _ in loader.epochs() for (x,) in loader)
+    began = None
+    for batch in batches:
+        if peer.done == int(words.get("until", -1)):
+            break
+        if "until" not in words and peer.done % 10 == 0:
+            if peer.done > 30 and began == (peer.done - 10, 3):
+                break  # three have been here for ten steps, and know it
+            began = peer.done, peer.world_size
+        optimizer.zero_grad()
+        output = model(batch) if "bare" in words else parallel(batch)
+        if words.get("waits") == str(peer.done):
+            print("waits")
+            sys.stdin.readline()
+            words["waits"] = ""
+        (output - 1).square().mean().backward()
+        optimizer.step()
+        print("step", peer.done, peer.world_size)
+    print("end", peer.done, len(model), bits(model).tobytes().hex())
+"""
+
+OWN = pytest.mark.parametrize("own", [pytest.param("", id="loader"), pytest.param("own", marks=pytest.mark.long)])
+
+
+def ended_alike(peers: list[Process]) -> None:
+    assert [peer.end() for peer in peers] == [0] * len(peers), "\n".join(peer.report() for peer in peers)
+    assert len({peer.stdout[-1] for peer in peers}) == 1
+
+
+@OWN
+def test_who_joins_behind_a_change_makes_it_as_it_takes_over_the_state(swarm: Swarm, own: str) -> None:
+    peers = [swarm.start(TRAIN, own, "waits=25", min_peers=2) for _ in range(2)]
+    for peer in peers:
+        peer.expect("waits")
+    peers.append(swarm.start(TRAIN, own))
+    peers[2].expect("here")
+    for peer in peers[:2]:
+        peer.tell("go on")
+    ended_alike(peers)
+    assert [line for line in peers[2].stdout if line.startswith(("unfrozen", "grown"))] == ["unfrozen -1", "grown -1"]
+    assert [line for line in peers[0].stdout if line.startswith(("unfrozen", "grown"))] == ["unfrozen 16", "grown 22"]
+
+
+@pytest.mark.long
+@OWN
+def test_who_has_joined_before_a_change_makes_it_with_the_others(swarm: Swarm, own: str) -> None:
+    peers = [swarm.start(TRAIN, own, "waits=12", min_peers=2) for _ in range(2)]
+    for peer in peers:
+        peer.expect("waits")
+    peers.append(swarm.start(TRAIN, own))
+    peers[2].expect("here")
+    for peer in peers[:2]:
+        peer.tell("go on")
+    ended_alike(peers)
+    assert all("grown 22" in peer.stdout for peer in peers[:2])
+
+
+@OWN
+def test_who_was_stopped_over_a_change_makes_it_as_it_comes_back(swarm: Swarm, own: str) -> None:
+    stopped, *others = peers = [swarm.start(TRAIN, own, min_peers=3) for _ in range(3)]
+    stopped.expect_step(5)
+    stopped.send_signal(signal.SIGSTOP)
+    for peer in others:
+        peer.expect_step(30)
+    stopped.send_signal(signal.SIGCONT)
+    ended_alike(peers)
+    (unfrozen,), (grown,) = ([s for s in stopped.stdout if s.startswith(word)] for word in ("unfrozen", "grown"))
+    assert int(unfrozen.split()[1]) < 16 and int(grown.split()[1]) < 22, "before the state that it was given"
+
+
+def test_a_run_goes_on_from_a_checkpoint_behind_a_change_and_makes_those_that_come_later(
+    swarm: Swarm, tmp_path: Path
+) -> None:
+    options = f"folder={tmp_path / 'checkpoints'}", "changes=8,22"
+    ended_alike([swarm.start(TRAIN, *options, "until=12", min_peers=2) for _ in range(2)])
+    other = swarm.start(TRAIN, options[0], "changes=9,22", "until=30")
+    assert other.end() == 1, other.report()
+    refusal = "this state is of a model that was changed behind steps [8], and this peer has changed its model behind"
+    assert any(f"{refusal} none of [9, 22]" in line for line in other.stderr), other.report()
+    peers = [swarm.start(TRAIN, *options, "until=30", min_peers=2) for _ in range(2)]
+    ended_alike(peers)
+    for peer in peers:
+        assert peer.expect("wrapped") == "wrapped 12"
+        assert "unfrozen 0" in peer.stdout and "grown 22" in peer.stdout
+    alone = swarm.start(TRAIN, options[1], "until=30")
+    assert alone.end() == 0, alone.report()
+    found, wanted = (np.frombuffer(bytes.fromhex(each.stdout[-1].split()[3]), np.float32) for each in (peers[0], alone))
+    assert np.allclose(found, wanted, rtol=0, atol=1e-5), np.abs(found - wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["calls", "changes=2"], "the change of the model behind step 2 (`changes=`) has called its peer"),
+        (["own", "bare", "changes=2"], "the model is to be changed behind step 2 (`changes=`), which is done where"),
+        (["changes=0"], "`changes` has functions by steps of training, which count from 1, got 0"),
+    ],
+)
+def test_what_cannot_be_a_change_is_refused(swarm: Swarm, words: list[str], refusal: str) -> None:
+    peer = swarm.start(TRAIN, *words)
+    assert peer.end() == 1, peer.report()
+    assert any(refusal in line for line in peer.stderr), peer.report()
+
+
+def test_who_plans_other_changes_is_no_member(swarm: Swarm) -> None:
+    peer = swarm.start(TRAIN, "until=30", "waits=3")
+    peer.expect("waits")
+    other = swarm.start(TRAIN, "until=30", "changes=17,22")
+    assert other.end() == 1, other.report()
+    both = "a model that is changed behind step 17, 22 here, a model that is changed behind step 16, 22 in the swarm"
+    assert any(both in line for line in other.stderr), other.report()
+    peer.tell("go on")
+    assert peer.end() == 0, peer.report()
