@@ -98,8 +98,8 @@ class Loop:
         self._frames = Frames(me.member, transport)
         self._neighbours = Neighbours(transport, registry)
         self.seeds = Seeds.of(config, self.resources, self._frames)
-        is_back = former is not None and not founds_anew
-        self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
+        back = None if former is None or founds_anew else former._seat
+        self._seat: SeatRequest = SeatRequest(registry, config, own, back, not_before=self.now() + wait_s)
         self.open_step = OpenStep(me.member, segment_bytes=config.operation_segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
         self.use_wait = self.measuring.use_wait

@@ -8,7 +8,7 @@ from gossip.heirs import Estate
 
 from ..config import LoopConfig
 from ..errors import RegistryError, RemovedFromView, RunEnded
-from ..host.entry import Role, all_wait, state_lost
+from ..host.entry import Entry, Role, all_wait, state_lost
 from ..host.registry import Registry
 from .seeds import Seeds
 
@@ -37,13 +37,19 @@ class SeatRequest:
     """What the registry says that this peer is, and whether its script has asked for a seat."""
 
     def __init__(
-        self, registry: Registry, config: LoopConfig, role: Role, *, is_back: bool, not_before: float = 0.0
+        self,
+        registry: Registry,
+        config: LoopConfig,
+        own: Entry,
+        former: "SeatRequest | None" = None,
+        not_before: float = 0.0,
     ) -> None:
-        """`is_back`: this peer was removed, and returns; `not_before`: when it asks, at the earliest."""
-        self.role = role
+        """`former`: this peer was removed, and returns; `not_before`: when it asks, at the earliest."""
+        self.role = own.role
+        self._first_ns: int = own.incarnation if former is None else former._first_ns
         self._registry = registry
         self._config = config
-        self._is_back = is_back
+        self._is_back = former is not None
         self._not_before = not_before
         self._has_begun = False
         self._asked: tuple[Run, int] | None = None
@@ -77,7 +83,7 @@ class SeatRequest:
 
     def _check_is_not_over(self, core: Core) -> None:
         """Raise RunEnded if this peer was to take part in a run that has ended well."""
-        since_ns = core.me.incarnation if core.knows_steps else self._config.since_ns
+        since_ns = self._first_ns if core.knows_steps or self._is_back else self._config.since_ns
         if since_ns and self._registry.has_ended_well_since(since_ns):
             raise RunEnded(self._registry.swarm)
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from ..config import PeerConfig
-from ..errors import RemovedFromView, ShoalError
+from ..errors import RemovedFromView, RunEnded, ShoalError
 from ..host.entry import pack_program
 from ..host.registry import Registry
 from ..loop.loop import Loop
@@ -39,6 +39,7 @@ class Incarnations:
         self._may_return = config.rejoin
         self._removals: list[float] = []
         self.loop = Loop(self._registry, self._config)
+        self._first_ns = self.loop.core.me.incarnation
 
     def begin_another(self, removed: RemovedFromView, *, is_wanted: bool) -> None:
         """Come back as another incarnation; `is_wanted`: the script has a model to come back with, or has asked for it.
@@ -48,6 +49,7 @@ class Incarnations:
         Raises:
             RemovedFromView: `removed`, if this peer must not come back, was not asked to, has looked for its place too
                 often, or if nobody is left.
+            RunEnded: nobody is left, since the run has ended well.
             ShoalError: the loop of before does not end.
         """
         former, now = self.loop, self.loop.now()
@@ -61,8 +63,10 @@ class Incarnations:
         logger.warning("%s; this peer, %s%s comes back%s", removed.reason, former.peer_id, times, when)
         self._replace(wait_s)
         if self.loop.is_alone:
-            self.loop.inbox.tell(removed)
-            raise removed
+            has_ended = self._registry.has_ended_well_since(self._first_ns)
+            over = RunEnded(self._registry.swarm) if has_ended else removed
+            self.loop.inbox.tell(over)
+            raise over
 
     def begin_lineage(self) -> None:
         """As another incarnation, which founds: all members of the lineage that this peer observed have died.

@@ -235,7 +235,7 @@ class DataParallel(Wrapper):
             Unaveraged(self.module, self._parts, make_mirror),
             Agreement(self._parts),
             ModelCopies(self.module, self._parts, lambda: self._session.loop.now()),
-            self._replica.settings,
+            *self._replica.beside,
         )
 
     @property

@@ -194,7 +194,7 @@ class DiLoCo(Wrapper):
     def _watched_in_rounds(self, beside: Sequence[Beside], parts: Mapping[str, Stateful]) -> Sequence[Beside]:
         same = SameSettings(parts, lambda: self._rounds.length_s is not None)
         copies = ModelCopies(self.module, parts, lambda: self._session.loop.now())
-        return *beside, same, copies, self._replica.settings
+        return *beside, same, copies, *self._replica.beside
 
     def _take_seat(self, offered: Replica, keeper: Keeper | None) -> None:
         """Nothing is followed any more if there is none for this peer."""

@@ -94,12 +94,12 @@ def _plain(module: nn.Module) -> Iterator[tuple[str, str]]:
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
         for key, value in vars(layer).items():
-            plain = _value_of(value)
+            plain = value_of(value)
             if plain is not None and key != "training" and not key.startswith("_"):
                 yield prefix + key, repr(plain)[:MOST_CHARACTERS]
 
 
-def _value_of(attribute: Any) -> bool | int | float | str | None:
+def value_of(attribute: Any) -> bool | int | float | str | None:
     """Of a number, word or flag, also one of numpy, or of torch on the host; None: it is something else."""
     is_scalar = type(attribute) is torch.Tensor and attribute.numel() == 1 and attribute.is_cpu
     plain = attribute.item() if is_scalar or isinstance(attribute, np.generic) else attribute

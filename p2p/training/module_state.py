@@ -1,6 +1,6 @@
 """What of a module is state beside the tensors of its `state_dict`: extra states, buffers outside, what is frozen."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from ..errors import RemoteProtocolError
 from .as_begun import AsBegun
+from .beside import Beside
 from .edge import EXTRA_STATE, Edge
 from .layouts import DEVICES, is_overlapping
 from .module_settings import ModuleSettings
 from .replica_state import Stateful, frozen_digest
+from .ways import WaysOfTraining
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -71,17 +73,32 @@ class ModuleState:
     Attributes:
         begun: how the script has made it.
         settings: attributes of its modules.
-        changed: those that the writer of the state that was loaded last had changed.
+        ways: in which it is trained.
+        beside: what looks at each step for it.
     """
 
-    def __init__(self, module: nn.Module, edge: Edge, parts: Mapping[str, Stateful], made: Sequence[int] = ()) -> None:
-        """Of `module` and those in it, which `parts` change; what forward passes change is as `edge` has kept it.
+    def __init__(
+        self,
+        module: nn.Module,
+        edge: Edge,
+        parts: Mapping[str, Stateful],
+        how: Callable[[], str] = str,
+        made: Sequence[int] = (),
+    ) -> None:
+        """Of `module` and those in it.
 
-        `made`: behind which steps it was changed as its script has planned.
+        Args:
+            module: the model.
+            edge: has kept what forward passes change.
+            parts: that change it.
+            how: it is trained in the open step.
+            made: behind which steps it was changed as its script has planned.
         """
         self._module, self._edge, self._made = module, edge, made
         self.begun, self.settings = AsBegun(module, parts), ModuleSettings(module)
-        self.changed: Mapping[str, str] = {}
+        self.ways = WaysOfTraining(how)
+        self.beside: Sequence[Beside] = (self.settings, self.ways)
+        self._theirs: tuple[Mapping[str, str], Sequence[str]] = {}, ()
         self._after: Any = ({}, {})
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,6 +115,7 @@ class ModuleState:
             "made": [*self._made],
             "begun": self.begun.state_dict(),
             "changed": self.settings.changed(),
+            "ways": self.ways.last(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -108,10 +126,16 @@ class ModuleState:
         self._set_extra(state["extra"])
         self._after = state.get("after", ({}, {}))
         self.begun.load_state_dict(state.get("begun"))
-        self.changed = state.get("changed", {})
+        self._theirs = state.get("changed", {}), state.get("ways", ())
         for name, owner, key in _not_persistent(self._module):
             if name in state["buffers"]:
                 _put(owner, key, state["buffers"][name])
+
+    def expect(self) -> None:
+        """The run goes on here with the state that was loaded last: this script is to set what that had set."""
+        changed, ways = self._theirs
+        self.settings.expect(changed)
+        self.ways.expect(ways)
 
     def frozen(self) -> set[str]:
         """As `frozen_of`."""

@@ -61,6 +61,7 @@ class ModelReplica:
         updates: that were made of it; None before there can be any.
         edge: what forward passes change of it.
         settings: attributes of its modules.
+        beside: what looks at each step for its state.
         renew: the operations of the open step, once a state was loaded in the middle of it (`Replica`).
     """
 
@@ -92,7 +93,7 @@ class ModelReplica:
         self._parts = parts
         self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
         self._changes = changes
-        self._state = ModuleState(module, self.edge, parts, changes.made)
+        self._state = ModuleState(module, self.edge, parts, lambda: session.share.how, changes.made)
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
@@ -104,7 +105,7 @@ class ModelReplica:
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
         self._copies: Copies = NO_COPIES
-        self.settings, self._has_told = self._state.settings, False
+        self.settings, self.beside, self._has_told = self._state.settings, self._state.beside, False
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -192,7 +193,7 @@ class ModelReplica:
         if share.is_resuming and (changed := self._state.begun.resume()):
             logger.warning("%s: they are as in this one", changed)
         if share.is_resuming:  # a joiner is compared as it observes
-            self.settings.expect(self._state.changed)
+            self._state.expect()
         if not share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         if not (share.num_trained or has_moments(self._parts)):

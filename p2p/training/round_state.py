@@ -102,8 +102,8 @@ class RoundReplica:
         self._parts = parts
         self._dense = dense
         self._edge = Edge(module, lambda: session.done, partial(is_on_device, session)) if dense is None else dense.edge
-        self._state = ModuleState(module, self._edge, parts)
-        self.settings = self._state.settings
+        self._state = ModuleState(module, self._edge, parts, lambda: session.share.how)
+        self.settings, self.beside = self._state.settings, self._state.beside
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         every = module.named_parameters(remove_duplicate=False)  # tied ones by each of their names
         self._names_of_trained = {name for name, each in every if each.requires_grad}
@@ -177,7 +177,9 @@ class RoundReplica:
             none = _Frozen({"anchor": None, "momentum": None})
             live = [*self._parts.values(), self._state, none, *self._keeper]
             return lower(tensors, live, self._session.share.pack(), named, at_rest)
-        state = _Frozen(self._frozen[-1].state_dict() | {"changed": self.settings.changed()})
+        state = _Frozen(
+            self._frozen[-1].state_dict() | {"changed": self.settings.changed(), "ways": self._state.ways.last()}
+        )
         frozen: list[Stateful] = [*self._frozen[:-1], state, self._outer_state, *self._keeper]
         return lower(self._tensors, frozen, self._session.share.pack(), named, at_rest)
 
@@ -206,7 +208,7 @@ class RoundReplica:
                     self._outer.config.codec,
                 )
         if self._session.share.num_trained:
-            self.settings.expect(self._state.changed)
+            self._state.expect()
         elif found := first_change(before, settings_of(self._parts)):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         self.freeze()

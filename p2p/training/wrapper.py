@@ -1,8 +1,15 @@
 """What DataParallel and DiLoCo have in common as modules: the model under the name `module`, as DDP has it."""
 
-from typing import Any, NoReturn
+import logging
+from typing import Any, Final, NoReturn
 
 from torch import nn
+
+from .module_settings import value_of
+
+logger = logging.getLogger("p2p")
+
+ON_WRAPPER: Final = "%s = %r was set on the wrapper, and that of the model stays %r: set it on `.module.%s`; said once"
 
 
 class Wrapper(nn.Module):
@@ -13,6 +20,14 @@ class Wrapper(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As of any module; who means an attribute of the model is told that this is none."""
+        model = self.__dict__.get("_modules", {}).get("module")
+        own = None if model is None or name in self.__dict__ or name.startswith("_") else vars(model).get(name)
+        if own is not None and value_of(own) is not None:
+            logger.warning(ON_WRAPPER, name, value, own, name)
+        super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Neither `copy.deepcopy` nor pickle, which is what `torch.save` calls, can have another one."""

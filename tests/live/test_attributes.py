@@ -1,5 +1,6 @@
 """Attributes of modules that a script has changed, where its run goes on from a checkpoint, or somebody joins."""
 
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,22 @@ def test_what_a_script_has_set_once_and_does_not_set_again_is_named_where_it_goe
         other = run(swarm, folder, wrapper, "2", when)
         assert [line.count(SAID) for line in other.stderr if SAID in line] == said
         assert other.stdout[-1].endswith(" 0.1" if said else " 0.3")
+
+
+IN_EACH = {"Dropout(0.1)": "BatchNorm1d(4)", "model[1].p = 0.3": "model[1].eval()", "model[1].p)": "model[1].training)"}
+MODES = reduce(lambda script, pair: script.replace(*pair), IN_EACH.items(), ONCE.replace("(32, 4)", "(400, 4)"))
+"""A layer is set to evaluate behind the first step: once, or by the number of the step."""
+
+
+@pytest.mark.parametrize("wrapper", ["DataParallel", pytest.param("DiLoCo", marks=pytest.mark.long)])
+def test_a_layer_that_evaluated_before_a_checkpoint_and_does_not_where_the_run_goes_on_is_named(
+    swarm: Swarm, tmp_path: Path, wrapper: str
+) -> None:
+    for when, said in (("once", 1), ("by number", 0)):
+        folder = str(tmp_path / when)
+        for epochs, is_set in (("1", True), ("2", not said)):
+            peer = swarm.start(MODES, folder, wrapper, epochs, when)
+            assert peer.end() == 0, peer.report()
+            assert peer.stdout[-1].endswith(f" {not is_set}")
+        assert sum("in none of the" in line for line in peer.stderr) == said, peer.report()
+        assert not said or any("all layers are trained" in line and "the first 1," in line for line in peer.stderr)

@@ -79,7 +79,11 @@ class Applicant:
         stack.callback(transport.close)
         self.seeds = Seeds(seeds, transport, Frames(self.core.me, transport), founds=True)
         self.request = SeatRequest(
-            self.registry, config, census.own.role, is_back=is_back, not_before=self.now + wait_s
+            self.registry,
+            config,
+            census.own,
+            SeatRequest(self.registry, config, census.own) if is_back else None,
+            not_before=self.now + wait_s,
         )
 
     def ask(self, run: Run = MODEL, founding_size: int = 3) -> list[fx.Effect]:
@@ -403,6 +407,16 @@ def test_who_has_observed_a_run_that_ends_well_ends_well(enter: Enter) -> None:
     with pytest.raises(RunEnded):
         other.look()
     assert other.core.view is None
+
+
+def test_who_was_removed_as_its_run_came_to_its_end_ends_well(enter: Enter) -> None:
+    member = enter(ONE)
+    member.registry.mark_member()
+    other = enter(OTHER, is_back=True)
+    other.ask()
+    member.registry.leave()
+    with pytest.raises(RunEnded):
+        other.look()
 
 
 def test_of_a_run_that_was_cut_off_nobody_says_that_it_has_ended_well(enter: Enter) -> None:

@@ -26,3 +26,17 @@ def test_it_loads_what_the_model_returns_and_what_ddp_does(prefix: str) -> None:
     wrapper, module = wrapped()
     wrapper.load_state_dict({f"{prefix}weight": torch.ones(1, 2), f"{prefix}bias": torch.ones(1)})
     assert [each.tolist() for each in module.state_dict().values()] == [[[1.0, 1.0]], [1.0]]
+
+
+def test_who_sets_an_attribute_of_the_model_on_the_wrapper_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    wrapper, module = wrapped()
+    module.tau = 1.0  # type: ignore[assignment]
+    wrapper.eval()
+    wrapper.other = 0.5
+    assert not caplog.messages
+    for _ in range(2):
+        wrapper.tau = 0.5
+    assert caplog.messages == [
+        "tau = 0.5 was set on the wrapper, and that of the model stays 1.0: set it on `.module.tau`; said once"
+    ]
+    assert [each.tau for each in (wrapper, module)] == [0.5, 1.0]
