@@ -187,7 +187,8 @@ class RunEnded(ShoalError):
     """The run that this peer was to join has ended while it waited. Nothing is lost.
 
     Of a peer that only joins (`shoal run --join`), has observed the run without a seat, was started in the place of one
-    that had died (`--restarts`), or was removed, and comes back. A script of several runs (folds) goes on with the next one behind it.
+    that had died (`--restarts`), or was removed, and comes back. A script of several runs (folds) goes on with the next
+    one behind it.
 
     Attributes:
         exit_code: of a script that leaves `with p2p.join()` by this error.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .prefetch import WorkersNotStarted
 from .sampler import MIN_LOCAL_BATCH
 
 
@@ -38,6 +39,8 @@ def find_failing(load: Callable[[list[int]], Any], indices: Iterable[int], other
             break
         try:
             load(candidates[number:])
+        except WorkersNotStarted:
+            raise
         except Exception as cause:
             if failing is None and index in mine:
                 failing = index

@@ -12,10 +12,21 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ..errors import ShoalError
 from .attributes import digest_of_attributes
 from .worker_deaths import WORKER_DEATHS
 
 Indices = list[int]
+
+
+class WorkersNotStarted(ShoalError):
+    """No sample is the cause of that."""
+
+    def __init__(self, number: int, cause: Exception) -> None:
+        super().__init__(
+            f"the {number} workers of this loader could not be started ({type(cause).__name__}: {cause}): ask for fewer "
+            "(`num_workers=`), or allow more processes and files (`ulimit -u`, `ulimit -n`)"
+        )
 
 
 class Forecast:
@@ -88,6 +99,7 @@ class Prefetch:
 
         Raises:
             Exception: whatever the dataset raises for it; RuntimeError, if a worker dies of it.
+            WorkersNotStarted: there are none.
         """
         try:
             return self._get(parts[0], chain(parts, ahead))
@@ -104,7 +116,7 @@ class Prefetch:
         while True:
             if self._iterator is None:
                 self._begun_with = self._attributes() if self._has_copies else 0
-                self._iterator = iter(self._loader)
+                self._iterator = self._start()
                 WORKER_DEATHS.take_over()
             try:
                 with WORKER_DEATHS.raised_here():
@@ -118,6 +130,14 @@ class Prefetch:
                 continue
             if forecast.in_hand.popleft() == (forecast.number, wanted):
                 return batch
+
+    def _start(self) -> Iterator[Any]:
+        try:
+            return iter(self._loader)
+        except (OSError, RuntimeError, MemoryError) as error:  # of fork, of pipes, of the thread that pins
+            if not self._loader.num_workers:
+                raise
+            raise WorkersNotStarted(self._loader.num_workers, error) from error
 
     def close(self) -> None:
         """End the workers. The next batch starts others."""

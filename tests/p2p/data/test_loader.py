@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -444,6 +445,33 @@ def test_no_sample_is_blamed_for_a_batch_that_was_lost_with_its_worker(
     loaders = swarm.loaders(Squares(), global_batch=4, options={"num_workers": 1, "collate_fn": Torn})
     assert Counter(indices(swarm.train(loaders))) == dict.fromkeys(range(20), 1)
     assert next(Torn.ends, None) is None and caplog.text == ""
+
+
+class Full(type(multiprocessing.get_context("fork"))):  # type: ignore[misc]
+    """A host that has room for so many processes more."""
+
+    left = 0
+
+    def Process(self, *arguments: Any, **options: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return super().Process(*arguments, **options)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_no_sample_is_blamed_where_no_worker_can_be_started(left: int, caplog: pytest.LogCaptureFixture) -> None:
+    context = Full()
+    context.left = left
+    swarm = Lockstep("a")
+    options = {"num_workers": 1, "collate_fn": list, "multiprocessing_context": context}
+    loaders = swarm.loaders(Deadly(), global_batch=4, shuffle=False, options=options)
+    try:
+        swarm.train(loaders)
+    except ShoalError as error:
+        said = str(error)
+    assert said.startswith("the 1 workers of this loader could not be started (BlockingIOError: [Errno 11]")
+    assert not caplog.text
 
 
 def test_a_sample_that_nobody_can_load_ends_the_run_on_all_peers_if_the_script_says_so() -> None:
