@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .prefetch import WorkersNotStarted
+from ..errors import ShoalError
 from .sampler import MIN_LOCAL_BATCH
 
 
@@ -39,7 +39,7 @@ def find_failing(load: Callable[[list[int]], Any], indices: Iterable[int], other
             break
         try:
             load(candidates[number:])
-        except WorkersNotStarted:
+        except ShoalError:  # of no sample
             raise
         except Exception as cause:
             if failing is None and index in mine:

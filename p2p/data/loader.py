@@ -13,7 +13,7 @@ from ..errors import ShoalError
 from .cutter import Cutter, check_is_enough, check_rounds
 from .description import BATCHES, check, check_num_samples, check_settings, describe, in_words
 from .failing import find_failing
-from .prefetch import Indices, Prefetch, WorkersNotStarted
+from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice
 from .sayings import AGAIN, NOT_COUNTED, OTHER_BATCH, OURS, OVER, explain_ends
@@ -288,7 +288,7 @@ class Loader:
             is_last = number == len(parts)
             try:
                 batch = self._prefetch.get(parts[number - 1 :], ahead)
-            except WorkersNotStarted:
+            except ShoalError:  # of no sample
                 raise
             except Exception as error:
                 indices, others = self._substitute(plan, part, indices, error)

@@ -8,7 +8,7 @@ only if it is of the very samples that are asked for; whatever is wrong is throw
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data import DataLoader
 
@@ -19,14 +19,10 @@ from .worker_deaths import WORKER_DEATHS
 Indices = list[int]
 
 
-class WorkersNotStarted(ShoalError):
-    """No sample is the cause of that."""
-
-    def __init__(self, number: int, cause: Exception) -> None:
-        super().__init__(
-            f"the {number} workers of this loader could not be started ({type(cause).__name__}: {cause}): ask for fewer "
-            "(`num_workers=`), or allow more processes and files (`ulimit -u`, `ulimit -n`)"
-        )
+NOT_STARTED: Final = (
+    "the %d workers of this loader could not be started (%s: %s): ask for fewer (`num_workers=`), or allow more "
+    "processes and files (`ulimit -u`, `ulimit -n`)"
+)
 
 
 class Forecast:
@@ -99,7 +95,7 @@ class Prefetch:
 
         Raises:
             Exception: whatever the dataset raises for it; RuntimeError, if a worker dies of it.
-            WorkersNotStarted: there are none.
+            ShoalError: no worker can be started, of which no sample is the cause.
         """
         try:
             return self._get(parts[0], chain(parts, ahead))
@@ -137,7 +133,8 @@ class Prefetch:
         except (OSError, RuntimeError, MemoryError) as error:  # of fork, of pipes, of the thread that pins
             if not self._loader.num_workers:
                 raise
-            raise WorkersNotStarted(self._loader.num_workers, error) from error
+            words = self._loader.num_workers, type(error).__name__, error
+            raise ShoalError(NOT_STARTED % words) from error
 
     def close(self) -> None:
         """End the workers. The next batch starts others."""
