@@ -26,12 +26,13 @@ class AsBegun:
         """`module` and `parts`, by name, as they are now."""
         self._module, self._parts = module, parts
         self._saved: Mapping[str, Any] | None = None
+        self._settings: Mapping[str, Any] = {}
         self.refresh()
 
     def refresh(self) -> None:
-        """The module is another one by now."""
+        """The module is another one by now. Groups that were there began as they did, whatever rates they have now."""
         self._trained = {name: each.requires_grad for name, each in self._module.named_parameters()}
-        self._settings = settings_of(self._parts)
+        self._settings = {**settings_of(self._parts), **self._settings}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""

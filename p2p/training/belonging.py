@@ -68,5 +68,5 @@ def _check_groups(name: str, optimizer: torch.optim.Optimizer, known: Collection
                 raise ValueError(
                     f"parameter {place} of group {number} of {name}, {parameter.dtype} {list(parameter.shape)}, is "
                     "none of its model's, so nobody would average its gradient: wrap a module that has it, or make "
-                    "the optimizer after the model has its last form"
+                    "the optimizer after the model has its last form, or take what is gone out of its param_groups"
                 )

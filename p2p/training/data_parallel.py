@@ -184,10 +184,10 @@ class DataParallel(Wrapper):
         if self._gradients.device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward
         self._models, self._allow_local = models, allow_local
-        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)
+        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: self._passes.updates.are_made)
         if not allow_local:
             models.check(parts)
-        whole, planned = state_digest == "all", ModelChanges(changes, module, self._session)
+        whole, planned = state_digest == "all", ModelChanges(changes, module, parts, self._session)
         resync = Resynchronisation(self._session, self._gradients, [*parts.values()])
         self._replica = replica = ModelReplica(
             module, parts, keeper, self._session, self._gradients, planned, is_digested_whole=whole, scaling=scaling

@@ -5,20 +5,27 @@ a seat. Members agree on each change in a step of its own. Who takes over a stat
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
 import torch
+import xxhash
 from torch import nn
 
 from ..errors import JoinRefused, RemovedFromView, ShoalError
 from ..session.session import Session
+from .comparison import settings_of
+from .module_settings import plain_of
+from .replica_state import Stateful, raw_bytes
 
 logger = logging.getLogger("p2p")
 
 Change = Callable[[], object]
+
+MOST_STEPS: Final = 16
+"""A loop has so many steps of one call of the wrapper at most."""
 
 NOTHING_PLANNED: Final[Mapping[int, Change]] = MappingProxyType({})
 
@@ -27,8 +34,13 @@ ALONE: Final = (
     "makes that change alone, so it changes the model and its optimizer, and nothing else"
 )
 FAILED: Final = (
-    "raised by the change of the model behind step %d (`changes=`); who joins later makes it, too, with a model and an "
-    "optimizer as they are at the wrap, which have seen no step: no parameter has moments there"
+    "the change of the model behind step %d (`changes=`) has raised; who joins later makes it, too, with a model and "
+    "an optimizer as they are at the wrap, which have seen no step: no parameter has moments there"
+)
+NOTHING: Final = (
+    "the change of the model behind step %d (`changes=`) has left it as it was: its parameters, what needs a gradient, "
+    "its layers, and the groups of its optimizers. Is it the wrapper that it changes? That calls parameters "
+    "`module.`..., so change the model itself"
 )
 NOT_CALLED: Final = (
     "the model is to be changed behind step %d (`changes=`), which is done where the script asks for a batch of "
@@ -45,16 +57,20 @@ class ModelChanges:
 
     Attributes:
         made: behind which steps of training changes were made, in order. Part of the state.
+        summed: parameters whose gradients are.
         take_up: the wrapper goes on with the model as it is now, or raises.
         agree: all members do, in a step of its own.
     """
 
-    def __init__(self, planned: Mapping[int, Change], module: nn.Module, session: Session) -> None:
+    def __init__(
+        self, planned: Mapping[int, Change], module: nn.Module, parts: Mapping[str, Stateful], session: Session
+    ) -> None:
         """Nothing is changed yet.
 
         Args:
             planned: by the step of training that each comes behind.
             module: that they change.
+            parts: optimizers among them.
             session: of the peer.
 
         Raises:
@@ -66,10 +82,12 @@ class ModelChanges:
             if not callable(change):
                 raise TypeError(f"`changes` has functions by steps of training, got {change!r} for step {step}")
         self._planned = dict(sorted(planned.items()))
-        self._module, self._session = module, session
-        self.made: list[int] = []
+        self._module, self._parts, self._session = module, parts, session
+        self.made = [step for step in self._planned if step < session.share.num_trained]  # loaded by the script itself
+        self.summed: Callable[[], Collection[nn.Parameter]] = tuple
         self.take_up: Callable[[], None] = lambda: None
-        self.agree: Callable[[], None] = lambda: None
+        self.agree: Callable[[str], None] = lambda added: None
+        self._added = ""
 
     @property
     def traits(self) -> dict[str, bytes]:
@@ -94,7 +112,7 @@ class ModelChanges:
         if due := self.due:
             self._make(due)
             try:
-                self.agree()
+                self.agree(self._added)
             except RemovedFromView as error:  # the others have agreed without it
                 self._session.membership.return_after(error)
 
@@ -115,22 +133,47 @@ class ModelChanges:
         if left := steps[num_made : len(theirs)]:
             self._make(left)
 
-    def check_is_called(self) -> None:
-        """Raise ShoalError if some are due, in a script that never comes to where they are made."""
-        if due := self.due:
+    def check_is_called(self, *, has_been: bool) -> None:
+        """Raise ShoalError if some are due, in a script that never comes to where they are made.
+
+        `has_been`: it has called the wrapper before, as in a loop of several steps that calls it once.
+        """
+        if (due := self.due) and (not has_been or self._session.share.num_trained >= due[0] + MOST_STEPS):
             raise ShoalError(NOT_CALLED % due[0])
 
     def _make(self, steps: Sequence[int]) -> None:
+        frozen, before, known = self._frozen_since(), self._look(), {*self._module.parameters()}
         for step in steps:
             try:
                 with self._alone(step), self._seeded(step):
                     self._planned[step]()
-            except Exception as error:
-                error.add_note(FAILED % step)
+            except Exception:
+                logger.error(FAILED, step)
                 raise
             self.made.append(step)
             logger.info("the model was changed behind step %d of training", step)
-        self.take_up()
+        if self._look() == before:
+            logger.warning(NOTHING, steps[-1])
+        self._added = _in_words(each for each in self._module.parameters() if each not in known)
+        frozen = [each for each in frozen if not each.requires_grad]
+        for each in frozen:  # what the script has frozen in passing is trained by all, and who joins has it so
+            each.requires_grad_(True)
+        try:
+            self.take_up()
+        finally:
+            for each in frozen:
+                each.requires_grad_(False)
+
+    def _frozen_since(self) -> list[nn.Parameter]:
+        """Those that are summed, and that the script has frozen since."""
+        return [each for each in self.summed() if not each.requires_grad]
+
+    def _look(self) -> object:
+        """What a change is about: parameters, buffers, flags, plain attributes, groups of optimizers."""
+        parameters = [(name, id(each), each.requires_grad) for name, each in self._module.named_parameters()]
+        buffers = [(name, id(each)) for name, each in self._module.named_buffers()]
+        layers = [(name, id(each), each.training) for name, each in self._module.named_modules()]
+        return parameters, buffers, layers, dict(plain_of(self._module)), settings_of(self._parts)
 
     @contextmanager
     def _alone(self, step: int) -> Iterator[None]:
@@ -151,3 +194,12 @@ class ModelChanges:
         with torch.random.fork_rng(used):
             torch.manual_seed(step)
             yield
+
+
+def _in_words(added: Iterable[nn.Parameter]) -> str:
+    """Parameters that are new, with a digest of what they begin with; those of a device are not fetched."""
+    parameters = [each for each in added if each.is_cpu]
+    digest = xxhash.xxh3_64()
+    for each in parameters:
+        digest.update(raw_bytes(each.detach()))
+    return f", and {len(parameters)} new parameters (digest {digest.hexdigest()})" if parameters else ""

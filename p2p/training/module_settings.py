@@ -37,16 +37,16 @@ class ModuleSettings(Beside):
     def __init__(self, module: nn.Module) -> None:
         """Of `module` as it is now."""
         self._module = module
-        self._begun = dict(_plain(module))
+        self._begun = dict(plain_of(module))
         self._expected: Mapping[str, str] = {}
 
     def refresh(self) -> None:
         """The module has other layers: those that are new are as they are now."""
-        self._begun = {**dict(_plain(self._module)), **self._begun}
+        self._begun = {**dict(plain_of(self._module)), **self._begun}
 
     def changed(self) -> dict[str, str]:
         """Values by name, as `repr` has them."""
-        found = {name: value for name, value in _plain(self._module) if self._begun.get(name) != value}
+        found = {name: value for name, value in plain_of(self._module) if self._begun.get(name) != value}
         return dict(sorted(found.items())[:MOST_SHOWN])
 
     def expect(self, then: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ class ModuleSettings(Beside):
         if not self._expected:
             return
         expected, self._expected = self._expected, {}
-        now = {name: value for name, value in _plain(self._module) if name in expected}
+        now = {name: value for name, value in plain_of(self._module) if name in expected}
         begun = [
             name
             for name in expected
@@ -90,7 +90,7 @@ def _is_nearer(now: str, begun: str, then: str) -> bool:
         return now == begun != then
 
 
-def _plain(module: nn.Module) -> Iterator[tuple[str, str]]:
+def plain_of(module: nn.Module) -> Iterator[tuple[str, str]]:
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
         for key, value in vars(layer).items():

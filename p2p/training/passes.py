@@ -145,7 +145,7 @@ class Passes:
 
     def _make_changes(self) -> None:
         """Those of the model that are due, if the script is between two steps."""
-        if self._changes is not None and not (self.has_summed or self.updates.is_due):
+        if self._changes is not None and not self.has_summed:
             self._changes.make_due()
 
     def begin(self, *, is_training: bool) -> None:
@@ -299,8 +299,8 @@ class Passes:
 
     def _begin_pass(self) -> None:
         self.has_committed = self._share.is_behind_batch = False
-        if self._changes is not None and not (self._has_begun or self._share.is_of_loader):
-            self._changes.check_is_called()
+        if self._changes is not None and not self._share.is_of_loader:
+            self._changes.check_is_called(has_been=self._has_begun)
         self.open_window()
         if self.updates.num_stale:
             self._share.void()  # what is differentiated may be from before the state was loaded

@@ -92,7 +92,7 @@ class ModelReplica:
         self._module = module
         self._parts = parts
         self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
-        self._changes = changes
+        self._changes, changes.summed = changes, lambda: gradients.watch.summed
         self._state = ModuleState(module, self.edge, parts, lambda: session.share.how, changes.made)
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session
@@ -154,14 +154,15 @@ class ModelReplica:
         self.settings.refresh()
         self._state.begun.refresh()
 
-    def agree(self, *, is_planned: bool = False) -> None:
+    def agree(self, added: str = "", *, is_planned: bool = False) -> None:
         """All members go on with the module as it is now: a step, which says what it is like.
 
         Who asks for a seat later has to have it; if that `is_planned`, what it has to have remains what it was.
+        `added`: what the module has more, in words.
         """
         offered, before = self.offered(), self._session.membership.replica
         layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
-        what = f"refresh to {offered.traits[BUCKETS].decode()} and a state of layout {layout}"
+        what = f"refresh to {offered.traits[BUCKETS].decode()} and a state of layout {layout}{added}"
         row = np.zeros(1, np.uint8)
         if is_planned:
             offered = replace(offered, traits=before.traits, compare=before.compare)

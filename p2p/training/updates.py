@@ -115,6 +115,11 @@ class Updates:
         return any(each in self._due and self._gradients.are_left(_parameters(each)) for each in self._of_models)
 
     @property
+    def are_made(self) -> bool:
+        """Those of the last commit, where a script ends: a generator's pass leaves gradients in its discriminator."""
+        return bool(self._since_commit) or not self.is_due
+
+    @property
     def is_amid_step(self) -> bool:
         """The pass that ends a step is under way."""
         return self._passes.is_under_way

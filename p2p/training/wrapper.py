@@ -9,6 +9,10 @@ from .module_settings import value_of
 
 logger = logging.getLogger("p2p")
 
+PART_OF_MODEL: Final = (
+    "{0} was set on the wrapper, whose model has a part of that name, and would keep it: set it on `.module.{0}`, and "
+    "say when, if that is in the middle of a run (`changes=` of p2p.DataParallel)"
+)
 ON_WRAPPER: Final = "%s = %r was set on the wrapper, and that of the model stays %r: set it on `.module.%s`; said once"
 
 
@@ -24,9 +28,12 @@ class Wrapper(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """As of any module; who means an attribute of the model is told that this is none."""
         model = self.__dict__.get("_modules", {}).get("module")
-        own = None if model is None or name in self.__dict__ or name.startswith("_") else vars(model).get(name)
-        if own is not None and value_of(own) is not None:
-            logger.warning(ON_WRAPPER, name, value, own, name)
+        if model is not None and not (name in self.__dict__ or name.startswith("_") or name == "module"):
+            own = vars(model).get(name)
+            if any(name in table for table in (model._modules, model._parameters, model._buffers)):
+                raise AttributeError(PART_OF_MODEL.format(name))
+            if own is not None and value_of(own) is not None:
+                logger.warning(ON_WRAPPER, name, value, own, name)
         super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -23,7 +23,8 @@ model[0].requires_grad_(False)
 
 def unfreeze():
     print("unfrozen", peer.done)
-    model[0].requires_grad_(True)
+    if "nothing" not in words:
+        model[0].requires_grad_(True)
     if "calls" in words:
         peer.barrier()
 
@@ -32,16 +33,19 @@ def grown():
     model.append(nn.Linear(3, 3))  # of the same numbers everywhere
     optimizer.add_param_group({"params": model[3].parameters(), "lr": 0.02})
 
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) if "anneals" in words else None
 steps = [int(step) for step in words.get("changes", "16,22").split(",")]
 checkpoint = p2p.Checkpoint(words["folder"], every=5) if "folder" in words else None
 with p2p.join() as peer:
     print("here", peer.peer_id)
     parallel = p2p.DataParallel(
         peer, model, optimizer, bucket_bytes=100, state_digest="all", checkpoint=checkpoint,
-        changes=dict(zip(steps, (unfreeze, grown))),
+        extra=[schedule] * bool(schedule), changes=dict(zip(steps, (unfreeze, grown))),
     )
     print("wrapped", peer.done)
     torch.manual_seed(1000 * peer.done + peer.rank)
+    if "bare" in words:
+        parallel(torch.randn(4, 4))  # once, to look at it
     if "own" in words:
         batches = iter(lambda: torch.randn(4, 4), None)
     else:
@@ -56,6 +60,8 @@ with p2p.join() as peer:
                 break  # three have been here for ten steps, and know it
             began = peer.done, peer.world_size
         optimizer.zero_grad()
+        if peer.done == int(words.get("freezes", -1)):
+            model[2].bias.requires_grad_(False)  # as its script may at any time, all alike
         output = model(batch) if "bare" in words else parallel(batch)
         if words.get("waits") == str(peer.done):
             print("waits")
@@ -63,6 +69,8 @@ with p2p.join() as peer:
             words["waits"] = ""
         (output - 1).square().mean().backward()
         optimizer.step()
+        if schedule:
+            schedule.step()
         print("step", peer.done, peer.world_size)
     print("end", peer.done, len(model), bits(model).tobytes().hex())
 """
@@ -134,6 +142,105 @@ def test_a_run_goes_on_from_a_checkpoint_behind_a_change_and_makes_those_that_co
     assert alone.end() == 0, alone.report()
     found, wanted = (np.frombuffer(bytes.fromhex(each.stdout[-1].split()[3]), np.float32) for each in (peers[0], alone))
     assert np.allclose(found, wanted, rtol=0, atol=1e-5), np.abs(found - wanted).max()
+
+
+@pytest.mark.long
+def test_what_a_script_has_frozen_in_passing_is_as_it_was_for_who_joins_or_goes_on_behind_a_change(
+    swarm: Swarm, tmp_path: Path
+) -> None:
+    peers = [swarm.start(TRAIN, "freezes=9", "anneals", "waits=25", min_peers=2) for _ in range(2)]
+    for peer in peers:
+        peer.expect("waits")
+    peers.append(swarm.start(TRAIN, "freezes=9", "anneals"))
+    peers[2].expect("here")
+    for peer in peers[:2]:
+        peer.tell("go on")
+    ended_alike(peers)
+    options = f"folder={tmp_path / 'checkpoints'}", "freezes=9", "anneals"
+    for until in ("20", "30"):
+        peers = [swarm.start(TRAIN, *options, f"until={until}", min_peers=2) for _ in range(2)]
+        ended_alike(peers)
+        assert not [line for peer in peers for line in peer.stderr if "in this script" in line], peers[0].report()
+    alone = swarm.start(TRAIN, *options[1:], "until=30")
+    assert alone.end() == 0, alone.report()
+    found, wanted = (np.frombuffer(bytes.fromhex(each.stdout[-1].split()[3]), np.float32) for each in (peers[0], alone))
+    assert np.allclose(found, wanted, rtol=0, atol=1e-5), np.abs(found - wanted).max()
+
+
+def test_a_change_that_changes_nothing_is_named(swarm: Swarm) -> None:
+    peer = swarm.start(TRAIN, "nothing", "changes=2", "until=4")
+    assert peer.end() == 0, peer.report()
+    said = "the change of the model behind step 2 (`changes=`) has left it as it was: its parameters, what needs"
+    assert sum(said in line for line in peer.stderr) == 1, peer.report()
+
+
+ADVERSARIES = """
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+g, d = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4)), torch.nn.Linear(4, 1)
+of_g, of_d = (torch.optim.Adam(model.parameters(), lr=0.01) for model in (g, d))
+g[0].requires_grad_(False)
+
+def unfreeze():
+    print("unfrozen", peer.done)
+    g[0].requires_grad_(True)
+
+with p2p.join() as peer:
+    model = p2p.DataParallel(peer, {"G": g, "D": d}, {"G": of_g, "D": of_d}, changes={6: unfreeze})
+    for (real,) in peer.loader(torch.utils.data.TensorDataset(torch.randn(80, 4)), global_batch=8):
+        fake = model["G"](torch.randn(len(real), 3))
+        of_d.zero_grad()
+        (model["D"](real).mean() - model["D"](fake.detach()).mean()).backward()
+        of_d.step()
+        of_g.zero_grad()
+        model["D"](fake).mean().backward()  # leaves a gradient in D
+        of_g.step()
+    print("end", g[0].weight.requires_grad)
+"""
+
+
+def test_gradients_that_are_left_in_another_model_do_not_put_a_change_off(swarm: Swarm) -> None:
+    peer = swarm.start(ADVERSARIES)
+    assert peer.end() == 0, peer.report()
+    assert "unfrozen 6" in peer.stdout and peer.stdout[-1] == "end True", peer.report()
+
+
+BY_HAND = """
+import os, sys
+import torch
+import p2p
+from tests.live.test_refresh import dataset, grow, make
+
+torch.set_num_threads(1)
+path, until = sys.argv[1:]
+model, optimizer = make()
+with p2p.join() as peer:
+    if os.path.exists(path):
+        saved = torch.load(path)
+        grow(model, optimizer)  # to have a place for what is loaded
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        peer.load_state_dict(saved["peer"])
+    parallel = p2p.DataParallel(peer, model, optimizer, changes={3: lambda: grow(model, optimizer)})
+    for (x,) in peer.loader(dataset(), global_batch=6):
+        if peer.done == int(until):
+            break
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "peer": peer.state_dict()}, path)
+    print("end", peer.done, len(model))
+"""
+
+
+def test_who_loads_a_state_by_hand_has_made_the_changes_that_are_in_it(swarm: Swarm, tmp_path: Path) -> None:
+    for until in ("5", "8"):
+        peer = swarm.start(BY_HAND, str(tmp_path / "saved"), until)
+        assert peer.end() == 0, peer.report()
+        assert peer.stdout[-1] == f"end {until} 4", peer.report()
 
 
 @pytest.mark.parametrize(

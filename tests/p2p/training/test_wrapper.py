@@ -40,3 +40,13 @@ def test_who_sets_an_attribute_of_the_model_on_the_wrapper_is_told_once(caplog: 
         "tau = 0.5 was set on the wrapper, and that of the model stays 1.0: set it on `.module.tau`; said once"
     ]
     assert [each.tau for each in (wrapper, module)] == [0.5, 1.0]
+
+
+def test_a_part_of_the_model_cannot_be_set_on_the_wrapper() -> None:
+    wrapper, module = wrapped()
+    module.head, head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 2)
+    for name, value in (("head", head), ("bias", torch.nn.Parameter(torch.zeros(1)))):
+        with pytest.raises(AttributeError, match=rf"{name} was set on the wrapper, .* set it on `.module.{name}`"):
+            setattr(wrapper, name, value)
+    assert module.head is not head
+    wrapper.module = torch.nn.Linear(2, 2)
