@@ -60,9 +60,7 @@ class Share:
         self.contributors = self.planned_for = tuple[str, ...]()
         self.fraction = self.keep = 1.0
         self.is_last = True
-        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = (
-            self.is_amid_round
-        ) = False
+        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = False
         self.how, self.schedule_ends = "", dict[str, int]()
         self.check_model: Callable[[], None] = lambda: None
         self.change_model: Callable[[], None] = lambda: None
@@ -74,7 +72,7 @@ class Share:
         self._slice: Slice | None = None
         self._number = 1
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
-        self._is_weighed = self.is_skipped = self._fails_behind = False
+        self._is_weighed = self.is_skipped = self._fails_behind = self.is_amid_round = False
 
     # Loaders.
 

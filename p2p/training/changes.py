@@ -117,7 +117,7 @@ class Watch:
             named = ((name, each) for name, each in self._module.named_modules() if type(each) not in CONTAINERS)
             names = [name for name, layer in named if not layer.training]
             digest, first = xxhash.xxh3_64_hexdigest(repr(names).encode()), next(filter(None, names), "the model")
-            number = f"{len(names)} of {len(modes)} layers, the first {first},"
+            number = f"{len(names)} layers, the first {first},"
             self._modes_in_words = f"{number} are in evaluation mode (digest {digest})" if names else ""
             self._modes = modes
         return self._modes_in_words

@@ -142,7 +142,8 @@ class ModelChanges:
             raise ShoalError(NOT_CALLED % due[0])
 
     def _make(self, steps: Sequence[int]) -> None:
-        frozen, before, known = self._frozen_since(), self._look(), {*self._module.parameters()}
+        frozen = [each for each in self.summed() if not each.requires_grad]
+        before, known = self._look(), {*self._module.parameters()}
         for step in steps:
             try:
                 with self._alone(step), self._seeded(step):
@@ -163,10 +164,6 @@ class ModelChanges:
         finally:
             for each in frozen:
                 each.requires_grad_(False)
-
-    def _frozen_since(self) -> list[nn.Parameter]:
-        """Those that are summed, and that the script has frozen since."""
-        return [each for each in self.summed() if not each.requires_grad]
 
     def _look(self) -> object:
         """What a change is about: parameters, buffers, flags, plain attributes, groups of optimizers."""

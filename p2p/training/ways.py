@@ -4,7 +4,6 @@ Members compare these in each step (`Watch.in_words`). A run that goes on from a
 """
 
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -18,7 +17,6 @@ logger = logging.getLogger("p2p")
 NUM_KEPT: Final = 16
 """Steps of several kinds take turns, a critic's and a generator's."""
 
-_NUM_LAYERS: Final = re.compile(r"of \d+ layers")
 PLAIN: Final = "all layers are trained"
 OTHERWISE: Final = (
     "where this run goes on, %s, and in none of the %d steps before was it so: there %s. Modes (`eval()` of a layer) "
@@ -52,12 +50,7 @@ class WaysOfTraining(Beside):
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed."""
         how = self._how()
-        if self._is_expecting and _key(how) not in map(_key, self._last):
+        if self._is_expecting and how not in self._last:
             logger.warning(OTHERWISE, how or PLAIN, len(self._last), self._last[-1] or PLAIN)
         self._is_expecting = False
         self._last.append(how)
-
-
-def _key(how: str) -> str:
-    """Without how many layers there are: a change that was planned may have come in between."""
-    return _NUM_LAYERS.sub("layers", how)

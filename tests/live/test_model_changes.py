@@ -83,16 +83,22 @@ def ended_alike(peers: list[Process]) -> None:
     assert len({peer.stdout[-1] for peer in peers}) == 1
 
 
-@OWN
-def test_who_joins_behind_a_change_makes_it_as_it_takes_over_the_state(swarm: Swarm, own: str) -> None:
-    peers = [swarm.start(TRAIN, own, "waits=25", min_peers=2) for _ in range(2)]
+def joined(swarm: Swarm, *words: str, at: int) -> list[Process]:
+    """Two peers, and one that comes while they wait behind step `at`."""
+    peers = [swarm.start(TRAIN, *words, f"waits={at}", min_peers=2) for _ in range(2)]
     for peer in peers:
         peer.expect("waits")
-    peers.append(swarm.start(TRAIN, own))
+    peers.append(swarm.start(TRAIN, *words))
     peers[2].expect("here")
     for peer in peers[:2]:
         peer.tell("go on")
     ended_alike(peers)
+    return peers
+
+
+@OWN
+def test_who_joins_behind_a_change_makes_it_as_it_takes_over_the_state(swarm: Swarm, own: str) -> None:
+    peers = joined(swarm, own, at=25)
     assert [line for line in peers[2].stdout if line.startswith(("unfrozen", "grown"))] == ["unfrozen -1", "grown -1"]
     assert [line for line in peers[0].stdout if line.startswith(("unfrozen", "grown"))] == ["unfrozen 16", "grown 22"]
 
@@ -100,14 +106,7 @@ def test_who_joins_behind_a_change_makes_it_as_it_takes_over_the_state(swarm: Sw
 @pytest.mark.long
 @OWN
 def test_who_has_joined_before_a_change_makes_it_with_the_others(swarm: Swarm, own: str) -> None:
-    peers = [swarm.start(TRAIN, own, "waits=12", min_peers=2) for _ in range(2)]
-    for peer in peers:
-        peer.expect("waits")
-    peers.append(swarm.start(TRAIN, own))
-    peers[2].expect("here")
-    for peer in peers[:2]:
-        peer.tell("go on")
-    ended_alike(peers)
+    peers = joined(swarm, own, at=12)
     assert all("grown 22" in peer.stdout for peer in peers[:2])
 
 
@@ -148,14 +147,7 @@ def test_a_run_goes_on_from_a_checkpoint_behind_a_change_and_makes_those_that_co
 def test_what_a_script_has_frozen_in_passing_is_as_it_was_for_who_joins_or_goes_on_behind_a_change(
     swarm: Swarm, tmp_path: Path
 ) -> None:
-    peers = [swarm.start(TRAIN, "freezes=9", "anneals", "waits=25", min_peers=2) for _ in range(2)]
-    for peer in peers:
-        peer.expect("waits")
-    peers.append(swarm.start(TRAIN, "freezes=9", "anneals"))
-    peers[2].expect("here")
-    for peer in peers[:2]:
-        peer.tell("go on")
-    ended_alike(peers)
+    joined(swarm, "freezes=9", "anneals", at=25)
     options = f"folder={tmp_path / 'checkpoints'}", "freezes=9", "anneals"
     for until in ("20", "30"):
         peers = [swarm.start(TRAIN, *options, f"until={until}", min_peers=2) for _ in range(2)]

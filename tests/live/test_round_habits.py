@@ -509,8 +509,8 @@ def test_weights_that_all_load_between_two_rounds_are_what_they_go_on_with(swarm
         ("leave out on one", "steps", "parameters of step 4 differ: "),
         ("freeze on one", "rounds", "while 2 parameters, the first 0.weight, are frozen (digest "),
         ("freeze on one", "steps", "while 2 parameters, the first 0.weight, are frozen (digest "),
-        ("evaluate on one", "rounds", "while 2 of 2 layers, the first 0, are in evaluation mode (digest "),
-        ("evaluate on one", "steps", "while 2 of 2 layers, the first 0, are in evaluation mode (digest "),
+        ("evaluate on one", "rounds", "while 2 layers, the first 0, are in evaluation mode (digest "),
+        ("evaluate on one", "steps", "while 2 layers, the first 0, are in evaluation mode (digest "),
         ("new", "rounds", "SGD makes an update of this model, and p2p.DiLoCo was not given it, so no round"),
     ],
 )

@@ -164,7 +164,7 @@ def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own
     assert watched.evaluates() == ""
     found[2].eval()
     both = watched.evaluates()
-    assert both.startswith("2 of 4 layers, the first 2.0, are in evaluation mode (digest ")
+    assert both.startswith("2 layers, the first 2.0, are in evaluation mode (digest ")
     found[2].train()
     assert watched.evaluates() == ""
     found.eval()
@@ -175,7 +175,7 @@ def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own
     found.append(nn.Dropout())
     watched.check()
     found[-1].eval()
-    assert watched.evaluates().startswith("1 of 5 layers, the first 3,")
+    assert watched.evaluates().startswith("1 layers, the first 3,")
 
 
 def test_how_a_step_is_trained_is_as_at_its_first_update_and_who_skips_it_in_an_evaluation_says_what_it_said() -> None:
