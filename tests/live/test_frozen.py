@@ -56,7 +56,7 @@ class Changes(logging.Handler):
 if "changes" in sys.argv:
     logging.getLogger("p2p").addHandler(Changes())
     logging.getLogger("p2p").setLevel(logging.INFO)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-8, momentum=0.9)
 with p2p.join() as peer:
     print("here", peer.peer_id)
     if device is not None:
@@ -67,7 +67,7 @@ with p2p.join() as peer:
         parallel = p2p.DataParallel(peer, model, optimizer)
     num_together = 0
     length = {"inner_steps": 2} if "rounds" in sys.argv else {}
-    loader = peer.loader(torch.randn(10**5, 1000), global_batch=6, **length)
+    loader = peer.loader(torch.randn(1, 1000).expand(10**5, -1), global_batch=6, **length)
     for x in loader:
         if device is not None:
             x = x.to(device.where)

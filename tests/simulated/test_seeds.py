@@ -36,7 +36,7 @@ MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
 SHARED = range(FIRST_SHARED, FIRST_SHARED + 6)
 """Where states come from several donors, too."""
 
-HELD = range(FIRST_HELD + 6, FIRST_HELD + 10)
+HELD = range(FIRST_HELD + 8, FIRST_HELD + 10)
 """Where scripts of slow observers are held, too."""
 
 FOUND = {
