@@ -177,7 +177,7 @@ class Observing:
         self._asked.came()
         before, state = self._waiting, _State(step, digest, lineage)
         self._waiting = state
-        effects: list[Effect] = [] if before in (None, state) else [Drop(before.step, before.digest)]
+        effects: list[Effect] = [] if before in (None, state, self._loading) else [Drop(before.step, before.digest)]
         places = self._places(self._loading)
         effects += self._load()
         if state in (self._loading, self._waiting):

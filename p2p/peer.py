@@ -150,7 +150,8 @@ class Peer(Operations):
             ShoalError: this process is a forked child of the peer.
         """
         self._session.callers.check_process("peer.log")
-        self._session.log(numbers, self.done)
+        half = self._session.loop.resources.seen.training  # of the loop that there is: a peer may come back
+        self._session.logged.log(numbers, self.done, half, self._session.done)
 
     def on_log(self, listener: Callable[[int, dict[str, float]], None]) -> None:
         """Call `listener` at each `peer.log`, in the same thread. What `listener` raises comes out of `peer.log`.
@@ -162,7 +163,7 @@ class Peer(Operations):
                 before, for as long as this peer lives.
         """
         self._session.callers.check_process("peer.on_log")
-        self._session.log_listeners.append(listener)
+        self._session.logged.listeners.append(listener)
 
     def on_view_change(self, listener: Callable[[View], None]) -> None:
         """Call `listener` in the training thread, at the commit that shows another view than the one before.

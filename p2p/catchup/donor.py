@@ -51,6 +51,9 @@ lacks one of these must ask for another state, for which it takes as long again.
 PATIENCE_S = 10.0
 """Who takes nothing for this long is sent nothing more until it asks again."""
 
+UNPACKABLE = TypeError, ValueError, RuntimeError
+"""A state that cannot be copied now: it has what nobody can pack, or a forward pass has changed a `dict` meanwhile."""
+
 KEPT_S = 30.0
 """The first of several donors keeps its copy for so long after it last heard of the joiner."""
 
@@ -212,11 +215,12 @@ class Donor:
             if is_complete:
                 try:
                     parcels = self._copy(now, member, frozen, record, donors_for(member))
-                except (TypeError, ValueError) as error:
+                except UNPACKABLE as error:
                     del self.waiting[member]
                     yield member, f"the state cannot be sent to it: {error}"
                     continue
                 self._requests.give(member, done)
+                self._waits_since.pop(member, None)
                 if (stream := self._streams.get(member)) is not None:
                     stream.overtake()
                 for parcel in parcels:
@@ -247,7 +251,7 @@ class Donor:
             return
         try:
             state = self._packer[1](b"" if asked is None else asked.frozen)
-        except (TypeError, ValueError):  # who is given it is told
+        except UNPACKABLE:  # who is given it is told
             return
         for wish in self._rooms.expected:
             self._rooms.begin_share(now, wish, sizes_for(replace(state, known=wish.frozen), wish))
@@ -293,7 +297,7 @@ class Donor:
         try:
             with self._rooms.taken(wish.observer) as room:
                 return share_of(self._packer[1](wish.frozen), wish, room)
-        except (TypeError, ValueError):  # the first says so, too, if it cannot pack it either
+        except UNPACKABLE:  # the first says so, too, if it cannot pack it either
             return declined(wish)
 
     def feed(

@@ -197,7 +197,7 @@ class Keeper:
         if self._alarm is not None:
             self._alarm.cancel()
         done = self._session.share.num_trained
-        if self._is_complete() and not self._session.share.is_amid_batch and ends_well():
+        if self._is_complete() and not self._session.share.is_batch_cut and ends_well():
             self._write_last(done)
         elif self._interruption is not None and self._writes and done > self._covered:
             logger.warning(LOST, EDGE_S, done, f"that of step {self._covered}" if self._covered else "none")

@@ -250,8 +250,7 @@ class Loader:
         """
         self._script.enter()
         share, peer_id = self._share, self._script.peer_id
-        if share.is_round_left:
-            share.end_round()
+        share.end_round(is_left=False)
         if share.is_amid_round:
             raise ShoalError(
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "

@@ -70,7 +70,7 @@ class Share:
         self._tracks = Tracks()
         self._current: Track | None = None
         self._slice: Slice | None = None
-        self._number = 1
+        self._number, self._usual_updates = 1, 0
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
         self._is_weighed = self.is_skipped = self._fails_behind = self.is_amid_round = False
 
@@ -108,6 +108,7 @@ class Share:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
         track.is_left = self._is_weighed = self._fails_behind = self.only_looks_on = self.is_used = False
+        self._usual_updates = max(self._usual_updates, self._num_updates)
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool, num_samples: int = 0) -> None:
@@ -159,11 +160,6 @@ class Share:
         return self.in_rounds and self._current is not None and not self._current.is_spent
 
     @property
-    def is_round_left(self) -> bool:
-        """The loop over batches was left since."""
-        return self.is_round_open and self._current is not None and self._current.is_left
-
-    @property
     def round_s(self) -> float | None:
         """After so long a round of the current batch's loader ends."""
         return None if self._current is None else self._current.round_s
@@ -182,15 +178,20 @@ class Share:
         if self.is_amid_round and self.rounds is not None and self.rounds.length_s is not None:
             raise ShoalError(AMID_TIMED)
 
-    def end_round(self) -> None:
-        """The script goes on behind the last batch of a round, which may not have ended in an update."""
-        if self.rounds is not None:
+    def end_round(self, *, is_left: bool = True) -> None:
+        """The script goes on behind a round, whose last update may be left out; not `is_left`: if its loop was left."""
+        if self.rounds is not None and (is_left or (self._current is not None and self._current.is_left)):
             self.rounds.end_if_open()
 
     @property
     def is_amid_batch(self) -> bool:
         """The last batch had an update, and may have another one: nobody can begin with what comes now."""
         return self._num_updates > 0
+
+    @property
+    def is_batch_cut(self) -> bool:
+        """As far as can be told: the last batch had an update, and fewer than others had."""
+        return 0 < self._num_updates < self._usual_updates
 
     @property
     def counts(self) -> Counts:
@@ -325,11 +326,8 @@ class Share:
 
     def give_up_step(self) -> None:
         """What this peer has added to a step counts for nothing, since a member's state is about to be loaded."""
-        self._accumulated = 0
-        self.is_void = self.is_skipped = False
-        if self._current is not None:
-            self._current.is_spent = True
-            self._forget()
+        self.spend()
+        self._num_updates = 0
 
     # Committed steps.
 
@@ -362,7 +360,7 @@ class Share:
 
     def is_past(self, packed: Any) -> bool:
         """Whether the loader that the open step begins a batch of is used up in what `pack` made; raises as `load`."""
-        if self._current is None or self.is_amid_batch:
+        if self._current is None:
             return False
         *_, states = unpack_samples(packed)
         return self._tracks.is_over(self._current, states)

@@ -347,10 +347,11 @@ class Membership:
         Raises:
             JoinRefused: in the middle of a batch. In that of a step the loop says so, unless the next step is here.
         """
-        if self.share.is_amid_batch and state_digest is None:
-            raise JoinRefused(AMID_BATCH)
         if self.share.is_amid_batch:
-            self.post(partial(self.loop.not_loaded, offer, JoinRefused(AMID_BATCH)))
+            refusal = JoinRefused(AMID_BATCH)
+            if state_digest is None:
+                raise refusal
+            self.post(partial(self.loop.not_loaded, offer, refusal))
             return
         try:
             self.replica.load(offer.state)
@@ -373,7 +374,7 @@ class Membership:
     def is_past(self, state: PackedState) -> bool:
         """Whether the batch of the open step is over in it, or it is of another model: it is loaded behind the step."""
         is_over = self.share.is_of_loader and self.share.is_past(self.replica.samples(state))
-        return is_over or self.replica.is_of_other_model(state)
+        return not self.share.is_amid_batch and (is_over or self.replica.is_of_other_model(state))
 
     def describe(self, replica: Replica) -> None:
         """Who asks for a seat from now on has to have this one."""

@@ -22,7 +22,7 @@ from ..loop.seat_request import AllMembersDead
 from ..step.notices import Commit, Complete, Notice, StateOffer, Uncommitted, Withdrawn
 from ..step.operation import Operation, Outcome
 from ..step.receipts import Receipt
-from ..telemetry.logged import Logged, record
+from ..telemetry.logged import Logged
 from ..telemetry.records import Kind
 from .attempt import EARLY, Attempt
 from .callers import BACKWARD_CALL, Callers
@@ -50,7 +50,6 @@ class Session:
         callers: which thread may call what now.
         note: writes to the flight recorder, in the half of the training thread.
         logged: what the script says of itself.
-        log_listeners: called with `peer.done` and the numbers of each `peer.log`.
         device_of: where a tensor lives.
         used_device: that of the model, or of the first tensor of one, and its name.
         mixed: what becomes of peers of several numerics classes, as in `PeerConfig`.
@@ -62,12 +61,11 @@ class Session:
         self.membership = Membership(config)
         self.history = self.membership.history
         self.share = self.membership.share
-        self._step_timeout_s = config.step_timeout_s
+        self._limit_s, self._join_limit_s, self._seat_s = config.step_timeout_s, config.join_timeout_s, 0.0
         self.note = self.loop.resources.seen.training.note  # in all incarnations
         self._attempt = Attempt()
         self.callers = Callers(self._attempt)
         self.logged = Logged()
-        self.log_listeners: list[Callable[[int, dict[str, float]], None]] = []
         self.mixed = config.mixed
         self.device_of = config.loop.device_of
         self.used_device: tuple[Device, str] | None = None
@@ -104,13 +102,6 @@ class Session:
         """A one-dimensional array of undefined elements, in the arena if there is room."""
         host_memory = self.membership.loop.resources.host_memory  # of the loop that there is: a peer may come back
         return host_memory.empty(count, dtype)
-
-    def log(self, numbers: dict[str, Any], num_trained: int) -> None:
-        """As `Peer.log`. Of a call in the same moment as a step of another thread, one of two records may be lost."""
-        checked = self.logged.update(numbers)
-        record(self.loop.resources.seen.training, self.done, checked)
-        for listener in self.log_listeners:
-            listener(num_trained, dict(checked))
 
     def take_seat(self, replica: Replica | None = None, *, loads: bool = False) -> View:
         """As `Membership.take_seat`."""
@@ -154,9 +145,9 @@ class Session:
     def _open_step(self, what: str, *, is_given: bool = True) -> None:
         """As `open_step`, of who is in a call already, and can go on."""
         self._attempt.begin(what)
-        offer, self._offer = self._offer, None
-        if offer is not None:
-            self.membership.loop.inbox.notices.put(offer)  # the script has asked for no batch
+        if self._offer is not None:
+            self.membership.loop.inbox.notices.put(self._offer)  # the script has asked for no batch
+            self._offer = None
         self.callers.open_step()
         self.note(BEGUN, self.history.done + 1)
         if self.share.is_amid_batch or not is_given:  # the state before this step; who lacks it was fed too little
@@ -191,15 +182,17 @@ class Session:
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
-            self._note_submitted()
+            buckets = self._attempt.new_buckets()
+            for num_bytes in buckets:
+                self.note(BUCKET, self.history.done + 1, size=len(buckets), value=num_bytes)
+            self.note(SUBMITTED, self.history.done + 1)
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
             awaited = (Commit,) if state_digest is None else (Commit, StateOffer)
             arrival = self._await(awaited, state_digest, is_round=is_round)
             if isinstance(arrival, StateOffer):
                 before = self._attempt.number - 1  # what was submitted last
-                self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, before))
-                self._await((Withdrawn,))
-                self._offer = arrival
+                if self._await_withdrawn(before):
+                    self._offer = arrival
         return isinstance(arrival, Commit)
 
     def advance(self, num_inner_steps: int) -> None:
@@ -217,12 +210,6 @@ class Session:
                 self.membership.load(offer, None)
         return offer is not None
 
-    def _note_submitted(self) -> None:
-        step, buckets = self.history.done + 1, self._attempt.new_buckets()
-        for num_bytes in buckets:
-            self.note(BUCKET, step, size=len(buckets), value=num_bytes)
-        self.note(SUBMITTED, step)
-
     def withdraw(self, skipped: str = "") -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
 
@@ -232,19 +219,25 @@ class Session:
         """
         with self.callers.call("a forward pass"):
             self.callers.check_pass("a forward pass")
-            self._withdraw(skipped)
+            if self._attempt.what:
+                is_told = any(operation.is_uncommitted for operation in self._attempt.operations)
+                self.membership.check_usable()
+                is_here = self._await_withdrawn(self._attempt.number)
+                self._skipped = skipped if is_here and not is_told else ""
 
-    def _withdraw(self, skipped: str) -> None:
-        if self._attempt.what:
-            is_told = any(operation.is_uncommitted for operation in self._attempt.operations)
-            self.membership.check_usable()
-            self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, self._attempt.number))
-            try:
-                self._await((Withdrawn,))
-            except RemovedFromView as error:
-                self.membership.return_after(error)
-                self.membership.unusable, skipped = None, ""  # the others have gone on without it
-            self._skipped = "" if is_told else skipped
+    def _await_withdrawn(self, attempt: int) -> bool:
+        """Take that back. Whether this peer is who it was; else the others have gone on without it, and it is back."""
+        self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, attempt))
+        try:
+            self._await((Withdrawn,))
+        except RemovedFromView as error:
+            self._return_after(error)
+            return False
+        return True
+
+    def _return_after(self, removed: RemovedFromView) -> None:
+        self.membership.return_after(removed)
+        self._seat_s = self._join_limit_s  # for which it may wait, too, before its next step
 
     def show_state(self) -> None:
         """An operation waits for all members, and one of them may wait for this peer's state."""
@@ -320,12 +313,11 @@ class Session:
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1.
 
-        `step_timeout_s` begins anew as long as members that are missing make local steps of a round. With `commands`,
-        which are run first, the calling thread drives the loop meanwhile.
+        `step_timeout_s` begins anew where this peer does, and as long as members that are missing make local steps of
+        a round. With `commands`, which are run first, the calling thread drives the loop meanwhile.
         """
-        step = self.history.done + 1
         submitted = [] if Uncommitted in awaited else self._attempt.end()
-        limit_s = self._step_timeout_s
+        limit_s = self._limit_s + self._seat_s
         deadline, others = self.membership.loop.now() + limit_s, self._inner_steps_of_others()
         arrival: Notice | None = None
         offer: StateOffer | None = None
@@ -347,30 +339,20 @@ class Session:
                 if isinstance(arrival, StateOffer) and Withdrawn in awaited:
                     offer = arrival  # a backward pass may be under way, which needs its parameters
                     continue
-                if isinstance(arrival, RemovedFromView) and state_digest is not None:
-                    self.membership.return_after(arrival)
-                    self._submit_again(submitted, state_digest)
-                    continue
-                if isinstance(arrival, AllMembersDead) and state_digest is not None and not is_round:
-                    self.membership.found_anew(arrival, submitted)
-                    self._submit_again(submitted, state_digest)
-                    step = self.history.done + 1
+                if state_digest is not None and self._begins_anew(arrival, submitted, state_digest, is_round=is_round):
+                    arrival, limit_s = None, self._limit_s + self._seat_s
+                    deadline = self.membership.loop.now() + limit_s
                     continue
                 self.membership.take_in(arrival)
                 if isinstance(arrival, Complete) and Commit in awaited and arrival.attempt == self._attempt.number - 1:
                     assert arrival.operation.completed is not None
                     arrival.operation.completed(arrival.view.hash)
-                if isinstance(arrival, StateOffer) and state_digest is not None and not is_round:
-                    if self.membership.is_past(arrival.state):
-                        continue  # its batch, or its model, is over, and with that this attempt
-                    self.membership.load(arrival, state_digest, submitted)
-                    arrival, step = None, self.history.done + 1
             self.membership.replica.copies.hold()
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error
             raise
         except BaseException as error:  # nobody may write what was submitted while it may still be sent
-            why = f"step {step} did not commit in {limit_s:g} s: {self.membership.loop.explain()}"
+            why = f"step {self.history.done + 1} did not commit in {limit_s:g} s: {self.membership.loop.explain()}"
             self.membership.interrupt()
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None
@@ -386,15 +368,32 @@ class Session:
         for operation in commit.operations:
             if operation.completed is not None:
                 operation.completed(commit.view.hash)
-        self._committed_s = self.membership.loop.now()
+        self._committed_s, self._seat_s = self.membership.loop.now(), 0.0
 
     def _inner_steps_of_others(self) -> dict[Member, int]:
         """As of the core; nobody makes any where steps are no rounds."""
         return {} if self.share.rounds is None else self.membership.loop.core.inner_steps_of_others()
 
-    def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:
-        """To the loop of this incarnation, which knows of no step."""
-        for operation in operations:
+    def _begins_anew(
+        self, arrival: Notice, operations: list[Operation], state_digest: StateDigest, *, is_round: bool
+    ) -> bool:
+        """Whether what has come leads this peer to another step, with these `operations`; `is_round`: no state does.
+
+        One of which their batch, or their model, is over is loaded behind this attempt, which ends with that.
+        """
+        if isinstance(arrival, RemovedFromView):
+            self._return_after(arrival)
+        elif isinstance(arrival, AllMembersDead) and not is_round:
+            self.membership.found_anew(arrival, operations)
+        elif isinstance(arrival, StateOffer) and not is_round and not self.membership.is_past(arrival.state):
+            self.history.follow()
+            self.membership.load(arrival, state_digest, operations)
+            self._seat_s = 0.0
+            return True
+        else:
+            return False
+        for operation in operations:  # the loop of this incarnation knows of no step
             self.membership.post(self._submission(operation))
         self.membership.post(self._closing(state_digest()))
         self._attempt.end()
+        return True

@@ -4,6 +4,7 @@ In the flight recorder each is a record of its own, which has 16 bytes for the n
 peer.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from .records import Half, Kind, Record
@@ -21,10 +22,19 @@ class Logged:
 
     Attributes:
         values: by name, in the order in which they came first.
+        listeners: called with `peer.done` and the numbers of each call.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
+        self.listeners: list[Callable[[int, dict[str, float]], None]] = []
+
+    def log(self, numbers: dict[str, Any], num_trained: int, half: Half, step: int) -> None:
+        """As `Peer.log`. Of a call in the same moment as a step of another thread, one of two records may be lost."""
+        checked = self.update(numbers)
+        record(half, step, checked)
+        for listener in self.listeners:
+            listener(num_trained, dict(checked))
 
     def update(self, numbers: dict[str, Any]) -> dict[str, float]:
         """Take all of them, or none.

@@ -356,10 +356,10 @@ class DataParallel(Wrapper):
             TypeError, ValueError: as of the wrap, of the new module; the others wait, or go on without this peer.
             OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: as
                 `Peer.barrier`.
-            ShoalError: it was called in the middle of a step; or a parameter is in another p2p.DataParallel.
+            ShoalError: it was called in the middle of a step, or beside `changes`; or a parameter is in use elsewhere.
         """
         with self._session.callers.call("DataParallel.refresh"):
-            self._session.membership.check_usable()
+            self._passes.check_may_refresh()
             self._take_up()
             self._replica.agree()
 

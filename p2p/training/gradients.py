@@ -288,6 +288,12 @@ class Gradients:
             for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
                 parameter.grad = gradient
 
+    def hand_out_zeros(self) -> None:
+        """The step is taken back, and its script goes on with what stands behind a backward pass."""
+        for bucket in self._turns:
+            for index, parameter in enumerate(bucket.parameters):
+                parameter.grad = None if index in bucket.empty else torch.zeros_like(parameter)
+
     @property
     def are_finite(self) -> bool:
         """Whether what is committed is sure to be finite, if it is not too large."""

@@ -110,6 +110,7 @@ class ModelChanges:
             Whatever a change raises, and the wrap of what it has made.
         """
         if due := self.due:
+            self._session.membership.check_usable()  # a change that calls the wrapper comes here again
             self._make(due)
             try:
                 self.agree(self._added)

@@ -93,7 +93,7 @@ def _is_nearer(now: str, begun: str, then: str) -> bool:
 def plain_of(module: nn.Module) -> Iterator[tuple[str, str]]:
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
-        for key, value in vars(layer).items():
+        for key, value in [*vars(layer).items()]:
             plain = value_of(value)
             if plain is not None and key != "training" and not key.startswith("_"):
                 yield prefix + key, repr(plain)[:MOST_CHARACTERS]

@@ -1,14 +1,12 @@
 """Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
 
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 import xxhash
-from torch.utils.hooks import RemovableHandle
 
 from gossip import View
 
@@ -22,8 +20,15 @@ from .changes import is_training
 from .edge import Edge
 from .forwards import Forwards
 from .gradients import Gradients
+from .hooks import follow, weakly
 from .model_changes import ModelChanges
 from .updates import Updates
+
+AMID_STEP: Final = "`refresh` was called in the middle of a step: call it after `optimizer.step`"
+PLANNED: Final = (
+    "`refresh` was called for a model with `changes=`: who joins later begins with the model as it is now, and would "
+    "make those again; plan this change there, too, in place of `refresh`"
+)
 
 
 class Passes:
@@ -77,8 +82,8 @@ class Passes:
         self._checked = NEVER
         self._ends_step = True
         self.updates = updates(self)
-        self._take = _weakly(self._take_gradient)
-        self._hooks = [_follow(each, self._take) for each in gradients.parameters]
+        self._take = weakly(self._take_gradient)
+        self._hooks = [follow(each, self._take) for each in gradients.parameters]
         session.share.check_model = lambda: gradients.watch.check()
         session.share.change_model = self._make_changes
         session.history.kept.add(self)
@@ -102,6 +107,14 @@ class Passes:
             hook.remove()
         self._hooks = []
 
+    def check_may_refresh(self) -> None:
+        """Raise ShoalError if the script may not: an update is to come first, or it has planned its changes."""
+        self._session.membership.check_usable()
+        if self._changes is not None and self._changes.traits:
+            raise ShoalError(PLANNED)
+        if self._gradients.are_finite and not self.updates.are_made:  # else a GradScaler may have left it out
+            raise ShoalError(AMID_STEP)
+
     def refresh(self) -> None:
         """Follow the passes of the module as it is now.
 
@@ -111,12 +124,12 @@ class Passes:
         """
         self.go_on()
         if self.has_summed or self._gradients.are_summed or torch._C._current_graph_task_id() >= 0:
-            raise ShoalError("`refresh` was called in the middle of a step: call it after `optimizer.step`")
+            raise ShoalError(AMID_STEP)
         self._gradients.begin()
         self._beside = self._make_beside()
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [_follow(each, self._take) for each in self._gradients.parameters]
+        self._hooks = [follow(each, self._take) for each in self._gradients.parameters]
         self._has_begun = False
 
     def go_on(self) -> None:
@@ -139,7 +152,8 @@ class Passes:
             self.go_on()
             if torch.is_grad_enabled() and not self._share.is_of_loader:
                 self._session.load_offer()
-                self._make_changes()
+                if self.updates.are_made:  # else it looks on, or a loop of several phases is amid one
+                    self._make_changes()
         if torch.is_grad_enabled():
             self.begin(is_training=is_training)
 
@@ -160,7 +174,7 @@ class Passes:
             for index, parameter in enumerate(self._gradients.parameters):
                 if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
                     self._hooks[index].remove()
-                    self._hooks[index] = _follow(parameter, self._take)
+                    self._hooks[index] = follow(parameter, self._take)
         if is_training:
             self.open_window()
         else:
@@ -351,7 +365,8 @@ class Passes:
             if self._commit(self._state_digest):
                 self._hand_out()
             else:
-                self._gradients.drop()
+                self._gradients.hand_out_zeros()  # which nobody keeps: a state comes, where the script goes on from
+                self.updates.committed(self._gradients.reached, None)
                 self._share.give_up_step()
         except BaseException as error:
             if isinstance(error, OperationMismatch) and (models := " and ".join(self._gradients.reached)):
@@ -378,20 +393,3 @@ def _add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_ke
     """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
     found = gradient.detach().clone() if is_kept else gradient.detach()
     parameter.grad = found if parameter.grad is None else parameter.grad + found
-
-
-def _weakly(take: Callable[[torch.nn.Parameter], None]) -> Callable[[torch.nn.Parameter], None]:
-    """A method, as long as its object is there: no garbage collector sees what hooks of parameters keep."""
-    known = weakref.WeakMethod(take)
-
-    def take_if_there(parameter: torch.nn.Parameter) -> None:
-        if (still_there := known()) is not None:
-            still_there(parameter)
-
-    return take_if_there
-
-
-def _follow(parameter: torch.nn.Parameter, take: Callable[[torch.nn.Parameter], None]) -> RemovableHandle:
-    """Take each gradient away after all hooks that there are so far have seen it."""
-    hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
-    return hook

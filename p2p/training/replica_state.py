@@ -228,8 +228,8 @@ def _check_groups(part: Stateful, state: dict[str, Any]) -> None:
     if ours != theirs:
         raise JoinRefused(
             f"{type(part).__name__} has {ours} parameter groups here, and {theirs} in this state: make all groups "
-            "before the model is wrapped, on every peer, and those that are to wait with lr=0 (`add_param_group` "
-            "behind the wrap fits no joiner and no checkpoint)"
+            "before the model is wrapped, on every peer, and those that are to wait with lr=0; or plan it, in "
+            "`changes=` (`add_param_group` elsewhere behind the wrap fits no joiner and no checkpoint)"
         )
 
 

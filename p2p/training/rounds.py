@@ -307,6 +307,7 @@ class Rounds:
                 self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
         else:
             self._committed_at = None
+            self._outer.restore()  # for a script that ends before the state is loaded
             self._share.give_up_step()
             self._forget_moments()
         self._end_round()

@@ -84,6 +84,7 @@ class Updates:
         self._passes = passes
         self._due: set[torch.optim.Optimizer] = set()
         self._since_commit: set[torch.optim.Optimizer] | None = None
+        self._has_updated = False
         self._rates = Rates(parts)
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
@@ -98,6 +99,7 @@ class Updates:
             self._look_outside,
         )
         self._under_way: torch.optim.Optimizer | None = None
+        self._is_in_closure = False
         self._unused = b""  # a digest of the parameters that have to change
         self._last_pass = -1  # autograd's number of it; they ascend
         self.hooks = [each.register_step_pre_hook(self._before) for each in self._optimizers]
@@ -117,23 +119,24 @@ class Updates:
     @property
     def are_made(self) -> bool:
         """Those of the last commit, where a script ends: a generator's pass leaves gradients in its discriminator."""
-        return bool(self._since_commit) or not self.is_due
+        return self._has_updated or not self.is_due
 
     @property
     def is_amid_step(self) -> bool:
         """The pass that ends a step is under way."""
         return self._passes.is_under_way
 
-    def committed(self, models: Collection[str], weight: int) -> None:
-        """Gradients were handed out, of these models, in a step of this weight."""
+    def committed(self, models: Collection[str], weight: int | None) -> None:
+        """Gradients were handed out, of these models, in a step of this weight; None: zeros, of one taken back."""
         its = {
             each
             for each in self._optimizers
             if any(self._gradients.model_of(parameter) in models for parameter in _parameters(each))
         }
         self._due |= its
-        self.scaled.committed(its, weight)
-        self._since_commit = set()
+        if weight is not None:
+            self.scaled.committed(its, weight)
+        self._since_commit, self._has_updated = set(), False
         self.num_stale = max(0, self.num_stale - 1)
 
     def loaded(self) -> None:
@@ -169,6 +172,8 @@ class Updates:
             raise ShoalError(SKIPPED)
         before, self._last_pass = self._last_pass, torch._C._current_graph_task_id()
         is_around_it = 0 <= self._last_pass < before  # a pass within this one has ended a step
+        if not self._is_in_closure:
+            self._under_way = None  # one that has raised is over, too
         if (is_around_it and self._due) or self._under_way in self._due:
             raise ShoalError(TWICE)
         if parameter is not None and self._due:
@@ -196,7 +201,11 @@ class Updates:
             return None
 
         def check_after_closure() -> Any:
-            loss = closure()
+            self._is_in_closure = True
+            try:
+                loss = closure()
+            finally:
+                self._is_in_closure = False
             self._check(optimizer)
             self._scale(optimizer)
             return loss
@@ -234,6 +243,7 @@ class Updates:
         self._due.discard(optimizer)
         if self._since_commit is not None:
             self._since_commit.add(optimizer)
+        self._has_updated = True
         self._unused = b""
         self._under_way = None
 

@@ -389,6 +389,28 @@ def learning_rates_follow_what_a_step_counts(peer: Peer) -> None:
 
 
 @case
+def an_update_that_raises_may_be_left_out(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+
+    def refuse(*_: object) -> None:
+        if peer.done == 2:
+            raise ArithmeticError("this update is left out")
+
+    optimizer.register_step_pre_hook(refuse)
+    for x in torch.randn(4, 4, 4).unbind():
+        before = copy.deepcopy(model.state_dict())
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        if peer.done == 2:
+            raises(ArithmeticError, "left out", optimizer.step)
+        else:
+            optimizer.step()
+        assert torch.equal(before["0.weight"], model.state_dict()["0.weight"]) == (peer.done == 2)
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
 def who_skips_a_step_stays_with_the_others(peer: Peer) -> None:
     data = torch.randn(40, 4)
     model, optimizer = linear()

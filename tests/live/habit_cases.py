@@ -555,6 +555,7 @@ def refresh_comes_between_steps_and_after_the_optimizer_knows(peer: Peer) -> Non
         parallel(x).square().mean().backward()
     raises(p2p.ShoalError, "`refresh` was called in the middle of a step", parallel.refresh)
     parallel(x).square().mean().backward()
+    raises(p2p.ShoalError, "`refresh` was called in the middle of a step", parallel.refresh)
     optimizer.step()
     torch.manual_seed(7)
     model.add_module("2", nn.Linear(8, 3))

@@ -91,7 +91,8 @@ dataset = TensorDataset(torch.randn(24, 3))
 with p2p.join() as peer:
     print("here", peer.peer_id)
     peer.on_view_change(lambda view: print("view of", len(view.members)))
-    parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule])
+    scaler = torch.amp.GradScaler("cpu")
+    parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule, scaler])
     for i in range(100_000):
         loader, began = peer.loader(dataset, global_batch=6, seed=i), peer.world_size
         for number, (x,) in enumerate(loader):
@@ -99,8 +100,10 @@ with p2p.join() as peer:
             if (i, number) == (3, 2) and "stops" in sys.argv:
                 os.kill(os.getpid(), signal.SIGSTOP)
             optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            assert all(each.grad.norm().isfinite() for each in model.parameters()), "also in a pass that is taken back"
+            scaler.step(optimizer)
+            scaler.update()
             schedule.step()
             print("step", peer.done, peer.world_size)
         if i == 20 and "waits" in sys.argv:

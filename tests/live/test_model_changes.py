@@ -26,7 +26,7 @@ def unfreeze():
     if "nothing" not in words:
         model[0].requires_grad_(True)
     if "calls" in words:
-        peer.barrier()
+        peer.barrier() if "own" not in words else parallel(torch.randn(4, 4))
 
 def grown():
     print("grown", peer.done)
@@ -60,6 +60,8 @@ with p2p.join() as peer:
                 break  # three have been here for ten steps, and know it
             began = peer.done, peer.world_size
         optimizer.zero_grad()
+        if peer.done == int(words.get("refreshes", -1)):
+            parallel.refresh()
         if peer.done == int(words.get("freezes", -1)):
             model[2].bias.requires_grad_(False)  # as its script may at any time, all alike
         output = model(batch) if "bare" in words else parallel(batch)
@@ -200,6 +202,40 @@ def test_gradients_that_are_left_in_another_model_do_not_put_a_change_off(swarm:
     assert "unfrozen 6" in peer.stdout and peer.stdout[-1] == "end True", peer.report()
 
 
+ACTOR_CRITIC = """
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+actor, critic = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)), torch.nn.Linear(3, 1)
+of_actor, of_critic = (torch.optim.Adam(model.parameters(), lr=0.01) for model in (actor, critic))
+actor[0].requires_grad_(False)
+
+def unfreeze():
+    print("unfrozen", peer.done, actor[1].weight.grad is None)
+    actor[0].requires_grad_(True)
+
+with p2p.join() as peer:
+    both, optimizers = {"actor": actor, "critic": critic}, {"actor": of_actor, "critic": of_critic}
+    model = p2p.DataParallel(peer, both, optimizers, changes={3: unfreeze})
+    for _ in range(4):
+        x = torch.randn(4, 3)
+        model["actor"](x).square().mean().backward()
+        model["critic"](x).mean().backward()
+        for optimizer in (of_actor, of_critic):
+            optimizer.step()
+            optimizer.zero_grad()
+    print("end", actor[0].weight.requires_grad)
+"""
+
+
+def test_a_change_comes_behind_the_updates_of_its_step_and_not_between_the_passes_of_a_loop(swarm: Swarm) -> None:
+    peer = swarm.start(ACTOR_CRITIC)
+    assert peer.end() == 0, peer.report()
+    assert "unfrozen 4 True" in peer.stdout and peer.stdout[-1] == "end True", peer.report()
+
+
 BY_HAND = """
 import os, sys
 import torch
@@ -239,6 +275,8 @@ def test_who_loads_a_state_by_hand_has_made_the_changes_that_are_in_it(swarm: Sw
     ("words", "refusal"),
     [
         (["calls", "changes=2"], "the change of the model behind step 2 (`changes=`) has called its peer"),
+        (["own", "calls", "changes=2"], "the change of the model behind step 2 (`changes=`) has called its peer"),
+        (["refreshes=2"], "`refresh` was called for a model with `changes=`: who joins later begins with the model as"),
         (["own", "bare", "changes=2"], "the model is to be changed behind step 2 (`changes=`), which is done where"),
         (["changes=0"], "`changes` has functions by steps of training, which count from 1, got 0"),
     ],

@@ -265,6 +265,19 @@ def test_who_asks_between_two_updates_of_a_batch_is_left_to_wait_for_what_is_fed
     assert donor.give(3, 7.0) == [] and len(donor.refused) == 1, "in another view it begins to wait anew"
 
 
+def test_who_was_given_a_state_and_asks_again_is_left_to_wait_as_long_again() -> None:
+    donor = Giver()
+    donor.withhold(3, 1.0)
+    donor.ask(A, 3, has_seat=True)
+    assert donor.give(3, 5.0) == []
+    donor.complete(3, lambda known: packed(b"3"))
+    assert donor.give(3, 5.5) == [(A, 3)]
+    donor._requests.take_back(A, is_unlike=False)
+    donor.ask(A, 3, has_seat=True)
+    donor.withhold(3, 1.0)
+    assert donor.give(3, 6.5) == [] and donor.refused == []
+
+
 # Steps.
 
 

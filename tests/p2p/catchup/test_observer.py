@@ -490,3 +490,15 @@ def test_who_calls_something_else_comes_back_if_it_is_elsewhere_in_its_loop(
     (notice,) = observer.told
     assert type(notice) is (told or OperationMismatch)
     assert observer.left == (told is not RemovedFromView)
+
+
+def test_a_state_that_comes_twice_is_kept_while_the_script_loads_it() -> None:
+    newcomer = Newcomer()
+    newcomer.carry_out(newcomer.core.meet(0.0, claim(B)))
+    newcomer.hear_head(7)
+    newcomer.core._observing._asked.ask(newcomer.now, B)  # since A was silent
+    newcomer.deliver(state(7), source=A)
+    newcomer.deliver(state(7), source=B)
+    newcomer.deliver(state(8), source=B, stream=2)
+    newcomer.load()
+    assert [step for step, _ in newcomer.observer._states] == [8]

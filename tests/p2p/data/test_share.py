@@ -369,3 +369,27 @@ def test_a_second_update_of_a_batch_before_rounds_counts_its_samples_once() -> N
     share.num_trained += 1
     share.spend()
     assert share.counts == (UNKNOWN_SAMPLE, 0, 6)
+
+
+def test_a_batch_is_cut_that_has_fewer_updates_than_others_had() -> None:
+    share = founded("a", "b")
+    track = share.make(SAMPLER, "twelve")
+    share.hand_out(track, Slice(0, 3))
+    share.spend()
+    assert share.is_amid_batch and not share.is_batch_cut, "the first one may have no more"
+    share.spend()
+    share.hand_out(track, Slice(6, 3))
+    assert not share.is_batch_cut, "it has none"
+    share.spend()
+    assert share.is_batch_cut
+    share.spend()
+    assert share.is_amid_batch and not share.is_batch_cut
+
+
+def test_no_batch_is_under_way_behind_a_step_that_was_taken_back() -> None:
+    share = founded("a", "b")
+    share.hand_out(share.make(SAMPLER, "twelve"), Slice(0, 3))
+    share.spend()
+    share.end()
+    share.give_up_step()
+    assert not share.is_amid_batch

@@ -17,7 +17,7 @@ from p2p.config import PeerConfig
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState
 from p2p.session.session import FED_WITHIN_S, Session
-from p2p.step.notices import Notice
+from p2p.step.notices import Notice, StateOffer
 from tests.p2p.step.group import all_reduce
 
 MODEL = Replica(traits={"model": b"layout"}, pack=lambda: PackedState(b"", []), load=lambda state: None, compare=str)
@@ -90,6 +90,48 @@ def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_that_nobody_can_begin_w
     assert is_posted.wait(20.0)
     assert (one.loop._donor._withheld == (one.done, FED_WITHIN_S)) == (num_updates > 0 or is_past_request)
     one.withdraw("the test is over")
+
+
+def test_who_waits_for_a_seat_again_has_the_time_of_a_step_again_and_of_a_seat(sessions: list[Session]) -> None:
+    one, *others = sessions
+    is_over, is_removed = threading.Event(), threading.Event()
+
+    def train(session: Session) -> None:
+        while not is_over.is_set():
+            run_step(session)
+        session.leave()
+
+    one.membership._incarnations._removals = [one.loop.now()] * 5  # so that it waits for 2 s before it asks
+    one._limit_s = 1.5
+    one.state_is_complete()
+    one.open_step("a round is exchanged")
+    one.submit(all_reduce(np.ones(3)))
+    former, view = one.loop, one.history.view
+    assert view is not None
+    former.inbox.tell(StateOffer(one.done, bytes(16), view, PackedState(b"", [])))  # of this incarnation
+    former.reactor.post(lambda: former._carrier.carry_out([fx.Removed("the others go on without it")]))
+    former.reactor.post(is_removed.set)
+    assert is_removed.wait(20.0)
+    threads = [in_thread(partial(train, session)) for session in others]
+    assert not one.commit(lambda: bytes(16), is_round=True)
+    assert one.loop is not former
+    run_step(one)
+    assert one.receipt is not None and one.done == one.receipt.step > 0
+    is_over.set()
+    one.leave()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("num_updates", [0, 1])
+def test_a_state_of_another_model_is_loaded_behind_the_step_but_for_the_middle_of_a_batch(
+    sessions: list[Session], num_updates: int
+) -> None:
+    """Between two updates of a batch it may come again, where the next step is here."""
+    one, *_ = sessions
+    one.membership.replica = replace(MODEL, is_of_other_model=lambda state: True)
+    one.share._num_updates = num_updates
+    assert one.membership.is_past(PackedState(b"", [])) == (num_updates == 0)
 
 
 # A loop that failed.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from p2p.training.comparison import check, show, unlike_settings
-from p2p.training.module_settings import MOST_SHOWN, ModuleSettings, differences
+from p2p.training.module_settings import MOST_SHOWN, ModuleSettings, differences, plain_of
 from tests.p2p.training.test_copies import RECEIPT
 
 
@@ -34,6 +34,14 @@ def test_what_has_changed_is_shown_by_its_name_with_its_value() -> None:
     for number in range(2 * MOST_SHOWN):
         setattr(model, f"n{number}", number)
     assert len(settings.changed()) == MOST_SHOWN
+
+
+def test_a_forward_pass_may_set_attributes_while_another_thread_looks() -> None:
+    model = Scaled()
+    look = plain_of(model)
+    assert next(look) == ("tau", "4.0")
+    model.cache = 1  # type: ignore[assignment]
+    assert [*look] == [("mode", "'soft'"), ("drop.p", "0.1"), ("drop.inplace", "False")]
 
 
 @pytest.mark.parametrize(
