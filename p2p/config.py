@@ -154,6 +154,9 @@ class PeerConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
+        for name in ("receipts", "resume"):  # whatever folder the script goes to later
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Path(path).absolute())
         if self.min_peers < 1:
             raise ValueError(f"min_peers must be at least 1, is {self.min_peers}")
         for name, known in CHOICES.items():

@@ -4,6 +4,7 @@ What has its name is whole: it is written under another one, which begins with a
 is renamed. Who writes holds a lock meanwhile, so that others see which leftovers are nobody's any more.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -25,9 +26,15 @@ from .tree import Row, from_json, name_slots
 NAME: Final = re.compile(r"\d{8,}(~\d+)?")
 """Of a checkpoint: its step; behind `~` the start of one that had this step before."""
 
+LEFTOVER: Final = re.compile(rf"\.{NAME.pattern}\.(\w+|\d+\.gone)")
+"""What `put` and `remove` make of that; other hidden folders are somebody else's."""
+
+NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Of a file system that was mounted without them (Lustre without `flock`): leftovers stay there."""
+
 
 def check_is_usable(folder: Path, num_bytes: int) -> None:
-    """Make the folder, and see whether so many bytes can be written to it.
+    """Make the folder, and see whether so many bytes can be written to it, be it in place of older checkpoints.
 
     Raises:
         ShoalError: they cannot.
@@ -39,13 +46,14 @@ def check_is_usable(folder: Path, num_bytes: int) -> None:
             probe.write_bytes(b"shoal")
         finally:
             probe.unlink(missing_ok=True)
-        free = shutil.disk_usage(folder).free
+        older = sum(each.num_bytes for each in sorted(manifests(folder).values(), key=lambda each: each.age)[:-1])
+        free = shutil.disk_usage(folder).free + older
     except OSError as error:
         raise ShoalError(f"checkpoints cannot be written to {folder}: {error}; give another folder") from error
     if free < num_bytes:
         raise ShoalError(
-            f"checkpoints cannot be written to {folder}: one takes at least {num_bytes} bytes, and {free} are free; "
-            "make room, or give another folder"
+            f"checkpoints cannot be written to {folder}: one takes at least {num_bytes} bytes, and {free} are free, "
+            "older ones included; make room, or give another folder"
         )
 
 
@@ -111,7 +119,7 @@ def put(folder: Path, manifest: Manifest, rows: Sequence[Row], parts: Sequence[B
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
-        with _locked(unfinished):
+        with _locked(unfinished, may_fail=True):
             write(unfinished / TENSORS, list(manifest.digests), rows, parts)
             (unfinished / FILE).write_text(manifest.to_text(), encoding="utf-8")
             for each in (unfinished / TENSORS, unfinished / FILE, unfinished):
@@ -161,8 +169,8 @@ def _by_age(folder: Path, run: str, start: int) -> list[Path]:
 def remove_leftovers(folder: Path) -> None:
     """What nobody will finish any more."""
     with suppress(OSError):
-        for path in folder.glob(".*.*"):
-            if path.is_dir() and _is_nobodys(path):
+        for path in folder.iterdir():
+            if LEFTOVER.fullmatch(path.name) and path.is_dir() and _is_nobodys(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -186,11 +194,15 @@ def _is_nobodys(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Of a folder. Raises BlockingIOError if somebody else has the lock."""
+def _locked(path: Path, *, may_fail: bool = False) -> Iterator[None]:
+    """Of a folder. Raises BlockingIOError if somebody else has the lock; `may_fail`: no error where there are none."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if not (may_fail and error.errno in NO_LOCKS):
+                raise
         yield
     finally:
         os.close(fd)

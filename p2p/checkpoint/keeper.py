@@ -10,7 +10,6 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from ..catchup.replica import Replica
@@ -89,7 +88,7 @@ class Keeper:
         self._replica = replica
         if self._session.done == 0:
             given = self._settings.resume or self._peer._config.resume
-            forced = "" if given is None else str(Path(given).absolute())
+            forced = "" if given is None else str(given)
             resume = Resume(self._session, self._peer._calls, replica, self._settings.path, forced)
             self._ancestry, manifest = resume.run()
             remove_leftovers(self._settings.path)
@@ -105,6 +104,7 @@ class Keeper:
         done = self._session.share.num_trained
         self._take_turn(done)
         if self._interruption is not None and threading.current_thread() is threading.main_thread():
+            self._end_alarm()
             self._write_last(done)
             interruption, self._interruption = self._interruption, None
             raise interruption
@@ -185,6 +185,8 @@ class Keeper:
         if self._interruption is not None or not isinstance(interruption, SystemExit):
             return False
         self._interruption = interruption
+        if self._session.has_left:  # nothing is left but to write
+            return True
         main = threading.main_thread().ident
         assert main is not None
         self._alarm = threading.Timer(EDGE_S, signal.pthread_kill, (main, signal.SIGTERM))
@@ -192,10 +194,13 @@ class Keeper:
         self._alarm.start()
         return True
 
-    def begin_leaving(self) -> None:
-        """The script is through, and this peer is about to leave."""
+    def _end_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+
+    def begin_leaving(self) -> None:
+        """The script is through, and this peer is about to leave."""
+        self._end_alarm()
         done = self._session.share.num_trained
         if self._is_complete() and not self._session.share.is_batch_cut and ends_well():
             self._write_last(done)

@@ -39,7 +39,9 @@ class Checkpoint:
         for name, value in (("every", self.every), ("keep", 1 if self.keep is None else self.keep)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, is {value}")
-        object.__setattr__(self, "folder", Path(self.folder).absolute())  # whatever folder the script goes to later
+        for name in ("folder", "resume"):  # whatever folder the script goes to later
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Path(path).absolute())
 
     @property
     def path(self) -> Path:

@@ -55,6 +55,15 @@ class Cutter:
         smallest = min(part.number for part in plan.slices.values())
         return max(1, min(self.num_inner_steps(count(plan.batch), len(plan.slices)), smallest // MIN_LOCAL_BATCH))
 
+    @property
+    def num_steps(self) -> int:
+        """Of an epoch in which nobody dies, where all global batches are of one size; of `optimizer`, in rounds."""
+        whole, rest = divmod(self.sampler.num_samples, self.sampler.global_batch)
+        joins = whole > 0 and rest < min(MIN_LOCAL_BATCH, self.sampler.global_batch)
+        if self.inner_steps is not None:
+            return whole * self.inner_steps + (0 if joins else self.num_inner_steps(rest, 1))
+        return whole + (not joins and not (whole and self.sampler.drop_last))
+
     def num_inner_steps(self, size: int, num_members: int) -> int:
         """Of a round of `size` samples, of so many members: fewer than usual where an epoch ends."""
         assert self.inner_steps is not None

@@ -123,16 +123,11 @@ class Loader:
         """
         if self._sampler.batch_per_peer is not None:
             raise TypeError(NO_LENGTH)
-        if self._inner_steps is not None:
-            rounds, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
-            return rounds * self._inner_steps + (self._cutter.num_inner_steps(rest, 1) if rest else 0)
-        whole, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
-        joins = rest < min(MIN_LOCAL_BATCH, self._sampler.global_batch)
-        return max(whole + (not joins and not self._sampler.drop_last), 1)
+        return self._cutter.num_steps
 
     @property
     def epoch(self) -> int:
-        """The epoch that the swarm is in, from 0; `epochs`, when all are over."""
+        """The epoch that the swarm is in, from 0; `epochs`, or more in a checkpoint of more, when all are over."""
         return self._sampler.epoch(self._sampler.settle(self._track.state))
 
     def epochs(self) -> Iterator[int]:
@@ -148,7 +143,7 @@ class Loader:
         """
         self._script.enter()
         self._has_advised = True
-        if self.epoch == self._sampler.epochs:
+        if self.epoch >= self._sampler.epochs:
             self._say_over()
         while (epoch := self.epoch) < self._sampler.epochs:
             before = self._track.state
@@ -361,7 +356,7 @@ class Loader:
     def _advise(self) -> None:
         """Say once that a loop is not what it looks like."""
         epoch, track = self.epoch, self._track
-        if epoch == self._sampler.epochs:
+        if epoch >= self._sampler.epochs:
             self._say_over()
             return
         began = epoch * self._sampler.num_samples

@@ -114,17 +114,25 @@ class Prefetch:
                 self._begun_with = self._attributes() if self._has_copies else 0
                 self._iterator = self._start()
                 WORKER_DEATHS.take_over()
+            batch: Any = None
+            failure: Exception | None = None
             try:
                 with WORKER_DEATHS.raised_here():
                     batch = next(self._iterator)
-            except StopIteration:  # it had loaded all that there seemed to be
-                self._iterator = None
-                continue
+            except StopIteration as end:
+                if not forecast.in_hand:  # it had loaded all that there seemed to be
+                    self._iterator = None
+                    continue
+                failure = RuntimeError(f"the dataset has raised {type(end).__name__}")
             except Exception as error:
-                if forecast.in_hand.popleft() == (forecast.number, wanted) or self._is_of_dead_worker(error):
+                if self._is_of_no_batch(error):
+                    self.close()
                     raise
-                continue
-            if forecast.in_hand.popleft() == (forecast.number, wanted):
+                failure = error
+            is_wanted = forecast.in_hand.popleft() == (forecast.number, wanted)
+            if failure is not None and (is_wanted or self._is_of_dead_worker(failure)):
+                raise failure
+            if is_wanted:
                 return batch
 
     def _start(self) -> Iterator[Any]:
@@ -144,6 +152,11 @@ class Prefetch:
             end()
         WORKER_DEATHS.forget()
         self._forecast.in_hand.clear()
+
+    def _is_of_no_batch(self, error: Exception) -> bool:
+        """Whether it may have come while a worker loads, which goes on: of `timeout=`, or of a signal's handler."""
+        is_of_worker = str(error).startswith("Caught ") or self._is_of_dead_worker(error)
+        return self._loader.num_workers > 0 and not is_of_worker
 
     def _is_of_dead_worker(self, error: Exception) -> bool:
         """Whether torch says so, or the batch came to an end on its way; not what the dataset raised in a worker."""

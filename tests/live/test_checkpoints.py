@@ -407,6 +407,38 @@ def test_who_is_asked_to_leave_and_comes_to_no_edge_says_which_steps_are_lost(sw
     assert files(folder)[-1] == "00000004"
 
 
+SLOW = """
+import os, signal, sys
+from threading import Event
+import torch
+import p2p
+from p2p.checkpoint import keeper
+
+keeper.EDGE_S, sync = 1.0, os.fsync
+os.fsync = lambda fd: (Event().wait(0.5), sync(fd))  # a slow disk
+torch.set_num_threads(1)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    wrapped = p2p.DataParallel(peer, model, optimizer, checkpoint=p2p.Checkpoint(sys.argv[1], every=4))
+    for (x,) in peer.loader(torch.utils.data.TensorDataset(torch.ones(400, 1)), global_batch=4):
+        wrapped(x).sum().backward()
+        optimizer.step()
+        if peer.done == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.long
+def test_who_is_asked_to_leave_while_a_checkpoint_is_written_writes_the_last_one_behind_it(
+    swarm: Swarm, folder: Path
+) -> None:
+    peer = swarm.start(SLOW, str(folder))
+    assert peer.end() == 128 + signal.SIGTERM, peer.report()
+    assert not [line for line in peer.stderr if "SIGTERM" in line], peer.report()
+    assert files(folder) == ["00000004", "00000006"]
+
+
 LOADS = """
 import sys
 import torch

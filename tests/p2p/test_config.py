@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from p2p import PeerConfig
+from p2p import Checkpoint, PeerConfig
 from p2p.config import LEAST_ARENA_BYTES
 from p2p.host.memory_left import memory_bytes
 
@@ -56,3 +56,12 @@ def test_who_goes_on_after_the_death_of_all_members_is_asked_for_on_several_host
 def test_a_time_without_an_end_is_as_long_as_a_thread_can_wait() -> None:
     config = PeerConfig(swarm="pond", home=Path("/"), step_timeout_s=float("inf"), leave_timeout_s=1e10)
     assert config.step_timeout_s == config.leave_timeout_s == threading.TIMEOUT_MAX
+
+
+def test_folders_are_those_of_the_working_directory_that_there_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = PeerConfig(swarm="pond", home=Path("/"), receipts=Path("runs"), resume=Path("ck/00000005"))
+    assert (config.receipts, config.resume) == (tmp_path / "runs", tmp_path / "ck/00000005")
+    assert Checkpoint("ck", every=5, resume="ck/00000005").resume == tmp_path / "ck/00000005"

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import shutil
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from p2p.checkpoint.folder import check_is_usable, checkpoints, manifests, read_state
+from p2p.checkpoint.folder import check_is_usable, checkpoints, manifests, read_state, remove_leftovers
 from p2p.checkpoint.manifest import FILE, TENSORS, Ancestry, UnusableCheckpointError, read_manifest
 from p2p.checkpoint.writer import child_of
 from p2p.errors import ShoalError
@@ -142,8 +143,39 @@ def test_what_a_dead_writer_has_left_is_removed_and_what_another_one_writes_is_n
         os.close(busy)
 
 
+def test_hidden_folders_of_somebody_else_stay(tmp_path: Path) -> None:
+    theirs = [".00000007", ".7.dead", ".config.bak", ".git.old", ".venv-3.11"]
+    for name in (*theirs, ".00000008.f00d", ".00000009~2.123.gone"):
+        (tmp_path / name / "lib").mkdir(parents=True)
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == theirs
+
+
+def test_a_file_system_without_locks_takes_checkpoints_and_leftovers_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    (tmp_path / ".00000007.dead" / "half").mkdir(parents=True)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert written(tmp_path, [10]).failure == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".00000007.dead", "00000010"]
+
+
+def test_older_checkpoints_are_room_for_the_next_one(tmp_path: Path) -> None:
+    written(tmp_path, [10, 20, 30])
+    older = sum(each.num_bytes for path, each in manifests(tmp_path).items() if path.name != "00000030")
+    with pytest.raises(ShoalError, match=r"and \d+ are free, older ones included") as refused:
+        check_is_usable(tmp_path, 1 << 60)
+    free = int(str(refused.value).partition(" are free")[0].split()[-1])
+    assert older > 0 and abs(free - older - shutil.disk_usage(tmp_path).free) < 1 << 30  # others write, too
+
+
 def test_a_folder_with_too_little_room_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    with pytest.raises(ShoalError, match=rf"one takes at least {1 << 60} bytes, and \d+ are free; make room"):
+    with pytest.raises(
+        ShoalError, match=rf"one takes at least {1 << 60} bytes, and \d+ are free, older ones included; make room"
+    ):
         check_is_usable(tmp_path / "new", 1 << 60)
     check_is_usable(tmp_path / "new", 1000)
     assert list((tmp_path / "new").iterdir()) == []

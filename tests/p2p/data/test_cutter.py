@@ -1,5 +1,6 @@
 """How a round's part is cut into batches: as many at each member, and at who looks on."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,3 +44,15 @@ def test_all_have_as_many_batches_in_a_round_and_each_sample_is_in_one(
             assert {len(cut) for cut in parts.values()} == {inner_steps}
         state = sampler.settle(fold(state, plan.batch))
     assert sorted(used) == list(range(num_samples))
+
+
+@pytest.mark.parametrize("num_samples", [1, 39, 40, 41, 42, 43, 201])
+def test_an_epoch_of_rounds_has_as_many_inner_steps_as_its_length_says(num_samples: int) -> None:
+    sampler = Sampler(num_samples, 20, shuffle=False)
+    cutter, members, state = Cutter(sampler, Order(sampler), None, 5), ["a"], SamplerState()
+    num_steps = 0
+    while sampler.epoch(state) == 0:
+        plan = sampler.plan(state, members)
+        num_steps += len(cutter.cut(plan, "a"))
+        state = sampler.settle(sampler.fold(state, plan.batch, [], members))
+    assert cutter.num_steps == num_steps

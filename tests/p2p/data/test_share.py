@@ -6,7 +6,7 @@ from p2p.data.timed import TimedSampler
 from p2p.data.track import Track
 from p2p.errors import JoinRefused, RemoteProtocolError, ShoalError
 from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE
-from tests.p2p.data.swarm import receipt
+from tests.p2p.data.swarm import Lockstep, receipt
 
 SAMPLER = Sampler(12, 6)
 
@@ -393,3 +393,14 @@ def test_no_batch_is_under_way_behind_a_step_that_was_taken_back() -> None:
     share.end()
     share.give_up_step()
     assert not share.is_amid_batch
+
+
+def test_a_loader_of_fewer_epochs_than_a_checkpoint_has_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    first, again = Lockstep("a"), Lockstep("a")
+    loaders = first.loaders([*range(6)], global_batch=2, epochs=3)
+    for _ in loaders["a"].epochs():
+        first.train(loaders)
+    again.shares["a"].load_state_dict(first.shares["a"].state_dict())
+    loader = again.loader("a", [*range(6)], global_batch=2, epochs=2)
+    assert (loader.epoch, [*loader.epochs()], [*loader]) == (3, [], [])
+    assert caplog.text.count("all 2 epochs of this loader are over, so this loop is empty") == 1

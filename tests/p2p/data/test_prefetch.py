@@ -1,0 +1,66 @@
+"""Batches are those that were asked for, whatever loading them raises."""
+
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from p2p.data.prefetch import Prefetch
+
+ASKED = [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+class Numbers:
+    """Sample 3 is special."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            self.special()
+        return index
+
+    def special(self) -> None:
+        raise NotImplementedError
+
+
+class Hangs(Numbers):
+    """In the first process that comes to it."""
+
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def special(self) -> None:
+        if not self._marker.exists():
+            self._marker.touch()
+            Event().wait()
+
+
+class Stops(Numbers):
+    def special(self) -> None:
+        next(iter(()))
+
+
+def load_all(prefetch: Prefetch) -> list[Any]:
+    """Each of `ASKED`, or what came instead."""
+    found: list[Any] = []
+    for number, wanted in enumerate(ASKED):
+        try:
+            found.append(prefetch.get([wanted], iter(ASKED[number + 1 :])))
+        except RuntimeError as error:
+            found.append(str(error))
+    prefetch.close()
+    return found
+
+
+def test_a_batch_that_takes_too_long_is_no_other_batch(tmp_path: Path) -> None:
+    prefetch = Prefetch(Hangs(tmp_path / "hung"), {"num_workers": 1, "timeout": 2, "collate_fn": list})
+    assert load_all(prefetch) == [[0, 1], "DataLoader timed out after 2 seconds", [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataset_may_raise_what_ends_an_iterator(num_workers: int) -> None:
+    prefetch = Prefetch(Stops(), {"num_workers": num_workers, "collate_fn": list})
+    assert load_all(prefetch) == [[0, 1], "the dataset has raised StopIteration", [4, 5], [6, 7]]
