@@ -25,6 +25,9 @@ from .tree import Row, name_slots, to_json
 
 logger = logging.getLogger("p2p")
 
+SAID_S = 30.0
+"""Who waits for a disk says so, and again, each time after so long."""
+
 
 class Writer:
     """Of one peer.
@@ -56,8 +59,9 @@ class Writer:
         return self._is_idle.is_set()
 
     def wait(self) -> None:
-        """Until what was begun is whole, or has failed."""
-        self._is_idle.wait()
+        """Until what was begun is whole, or has failed; says now and then that it is awaited."""
+        while not self._is_idle.wait(SAID_S):
+            logger.warning("a checkpoint is being written to %s, which takes more than %g s", self._settings.path, SAID_S)
 
     def prepare(self, state: PackedState) -> None:
         """Have memory for such a state, in the background."""

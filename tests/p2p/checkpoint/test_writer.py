@@ -1,5 +1,6 @@
 import logging
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,24 @@ def test_a_disk_that_is_full_is_one_line_and_the_next_checkpoint_is_written(
     writer.begin(make_state(7), manifest(7))
     writer.wait()
     assert not writer.failure and [path.name for path in checkpoints(tmp_path)] == ["00000005", "00000007"]
+
+
+def test_who_waits_for_a_disk_that_hangs_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_said = threading.Event()
+
+    class Said(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if f"a checkpoint is being written to {tmp_path}, which takes more than 0.01 s" in record.getMessage():
+                is_said.set()
+
+    monkeypatch.setattr("p2p.checkpoint.writer.SAID_S", 0.01)
+    monkeypatch.setattr("os.fsync", lambda fd: is_said.wait(20.0))
+    handler = Said()
+    logging.getLogger("p2p").addHandler(handler)
+    try:
+        assert written(tmp_path, [5]).failure == "" and is_said.is_set()
+    finally:
+        logging.getLogger("p2p").removeHandler(handler)
 
 
 @pytest.mark.parametrize(("every", "keep"), [(0, None), (1, 0)])
