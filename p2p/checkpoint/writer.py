@@ -61,7 +61,7 @@ class Writer:
     def wait(self) -> None:
         """Until what was begun is whole, or has failed; says now and then that it is awaited."""
         while not self._is_idle.wait(SAID_S):
-            logger.warning("a checkpoint is being written to %s, which takes more than %g s", self._settings.path, SAID_S)
+            logger.warning("a checkpoint is being written to %s, for more than %g s", self._settings.path, SAID_S)
 
     def prepare(self, state: PackedState) -> None:
         """Have memory for such a state, in the background."""

@@ -60,7 +60,7 @@ def test_who_waits_for_a_disk_that_hangs_says_so(tmp_path: Path, monkeypatch: py
 
     class Said(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if f"a checkpoint is being written to {tmp_path}, which takes more than 0.01 s" in record.getMessage():
+            if f"a checkpoint is being written to {tmp_path}, for more than 0.01 s" in record.getMessage():
                 is_said.set()
 
     monkeypatch.setattr("p2p.checkpoint.writer.SAID_S", 0.01)
