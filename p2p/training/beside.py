@@ -19,6 +19,7 @@ class Beside(Protocol):
 
     def operations(self, step: int) -> Iterator[Operation]:
         """What to submit in `step`."""
+        return iter(())
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""

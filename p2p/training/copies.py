@@ -16,7 +16,6 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .beside import Beside
 from .replica_state import Stateful, raw_bytes
@@ -50,10 +49,6 @@ class ModelCopies(Beside):
         self._num_steps, self._next, self._not_before_s = 0, FIRST_LOOKS[0], 0.0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._has_warned = False
-
-    def operations(self, step: int) -> Iterator[Operation]:
-        """None: each peer finds its own."""
-        return iter(())
 
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: look, if it is time to."""

@@ -5,7 +5,7 @@ where they are of several numerics classes, each writes those of one of them ove
 of the round that follows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from ..catchup.replica import BUCKETS
 from ..errors import ShoalError
 from ..session.device_memory import is_on_device
 from ..session.session import Session
-from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .agreement import Agreement
 from .beside import Beside
@@ -26,7 +25,7 @@ from .changes import Watch
 from .edge import Edge
 from .gradients import Gradients, NonFinite
 from .models import gather
-from .numerics import class_of, describe_numerics
+from .numerics import class_of, describe_numerics, trait_of
 from .passes import Passes
 from .replica_state import Stateful
 from .resync import Resynchronisation
@@ -38,9 +37,6 @@ class _Anchor(Beside):
 
     def __init__(self, session: Session, take: Callable[[], None]) -> None:
         self._share, self._take = session.share, take
-
-    def operations(self, step: int) -> Iterator[Operation]:
-        return iter(())
 
     def hand_out(self, receipt: Receipt) -> None:
         if self._share.num_trained == self._share.dense_steps:
@@ -94,7 +90,7 @@ class DensePhase:
             self._gradients,
             lambda: every,
             partial(Updates, parts, self._gradients, num_models=1, allow_local=False),
-            self._digest,
+            self._gradients.digest_of_step,
             self.edge,
             commit=self._exchange,
         )
@@ -131,15 +127,11 @@ class DensePhase:
         """Whether the open step ends the phase."""
         return self._session.share.num_trained + 1 == self._session.share.dense_steps
 
-    def _digest(self) -> bytes:
-        return self._gradients.digest_of_step()
-
     @property
     def traits(self) -> dict[str, bytes]:
         """How the steps are made, for people, by name. Equal on all peers."""
-        is_one = self._session.mixed == "refuse"
-        mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
-        return {BUCKETS: self._gradients.traits("")[BUCKETS], "numerics": mixed.encode()}
+        numerics = trait_of(self._numerics, self._session.mixed)
+        return {BUCKETS: self._gradients.traits("")[BUCKETS], "numerics": numerics}
 
     @property
     def numerics(self) -> bytes:

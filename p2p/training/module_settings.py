@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .beside import Beside
 
@@ -52,10 +51,6 @@ class ModuleSettings(Beside):
     def expect(self, then: Mapping[str, str]) -> None:
         """A state was loaded whose writer had changed these: once a step was trained on it, so has this script."""
         self._expected = then
-
-    def operations(self, step: int) -> Iterator[Operation]:
-        """None."""
-        return iter(())
 
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed, and what its script sets before a batch or an epoch is set."""

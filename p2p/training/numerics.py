@@ -25,6 +25,12 @@ def describe_numerics(device: Device, optimizers: Iterable[object]) -> str:
     return f"{device.numerics or _of_host()}, torch {torch.__version__}, {' and '.join(made_by)}"
 
 
+def trait_of(text: str, mixed: str) -> bytes:
+    """What peers have in common of it, for people; `mixed`: as of `PeerConfig`."""
+    is_one = mixed == "refuse"
+    return f"one numerics class, {text}".encode() if is_one else b"numerics classes that are synchronised again"
+
+
 def class_of(text: str) -> bytes:
     """Its numerics class, without where such hardware came in."""
     return blake2b(text.encode(), digest_size=HARDWARE_BYTES).digest() + NO_NUMERICS[HARDWARE_BYTES:]

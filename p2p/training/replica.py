@@ -26,7 +26,7 @@ from .edge import Edge
 from .gradients import Gradients
 from .model_changes import ModelChanges
 from .module_state import ModuleState, made_in, parameters_of, tensors_of
-from .numerics import class_of, describe_numerics
+from .numerics import class_of, describe_numerics, trait_of
 from .replica_state import (
     Lowered,
     Stateful,
@@ -119,13 +119,11 @@ class ModelReplica:
         if self._copies is NO_COPIES:
             self._copies = copies_of(self._session, self._gradients.device, sent.tensors)
         how = self._gradients.traits("all" if self._is_digested_whole else "part")
-        is_one = self._session.mixed == "refuse"
-        mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
         return Replica(
             traits={
                 MODEL: layout,
                 **how,
-                "numerics": mixed.encode(),
+                "numerics": trait_of(self._numerics, self._session.mixed),
                 "learning rates": str(self._scaling).encode(),
                 **self._changes.traits,
             },

@@ -5,10 +5,9 @@ Members compare these in each step (`Watch.in_words`). A run that goes on from a
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .beside import Beside
 
@@ -42,10 +41,6 @@ class WaysOfTraining(Beside):
         """A state was loaded that was trained in these ways: the next step is one of them."""
         self._last = deque(then, NUM_KEPT)
         self._is_expecting = len(then) > 0
-
-    def operations(self, step: int) -> Iterator[Operation]:
-        """None."""
-        return iter(())
 
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed."""

@@ -335,7 +335,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 with p2p.join() as peer:
     print("here", peer.peer_id)
     wrapped = p2p.DiLoCo(peer, model, optimizer)
-    loader = peer.loader(dataset, global_batch=8, epochs=4, round_s=0.02)
+    loader = peer.loader(dataset, global_batch=8, epochs=4, round_s=60.0 if "amid" in sys.argv else 0.02)
     validation = peer.loader(dataset, global_batch=60)
     for number, (batch,) in enumerate(batch for _ in loader.epochs() for batch in loader):
         if wrapped.has_committed:
