@@ -57,15 +57,20 @@ class RunCommand(TyperCommand):
     """Options end as those of python do, where it is said what to run; after `--` that is a command, and no script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As of any command."""
-        end = self._end_of_options(args)
+        """As of any command. Started by a peer, it is another run: variables of that peer say nothing about it."""
+        for name in os.environ.pop("SHOAL_EXPORTED", "").split(","):
+            os.environ.pop(name, None)
+        end, is_module = self._end_of_options(args)
         if end > len(args):  # the last option lacks its value, as the parser says in its own words
             return super().parse_args(ctx, args)
-        ctx.meta[IS_COMMAND] = args[end : end + 1] == ["--"]
+        ctx.meta[IS_COMMAND] = not is_module and args[end : end + 1] == ["--"]
         return super().parse_args(ctx, [*args[:end], "--", *args[end + ctx.meta[IS_COMMAND] :]])
 
-    def _end_of_options(self, args: list[str]) -> int:
-        """Index of the script, of the `--`, or of what follows the module; beyond all if the last lacks its value."""
+    def _end_of_options(self, args: list[str]) -> tuple[int, bool]:
+        """Index of the script, of the `--`, or of what follows the module, and whether that is what it is.
+
+        Beyond all if the last option lacks its value.
+        """
         flags, with_value = "", set[str]()
         for param in self.params:
             if getattr(param, "is_flag", False):
@@ -78,8 +83,8 @@ class RunCommand(TyperCommand):
             option = option if option.startswith("--") else "-" + option[1:].lstrip(flags)  # `-vn 2` is `-v -n 2`
             index += 2 if option in with_value else 1
             if option.startswith("-m"):
-                break
-        return index
+                return index, True
+        return index, False
 
 
 # What follows the script's name belongs to the script, options too.
@@ -156,7 +161,8 @@ def run(
         typer.Option(help="When all members have died, who only observed: stop, or restart (with the newest state)."),
     ] = None,
     min_peers: Annotated[
-        int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
+        int | None,
+        typer.Option(help="The first step waits for this many; without it, for -n.", envvar="SHOAL_MIN_PEERS"),
     ] = None,
     policy: Annotated[
         str | None, typer.Option(help="Who goes on after deaths: live (whoever is left) or majority.")

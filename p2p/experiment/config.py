@@ -10,7 +10,9 @@ from typing import Any, Final, Self
 
 from ..benchmark.plan import parse_size
 from ..errors import ExperimentError, LabError, LaunchError
+from ..launch.config import OF_TORCHRUN
 from ..launch.target import Target
+from ..net.tcp import TCP_VARIABLES
 from ..netlab.config import LabConfig
 from .events import MOST_PEERS, Event, read_event
 from .lines import Lines, check_keys, read_table
@@ -28,13 +30,13 @@ DECIDED: Final = {
     "SHOAL_ONLY": "do in [[event]] decides it",
     "SHOAL_LAUNCH_INDEX": _EACH_PEER,
     "SHOAL_LOCAL_INDEX": _EACH_PEER,
-    "SHOAL_NETWORK": "peers are of this host, or of a [network], which is a lan",
+    **dict.fromkeys(TCP_VARIABLES, "peers are of this host, or of a [network], which is a lan"),
     "LOCAL_RANK": "each peer sees one device",
-    "RANK": "it changes, so no peer is given one",
-    "WORLD_SIZE": "it changes, so no peer is given one",
+    **dict.fromkeys(OF_TORCHRUN, "it is of torchrun, and changes, so no peer is given one"),
     "PYTHONUNBUFFERED": "each peer is given 1",
     "SHOAL_WEB": "it is of shoal run",
     "SHOAL_WEB_TOKEN": "it is of shoal run",
+    "SHOAL_EXPORTED": "it is of shoal run",
 }
 """Variables that are what they are whatever `env` says, and why."""
 

@@ -11,7 +11,7 @@ from ..errors import LaunchError
 from ..host.allocator import KEEPS_MEMORY
 from ..host.choices import CHOICES
 from ..host.keys import descriptor_of, in_memory
-from ..net.tcp import TcpConfig, TcpOptions
+from ..net.tcp import TCP_VARIABLES, TcpConfig, TcpOptions
 from .devices import Gpu, cores_of_peer, host_gpus, visible_devices
 from .target import Target
 
@@ -139,8 +139,19 @@ class LaunchConfig:
         return self.swarm or self.target.swarm(one_host=not self.is_open)
 
 
-NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY", "SHOAL_SINCE_NS", "SHOAL_TRACED", "SHOAL_WEB", "SHOAL_WEB_TOKEN")
-"""Of another launcher, if anybody's; rank and size change, so no variable can say them. Or of this one, and secret."""
+OF_TORCHRUN: Final = (
+    *("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+)
+"""Beside `TORCHELASTIC_*`. Rank and size change, so no variable can say them."""
+NOT_OURS: Final = (
+    *OF_TORCHRUN,
+    *("SHOAL_ONLY", "SHOAL_SINCE_NS", "SHOAL_TRACED", "SHOAL_WEB", "SHOAL_WEB_TOKEN", "SHOAL_EXPORTED"),
+    *TCP_VARIABLES,
+)
+"""Of another launcher, if anybody's. Or of this one, which has read them, or are secret."""
+SHARED: Final = ("SHOAL_HOME", "SHOAL_KEY")
+"""Of what peers are given, what holds for a run that a peer starts in its turn, too."""
 
 
 def peer_environment(
@@ -187,9 +198,15 @@ def peer_environment(
             added[f"SHOAL_{name.upper()}"] = str(given)
     # Left to itself, torch would give every peer a thread on every core.
     num_threads = len(peer_cores(config, environ, place)) or max(1, num_usable_cores() // config.num_peers)
-    inherited = {name: value for name, value in environ.items() if name not in NOT_OURS}
-    tcp = config.tcp.to_environment(place)
-    return {**KEEPS_MEMORY, "OMP_NUM_THREADS": str(num_threads), **inherited, **added, **tcp}
+    inherited = {name: value for name, value in environ.items() if not is_of_another(name)}
+    added |= config.tcp.to_environment(place)
+    added["SHOAL_EXPORTED"] = ",".join(name for name in added if name.startswith("SHOAL_") and name not in SHARED)
+    return {**KEEPS_MEMORY, "OMP_NUM_THREADS": str(num_threads), **inherited, **added}
+
+
+def is_of_another(name: str) -> bool:
+    """Whether no peer inherits this variable."""
+    return name in NOT_OURS or name.startswith("TORCHELASTIC_")
 
 
 def peer_cores(config: LaunchConfig, environ: Mapping[str, str], place: int) -> frozenset[int]:

@@ -13,6 +13,12 @@ from .addresses import ANY, Endpoint, is_interface, resolve, why_ambiguous
 YES: Final = ("1", "true", "t", "yes", "y", "on")
 """As `shoal run` reads a variable; anything else is no."""
 
+TCP_VARIABLES: Final = (
+    *("SHOAL_SEEDS", "SHOAL_BIND", "SHOAL_ADVERTISE"),
+    *("SHOAL_KEY", "SHOAL_INSECURE", "SHOAL_NETWORK"),
+)
+"""That say what `TcpOptions` does."""
+
 PORTS_PER_PEER: Final = 2
 """Control at the port that was asked for, data at the next."""
 

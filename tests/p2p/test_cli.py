@@ -1,5 +1,7 @@
 """How the words of a command line are taken apart."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ def parse(*words: str) -> tuple[dict[str, Any], bool]:
         (("-n", "2", "--", "-v"), "2", None, ["-v"], True),
         (("-vqn", "2", "--swarm=a", "--min-peers", "2", "-m", "a.b", "-n", "7"), "2", "a.b", ["-n", "7"], False),
         (("-vma.b", "-c"), "1", "a.b", ["-c"], False),
+        (("-m", "a.b", "--", "-c"), "1", "a.b", ["--", "-c"], False),
         (("-n", "2"), "2", None, [], False),
     ],
 )
@@ -37,6 +40,22 @@ def test_options_end_where_it_is_said_what_to_run(
     found, found_command = parse(*words)
     assert (found["num_peers"], found["module"], found["words"] or []) == (num_peers, module, rest)
     assert found_command == is_command
+
+
+def test_a_run_that_a_peer_starts_is_another_one_and_keeps_what_its_user_has_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.environ", os.environ.copy())
+    of_outer = {"SHOAL_SWARM": "outer", "SHOAL_MIN_PEERS": "3", "SHOAL_BIND": "127.0.0.1:7700", "SHOAL_RESUME": "c/1"}
+    os.environ.update({**of_outer, "SHOAL_EXPORTED": ",".join(of_outer), "SHOAL_HOME": "home", "SHOAL_KEY": "k"})
+    found, _ = parse("x.py")
+    assert (found["swarm"], found["min_peers"], found["bind"]) == (None, None, "")
+    assert (found["home"], found["key"]) == (Path("home"), Path("k"))
+    assert not {*of_outer, "SHOAL_EXPORTED"} & os.environ.keys()
+    os.environ |= of_outer
+    found, _ = parse("--min-peers", "1", "--bind", "", "x.py")
+    assert (found["swarm"], found["min_peers"], found["bind"]) == ("outer", 1, "")
+    assert parse("x.py")[0]["min_peers"] == 3
 
 
 @pytest.mark.parametrize("words", [("-m",), ("-n",), ("-vn",), ("-v", "--swarm"), ("-n", "2", "--resume")])

@@ -8,9 +8,9 @@ import pytest
 
 from p2p import PeerConfig
 from p2p.errors import LaunchError, NetworkError
-from p2p.launch.config import LaunchConfig, peer_environment
+from p2p.launch.config import OF_TORCHRUN, LaunchConfig, peer_environment
 from p2p.launch.target import Target
-from p2p.net.tcp import TcpOptions
+from p2p.net.tcp import TCP_VARIABLES, TcpOptions
 from tests.p2p.checkpoint.states import written
 
 
@@ -41,6 +41,19 @@ def test_peers_hear_whether_their_traces_are_kept_by_who_starts_them(tmp_path: P
     assert PeerConfig.from_environment(peer_environment(asked, 0, {"SHOAL_TRACED": "1"})).is_traced == is_traced
     nothing = config(home=tmp_path, is_traced=True)
     assert not PeerConfig.from_environment(peer_environment(nothing, 0, {"SHOAL_TRACED": "1"})).is_traced
+
+
+@pytest.mark.parametrize("name", [*TCP_VARIABLES, *OF_TORCHRUN, "TORCHELASTIC_RUN_ID"])
+def test_what_options_have_said_already_and_what_another_launcher_has_set_is_not_inherited(name: str) -> None:
+    inherited = peer_environment(config(), 0, {name: "mine", "HOME": "/home"})
+    assert inherited["HOME"] == "/home" and inherited.get(name) != "mine"
+
+
+def test_what_peers_are_given_is_marked_but_for_what_holds_for_their_own_runs_too(tmp_path: Path) -> None:
+    given = peer_environment(config(home=tmp_path, tcp=TcpOptions(seeds="a:1", key=tmp_path)), 0, {"SHOAL_ARENA": "0"})
+    ours = {name for name in given if name.startswith("SHOAL_")} - {"SHOAL_EXPORTED", "SHOAL_ARENA"}
+    assert {*given["SHOAL_EXPORTED"].split(",")} == ours - {"SHOAL_HOME", "SHOAL_KEY"}
+    assert {"SHOAL_SWARM", "SHOAL_SEEDS", "SHOAL_MIN_PEERS"} <= {*given["SHOAL_EXPORTED"].split(",")}
 
 
 def test_a_number_in_the_environment_that_is_none_is_named() -> None:
