@@ -140,7 +140,9 @@ class Launcher:
     # Peers.
 
     def _start(self, place: Place) -> None:
-        config = self._config if place.ending is None else replace(self._config, only="")
+        config = self._config
+        if place.ending is not None and config.only == "new":
+            config = replace(config, only="")  # the run is there, and this one is its own
         # Who has failed behind the end of its run does all of it again: with that run its error would be over, too.
         since_ns = 0 if place.ending is None or place.is_through else self._began_ns
         environ = peer_environment(config, place.index, self._environ, int(place.name), since_ns)
@@ -160,7 +162,8 @@ class Launcher:
             if now < place.restart_at:
                 continue
             place.restart_at = math.inf
-            if any(other.ending is not None and other.ending.code == 0 for other in self._places):
+            has_completed = any(other.ending is not None and other.ending.code == 0 for other in self._places)
+            if has_completed and all(other.is_through for other in self._living()):
                 self._output.say(f"peer {place.name} is not started again: the run is completed")
                 continue
             try:
@@ -271,12 +274,14 @@ class Launcher:
 
     def _end(self, number: int, why: str) -> None:
         """Ask the peers to leave the swarm, as if signal `number` had come."""
-        self._tell(self._progress.rest())
-        self._ended_by = number
+        lines = self._progress.rest() if self._config.verbosity >= 0 else []
+        self._ended_by = number  # before anything is said: where that fails, this is called
         self._kill_at = time.monotonic() + self._config.grace_s
         living = self._living()
         for place in self._places:
             place.restart_at = math.inf
+        for line in lines:
+            self._output.say(line)
         self._output.say(f"{why}: asking {names(living)} to leave")
         for place in living:
             assert place.child is not None
@@ -287,12 +292,12 @@ class Launcher:
             self._end(signal.SIGPIPE, f"the output cannot be written ({error.strerror})")
 
     def _kill_all(self) -> None:
-        for child in self._streams:
+        children = [(place, place.child) for place in self._living() if place.child is not None]
+        for _, child in children:
             child.kill()
-        for place in self._living():
-            assert place.child is not None
-            place.child.wait()
-            self._bury(place, place.child, killed=True)
+        for place, child in children:
+            child.wait()
+            self._bury(place, child, killed=True)
 
     def _bury(self, place: Place, child: Child, *, killed: bool = False) -> None:
         """Pass on the last words of a peer that has ended, and say so, unless it was `killed` by this launcher."""
@@ -303,7 +308,7 @@ class Launcher:
         self._read_last_reports(place, child)
         seen = self._postmortem.examine(place)
         return_code = child.reap()
-        streams = self._streams.pop(child)
+        streams = self._streams.pop(child, ())  # it has none where what follows its start has failed
         self._output.end(streams)
         now = time.monotonic()
         what_next = place.end(
@@ -311,7 +316,8 @@ class Launcher:
         )
         assert place.ending is not None
         self._died_at = now
-        last_words, was_asked = streams[1].prefixer.last_line, self._ended_by is not None or killed
+        last_words = streams[-1].prefixer.last_line if streams else ""
+        was_asked = self._ended_by is not None or killed
         self._traces.end(place, round(now * 1e9), last_words, was_asked=was_asked)
         if return_code and not was_asked:
             others = [other for other in self._places if other is not place]

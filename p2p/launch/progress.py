@@ -42,6 +42,7 @@ class Progress:
         self._places = tuple(places)
         self._name_here = name_here
         self._names: dict[str, str] = {}
+        self._lineage = ""
         self._view = 0
         self._members: dict[str, int] = {}
         self._known: dict[str, int] = {}
@@ -50,7 +51,7 @@ class Progress:
         self._told_ns = -1  # what happened until then belongs to changes that were told
         self._rated = now, -1
         self._rate_at = now + RATE_S
-        self._waiting: dict[Place, tuple[int, float]] = {}
+        self._waiting: dict[str, tuple[int, float]] = {}  # by peer_id: another peer in its place has not waited
         self._waiting_told = now
         self.done = -1
 
@@ -101,6 +102,10 @@ class Progress:
     def _who_comes_and_goes(self, standing: Snapshot, now: float) -> list[str]:
         if not standing.has_begun:
             return []
+        if standing.lineage != self._lineage and not any(
+            place.child and place.standing and place.standing.lineage == self._lineage for place in self._places
+        ):
+            self._begin_anew(standing.lineage, now)
         if self.done < 0 and standing.step >= 0:
             self._rated = self._rated[0], standing.step
         self.done = max(self.done, standing.step)
@@ -114,6 +119,13 @@ class Progress:
         self._told_ns = standing.time_ns
         self._known |= self._members
         return lines
+
+    def _begin_anew(self, lineage: str, now: float) -> None:
+        """All who were of the lineage before have died: another one counts its views and steps from the start."""
+        if self._lineage:
+            self._view, self.done = 0, -1
+            self._rated, self._rate_at = (now, -1), now + RATE_S
+        self._lineage = lineage
 
     def _changes(self, before: dict[str, int], standing: Snapshot, now: float) -> list[str]:
         """Our own peers say themselves that they have joined, and their launcher how they have failed."""
@@ -193,13 +205,15 @@ class Progress:
 
     def _who_waits(self, place: Place, standing: Snapshot, now: float) -> list[str]:
         """Every few seconds the first of the peers that wait, and for whom."""
+        peer_id = standing.who.peer_id
         if not standing.waiting.text:
-            self._waiting.pop(place, None)
+            self._waiting.pop(peer_id, None)
             return []
-        step, since = self._waiting.get(place, (standing.step, now))
-        self._waiting[place] = (step, since) if step == standing.step else (standing.step, now)
-        waited_s = now - self._waiting[place][1]
-        is_first = place is next(place for place in self._places if place.child and place in self._waiting)
+        step, since = self._waiting.get(peer_id, (standing.step, now))
+        self._waiting[peer_id] = (step, since) if step == standing.step else (standing.step, now)
+        waited_s = now - self._waiting[peer_id][1]
+        living = [other.standing.who.peer_id for other in self._places if other.child and other.standing]
+        is_first = peer_id == next((each for each in living if each in self._waiting), "")
         if not is_first or min(waited_s, now - self._waiting_told) < WAITING_S:
             return []
         self._waiting_told = now

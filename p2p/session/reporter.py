@@ -172,6 +172,7 @@ class Reporter:
             ),
             step=history.done,
             has_begun=history.view is not None,
+            lineage="" if history.view is None else history.view.lineage.hex(),
             reason=core.reason,
             events=tuple(loop.inbox.explained),
             resident_bytes=resident_bytes(),

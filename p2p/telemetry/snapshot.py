@@ -156,6 +156,7 @@ class Snapshot:
     Attributes:
         time_ns: when, by the monotonic clock of its host.
         phase: JOINING, INSTALLING or ACTIVE, as of `Peer.status`.
+        lineage: of its last step, 32 hex digits, as on receipts; empty: it had no seat.
         view: number of the installed one; 0: none.
         members: of that, as (peer_id, incarnation), in rank order.
         needed: so many peers the first step waits for.
@@ -197,6 +198,7 @@ class Snapshot:
     change: Change = field(default_factory=Change)
     counted: Counted = field(default_factory=Counted)
     logged: dict[str, float] = field(default_factory=dict)
+    lineage: str = ""
     links: tuple[Link, ...] = ()
 
     def pack(self) -> bytes:

@@ -57,6 +57,8 @@ def test_a_peer_that_is_stopped_is_seen_with_who_waits_for_it(swarm: Swarm) -> N
         ("exchanging step", "waiting for the others", "waiting until more members")
     )
     assert {each["kind"] for each in found[name(stopped)]["records"]} >= {"submitted", "committed", "received"}
+    (lineage,) = {peer["snapshot"]["lineage"] for peer in found.values()}
+    assert len(lineage) == 32
     assert "stopped" in swarm.ask("status").stdout
     stopped.send_signal(signal.SIGCONT)
     stop([here, stopped])

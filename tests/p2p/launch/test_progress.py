@@ -217,6 +217,35 @@ def test_the_rate_is_that_of_the_last_30_seconds() -> None:
     assert run.progress.look(190.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
 
 
+def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
+    run = Run()
+    first, second = "1" * 32, "2" * 32
+    run.report(1, lineage=first)
+    for step in (0, 300):
+        run.report(0, has_begun=True, lineage=first, step=step, view=7, members=((A, 1), (B, 1)), change=Change(view=7))
+    assert run.progress.look(130.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
+    for place in run.places:
+        child = place.child
+        place.end(-9, 131.0, 1)
+        place.begin(child, 132.0)  # type: ignore[arg-type]
+    anew: Any = {"has_begun": True, "lineage": second, "change": Change(view=1)}
+    assert run.report(0, 135.0, step=0, view=1, members=((A, 2),), **anew) == []
+    assert run.progress.done == 0
+    change = {"view": 2, "members": ((A, 2), (D, 1)), "change": Change(view=2, waited_s=0.014)}
+    joined = ["peer dddddddd has joined at step 60; 2 members; the others waited 14 ms"]
+    assert run.report(0, 150.0, step=60, **{**anew, **change}) == joined
+    assert run.progress.look(160.0) == []
+    assert run.progress.look(165.0) == ["step 60, 2 steps/s, 2 members, 2 of them here"]
+
+
+def test_a_peer_of_another_lineage_changes_nothing_as_long_as_one_of_ours_goes_on() -> None:
+    run = Run()
+    seen: Any = {"has_begun": True, "members": ((A, 1),), "change": Change(view=7)}
+    run.report(0, lineage="1" * 32, step=300, view=7, **seen)
+    run.report(1, lineage="2" * 32, step=0, view=1, **seen)
+    assert run.progress.done == 300
+
+
 def test_who_waits_is_named_every_5_seconds_by_one_of_them() -> None:
     run = Run()
     said: list[tuple[float, list[str]]] = []
@@ -226,6 +255,17 @@ def test_who_waits_is_named_every_5_seconds_by_one_of_them() -> None:
             said += [(float(second), lines)] if lines else []
     text = "peer 0 waits for 1 of 3 peers; here are 0, 7"
     assert said == [(105.0, [f"{text} (for 5 s)"]), (110.0, [f"{text} (for 10 s)"])]
+
+
+def test_who_has_taken_the_place_of_a_peer_that_waited_hides_nobody_who_waits_now() -> None:
+    run = Run()
+    run.report(0, waiting=Waiting(text="waits"))
+    run.places[0].end(-9, 101.0, 1)
+    run.places[0].begin(run.places[1].child, 101.0)  # type: ignore[arg-type]
+    said = [line for second in range(101, 108) for line in run.report(1, float(second), waiting=Waiting(text="waits"))]
+    assert said == ["peer 1 waits (for 5 s)"]
+    run.progress.take(run.places[0], replace(standing(C), waiting=Waiting(text="waits")), 112.0)
+    assert run.report(1, 112.0, waiting=Waiting(text="waits")) == []  # it is named by the first, which waits since now
 
 
 def test_who_goes_on_has_not_waited() -> None:
