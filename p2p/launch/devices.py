@@ -46,14 +46,19 @@ def host_gpus() -> tuple[Gpu, ...]:
     number = count_devices(Path("/dev"))
     if not number:
         return ()
+    return ask_driver() or (Gpu(),) * number
+
+
+def ask_driver() -> tuple[Gpu, ...]:
+    """By `nvidia-smi`; empty: there is none, or it says what nobody can read."""
     try:
         queried, listed = (
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
             for command in (QUERY, LIST)
         )
-    except (OSError, subprocess.SubprocessError):
-        return (Gpu(),) * number
-    return parse(queried, listed)
+        return parse(queried, listed)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
 
 
 def count_devices(dev: Path) -> int:
@@ -62,7 +67,7 @@ def count_devices(dev: Path) -> int:
 
 
 def parse(queried: str, listed: str) -> tuple[Gpu, ...]:
-    """What `nvidia-smi` says to `QUERY` and `LIST`."""
+    """What `nvidia-smi` says to `QUERY` and `LIST`. ValueError: it says something else."""
     parts: dict[str, list[str]] = {}
     gpu = ""
     for line in listed.splitlines():

@@ -4,6 +4,7 @@ Nobody may read that output for a while (a pager, Ctrl-S), and its launcher must
 block. Meanwhile peers that write there wait, as they would without a launcher; all others, and signals, do not.
 """
 
+import fcntl
 import os
 import select
 import selectors
@@ -134,23 +135,24 @@ class Output:
             self._selector.unregister(ready.source)
             ready.sink.paused.append(ready)
 
-    def _read(self, stream: Stream) -> bool:
-        """One chunk; False if there is none, now or any more."""
+    def _read(self, stream: Stream) -> int:
+        """One chunk, of so many bytes; 0 if there is none, now or any more."""
         if stream.source.closed:
-            return False
+            return 0
         chunk = stream.source.read(READ_BYTES)
         if chunk:
             self._write(stream.sink, stream.prefixer.feed(chunk))
             self._log(stream, chunk)
         elif chunk is not None:
             self._close(stream)
-        return bool(chunk)
+        return len(chunk or b"")
 
     def end(self, streams: Iterable[Stream]) -> None:
-        """Their peer has ended: pass on what is left."""
+        """Their peer has ended: pass on what is left, and no more than was there, since others may go on writing."""
         for stream in streams:
-            while self._read(stream):
-                pass
+            left = 0 if stream.source.closed else fcntl.fcntl(stream.source, fcntl.F_GETPIPE_SZ)
+            while left > 0 and (num_bytes := self._read(stream)):
+                left -= num_bytes
             self._close(stream)
 
     def finish(self, timeout_s: float | None) -> None:

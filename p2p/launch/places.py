@@ -37,11 +37,13 @@ class Ending:
     words: str
 
     @classmethod
-    def of(cls, code: int, *, has_begun: bool, is_removed: bool = False, is_slow: bool = False) -> "Ending":
-        """`has_begun`: it had a seat; `is_removed`, `is_slow`: it has said last that it was removed, or the slowest."""
+    def of(
+        cls, code: int, *, has_begun: bool, is_through: bool = False, is_removed: bool = False, is_slow: bool = False
+    ) -> "Ending":
+        """`has_begun`: it had a seat; the others: what it has said last: it had left, was removed, or the slowest."""
         if code == 0:
             return cls(code, 0, "completed")
-        if code == 128 + signal.SIGTERM or (code == -signal.SIGTERM and not has_begun):
+        if code == 128 + signal.SIGTERM or (code == -signal.SIGTERM and (is_through or not has_begun)):
             return cls(code, 0, "left, asked to by SIGTERM")
         if code == REMOVED and is_removed:
             return cls(code, REMOVED, "was removed: the others went on without it")
@@ -107,7 +109,9 @@ class Place:
         is_slow = self.standing is not None and self.standing.slowest.startswith(f"peer {self.standing.who.peer_id} ")
         is_removed = self.standing is not None and self.standing.is_removed
         self.child = None
-        self.ending = Ending.of(code, has_begun=has_begun, is_removed=is_removed, is_slow=is_slow)
+        self.ending = Ending.of(
+            code, has_begun=has_begun, is_through=self.is_through, is_removed=is_removed, is_slow=is_slow
+        )
         if not self.ending.exit_code or not num_allowed:
             return ""
         if has_begun or now - self.started_s < AT_START_S:

@@ -6,7 +6,16 @@ import pytest
 
 from p2p.errors import LaunchError
 from p2p.launch.config import LaunchConfig, parse_num_peers, peer_environment
-from p2p.launch.devices import Gpu, cores_of_peer, count_devices, describe, parse, parse_cores, visible_devices
+from p2p.launch.devices import (
+    Gpu,
+    ask_driver,
+    cores_of_peer,
+    count_devices,
+    describe,
+    parse,
+    parse_cores,
+    visible_devices,
+)
 from p2p.launch.target import Target
 
 QUERIED = """0, GPU-5d5ba0d6-d33d, 00000000:07:00.0, NVIDIA H200
@@ -40,6 +49,17 @@ def test_what_nvidia_smi_says_is_read() -> None:
         ("0001:47:00.0", "NVIDIA H200"),
     ]
     assert [gpu.parts for gpu in GPUS] == [(), ("MIG-c7384736-a75d", "MIG-a28ad590-3fda"), ()]
+
+
+@pytest.mark.parametrize("said", ["exit 1", "echo 0, GPU-1, 00000000:3B:00.0, A; echo Unable to determine the handle"])
+def test_a_driver_that_says_what_nobody_can_read_has_said_nothing(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask_driver() == ()
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{said}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert ask_driver() == ()
 
 
 def test_without_a_mask_each_gpu_is_named_by_its_uuid_and_one_that_is_cut_by_its_parts() -> None:

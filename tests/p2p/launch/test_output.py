@@ -170,6 +170,24 @@ def test_what_a_peer_has_said_before_it_ends_is_read_though_its_output_is_full(r
     assert not run.broken
 
 
+def test_who_goes_on_writing_where_a_peer_has_ended_does_not_hold_up_its_end(run: Run) -> None:
+    """Whatever is read is written again: each chunk is one that cannot be passed on, as is told."""
+
+    class Writes(list[int | None]):
+        def append(self, number: int | None) -> None:
+            super().append(number)
+            if len(self) < 100:
+                run.peer[0].write(b"x" * 1023 + b"\n")
+
+    run.broken = Writes()
+    run.hang_up()
+    capacity = fcntl.fcntl(run.peer[0], fcntl.F_SETPIPE_SZ, 4096)
+    run.peer[0].write(b"x" * 1023 + b"\n")
+    run.output.end(run.streams)
+    assert len(run.broken) == capacity // 1024
+    assert not run.selector.get_map()
+
+
 def test_what_nobody_reads_is_dropped_in_the_end(run: Run) -> None:
     run.peer[0].write(b"x" * 60_000 + b"\n")
     fcntl.fcntl(run.stdout, fcntl.F_SETPIPE_SZ, 4096)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import signal
 
 from p2p import RemovedFromView, TooSlow
 from p2p.launch.places import AT_START_S, MOST_BACK_OFF_S, Place
@@ -36,6 +37,14 @@ def test_who_has_left_since_it_was_slow_is_not_replaced_and_who_ends_with_that_c
     )
     place.standing = dataclasses.replace(told, slowest=f"peer {'b' * 16} is the slowest: its compute is")
     assert "started again" in place.end(TooSlow.exit_code, 1.0, 9)
+
+
+def test_who_had_left_when_sigterm_came_has_not_failed() -> None:
+    place, told = Place(0, "0"), dataclasses.replace(standing(), step=5, has_begun=True)
+    for is_through, exit_code in ((True, 0), (False, 1)):
+        place.standing = dataclasses.replace(told, is_through=is_through)
+        place.end(-signal.SIGTERM, 1.0, 0)
+        assert place.ending is not None and place.ending.exit_code == exit_code
 
 
 def test_who_was_removed_is_told_from_who_ends_with_that_code_by_itself() -> None:
