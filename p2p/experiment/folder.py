@@ -128,6 +128,14 @@ class Run:
                 first[receipt.lineage] = min(begins, first.get(receipt.lineage, begins))
         return sorted(first, key=lambda lineage: first[lineage])
 
+    def starts(self) -> list[str]:
+        """Lineages, in their order, that go on from no other one's state: each is a run, unless a director knows."""
+        return [each for each in self.lineages() if all(each not in track.continued for track in self.tracks.values())]
+
+    def last_step(self, lineage: str) -> int:
+        """Of its receipts."""
+        return max(each.step for track in self.tracks.values() for each in track.receipts if each.lineage == lineage)
+
 
 def write_account(folder: Path, account: Account) -> None:
     """run.json. OSError: it cannot be written, and is not there."""
@@ -184,8 +192,8 @@ def _repetitions(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-def read_run(folder: Path) -> Run:
-    """What is in the folder of one run.
+def read_run(folder: Path, *, is_one: bool = True) -> Run:
+    """What is in the folder of one run; or, unless `is_one`, of several, as where all have died and began anew.
 
     Raises:
         ExperimentError: something of it cannot be read.
@@ -199,11 +207,13 @@ def read_run(folder: Path) -> Run:
         except (OSError, ValueError, KeyError, TypeError, RemoteProtocolError) as error:
             raise ExperimentError(f"cannot read what peer {peer_id} left in {folder}: {error}") from error
     run = Run(tracks, account)
-    lineages = [each for each in run.lineages() if all(each not in track.continued for track in tracks.values())]
-    if account is None and len(lineages) > 1:
+    starts = run.starts()
+    if is_one and account is None and len(starts) > 1:
+        where = next(iter(files.values())).parent
         raise ExperimentError(
-            f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): "
-            "give each run a folder"
+            f"{folder} has receipts of {len(starts)} runs ({', '.join(each[:8] for each in starts)}): for a report on "
+            f"the last one move those of the others elsewhere, as `grep -L {starts[-1][:8]} {where}/*{RECEIPTS}` names "
+            "them; `shoal postmortem` reads all of them as they are"
         )
     _refuse_strangers(run, folder)
     _refuse_other_clocks(run, folder)

@@ -41,7 +41,7 @@ def postmortem(folder: Path, say: Callable[[str], None]) -> int:
         return _tell(folder.name, [trail_of_page(each) for each in seen], [each.identity for each in seen], say)
     code = 0
     for each in runs_in(folder):
-        run = read_run(each)
+        run = read_run(each, is_one=False)
         who = [track.who for track in run.tracks.values() if track.who is not None]
         if run.clocks is not None:
             who = [each for each in who if each.host == run.clocks.reference]
@@ -142,6 +142,9 @@ def _tell(
     begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
     step = f"step {newest}" if newest >= 0 else "no step"
     say(f"{name}: {len(found)} peers, {step}; {len(failed) or 'none of them'} failed")
+    if run is not None and run.account is None and len(starts := run.starts()) > 1:
+        words = ", then ".join(f"{each[:SHORT]} up to step {run.last_step(each)}" for each in starts)
+        say(f"  it began {len(starts)} times: {words}")
     for line in [] if run is None else run.cut_short():
         say(f"  {line}")
     if run is not None and run.clocks is not None and run.clocks.plus_minus_ms:

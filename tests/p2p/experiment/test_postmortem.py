@@ -97,6 +97,18 @@ def test_receipts_say_how_far_a_peer_has_come_that_left_no_records(tmp_path: Pat
     ]
 
 
+def test_a_run_that_began_anew_when_all_had_died_is_read_as_it_is(tmp_path: Path) -> None:
+    folder = leave_traces(tmp_path)
+    write_receipts(folder, "1", A)
+    write_receipts(folder, "2", B)
+    code, said = told(folder)
+    assert (code, said[:2]) == (
+        1,
+        ["run: 2 peers, step 3; 1 failed", "  it began 2 times: 11111111 up to step 2, then 22222222 up to step 2"],
+    )
+    assert said[2].startswith("  1. peer 0 failed first, in step 3")
+
+
 def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="there are no receipts"):
         told(tmp_path)

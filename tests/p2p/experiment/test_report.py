@@ -1,5 +1,7 @@
 import json
 import math
+import re
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -201,8 +203,14 @@ def test_folders_that_hold_no_run_or_two_are_refused(tmp_path: Path) -> None:
         runs_in(tmp_path)
     write_receipts(tmp_path)
     write_receipts(tmp_path, "2", B)
-    with pytest.raises(ExperimentError, match="receipts of 2 runs"):
+    with pytest.raises(ExperimentError, match="receipts of 2 runs") as refused:
         read_run(tmp_path)
+    said = re.search("`(grep -L .*)` names", str(refused.value))
+    assert said is not None
+    others = subprocess.run(said[1], shell=True, capture_output=True, text=True, check=True).stdout.split()
+    for path in others:
+        Path(path).unlink()
+    assert read_run(tmp_path).lineages() == ["2" * 32]
 
 
 def test_half_a_receipt_or_trace_is_left_out_and_nonsense_is_named(tmp_path: Path) -> None:
