@@ -61,7 +61,8 @@ class Seen:
     """A peer, as its page shows it.
 
     Attributes:
-        pidfd: of its process, which is the one that was started, or one of its session; -1: of another host.
+        pidfd: of its process, which is the one that was started, or one of its session; -1: of another host, or it has
+            ended.
         step, commit_ns: the last that it has committed, as a member; -1: none.
         seated_ns: when it had installed a view in which it is, and was not before.
         out: when it had installed a view without these members.
@@ -101,6 +102,14 @@ class Seen:
                 self.seated_ns = record.time_ns
             elif record.kind == Kind.GIVES:
                 self.fed_ns = record.time_ns
+
+    def close(self) -> None:
+        """It has ended: keep no descriptor of it."""
+        self.take()
+        self.tail.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
 
 _PHASES: Final[Mapping[int, str]] = {
@@ -173,7 +182,7 @@ class Swarm:
 
     def signal(self, started: Started, number: int) -> bool:
         """To the process that has joined; whether it is there. The handle is of that process, whatever its number."""
-        if started.peer is None:
+        if started.peer is None or started.code is not None:
             return False
         try:
             self.venue.send_signal(started.process, started.peer.pidfd, number)
@@ -206,8 +215,6 @@ class Swarm:
         for each in self.started:
             if each.peer is not None:
                 self._write(each.peer)
-                if each.peer.pidfd >= 0:
-                    os.close(each.peer.pidfd)
 
     # What is seen.
 
@@ -259,7 +266,7 @@ class Swarm:
         self._living.remove(each)
         self._ended.append(each)
         if each.peer is not None:
-            each.peer.take()
+            each.peer.close()
             if each.peer.step >= 0:
                 self._last = max(self._last, (now_ns, each.peer.step))
 

@@ -37,7 +37,7 @@ def _swarm(peers: Sequence[Looked]) -> dict[str, Any]:
         "view": 0 if latest is None else latest.view,
         "members": [] if latest is None else [peer_id for peer_id, _ in latest.members],
         "step": max((last_step(looked.seen) for looked in peers), default=-1),
-        "steps_per_s": 0.0 if latest is None else latest.pace.steps_per_s,
+        "steps_per_s": 0.0 if latest is None else _plain(latest.pace.steps_per_s),
         "peers": [_peer(looked) for looked in peers],
     }
 
@@ -48,7 +48,7 @@ def _plain(value: Any) -> Any:
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
         return [_plain(each) for each in value]
-    return value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _peer(looked: Looked) -> dict[str, Any]:
@@ -58,9 +58,7 @@ def _peer(looked: Looked) -> dict[str, Any]:
     if seen.snapshot is not None:
         snapshot = _plain(seen.snapshot)
         del snapshot["who"]
-        snapshot["logged"] = {
-            name: value if math.isfinite(value) else str(value) for name, value in snapshot["logged"].items()
-        }
+        snapshot["logged"] = {name: _plain(value) for name, value in snapshot["logged"].items()}
     return {
         **_plain(seen.identity),
         "condition": looked.condition.value,
@@ -73,7 +71,7 @@ def _peer(looked: Looked) -> dict[str, Any]:
 
 
 def _record(record: Record) -> dict[str, Any]:
-    values = record._asdict()
+    values = {name: _plain(value) for name, value in record._asdict().items()}
     values["kind"] = Kind(record.kind).name.lower() if record.kind in set(Kind) else record.kind
     if record.kind in (Kind.INSTALLED, Kind.REDO):
         values["how"] = Why(record.how).words
@@ -81,7 +79,6 @@ def _record(record: Record) -> dict[str, Any]:
         values["how"] = How(record.how).name.lower() if record.how in set(How) else record.how
     if record.kind == Kind.LOGGED:
         values |= {"view": 0, "peer_id": "", "name": name_in(record)}
-        values["value"] = record.value if math.isfinite(record.value) else str(record.value)
     return values
 
 

@@ -58,8 +58,12 @@ class Tail:
         self._next = [1] * len(self._halves)
 
     def snapshot(self) -> Snapshot | None:
-        """The last one."""
-        return read_snapshot(self._memory)
+        """The last one; None: there is none yet, or no page any more."""
+        return read_snapshot(self._memory) if self._memory else None
+
+    def close(self) -> None:
+        """Let go of the page, of whose memory each map takes a descriptor. Nothing is new from now on."""
+        self._memory, self._halves, self._next = memoryview(b""), [], []
 
     def read(self) -> list[bytes]:
         """What is new, each as it is in the page; those of one half in order."""

@@ -76,6 +76,21 @@ def test_people_see_who_is_there_what_each_is_at_and_for_whom_it_waits() -> None
     ]
 
 
+def test_each_number_for_programs_is_finite_or_a_word() -> None:
+    odd = looked(
+        A,
+        "0",
+        Condition.RUNNING,
+        (record(8.0, Kind.RESIDUAL_LOST, 6)._replace(value=math.nan),),
+        pace=Pace(steps_per_s=math.inf),
+        others=(Other(peer_id=B, view=3, step=4, steps_per_s=2.0, loss=-math.inf),),
+    )
+    found = json.loads(json.dumps(for_programs({"pond": [odd]}), allow_nan=False))["swarms"]["pond"]
+    (peer,) = found["peers"]
+    assert (found["steps_per_s"], peer["records"][0]["value"]) == ("inf", "nan")
+    assert (peer["snapshot"]["pace"]["steps_per_s"], peer["snapshot"]["others"][0]["loss"]) == ("inf", "-inf")
+
+
 def test_links_to_other_hosts_are_shown_the_longest_first() -> None:
     some = tuple(
         Link(peer_id=f"{number:x}" * 16, rtt_us=100 * number, bytes_per_s=25_000_000, sent_bytes=1_500_000_000)
