@@ -246,7 +246,7 @@ class Loader:
         self._script.enter()
         share, peer_id = self._share, self._script.peer_id
         share.end_round(is_left=False)
-        if share.is_amid_round:
+        if share.is_amid_round and not share.is_anchor_shown:
             raise ShoalError(
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
                 "after a round (`model.has_committed`), or in `with model.anchor():`"

@@ -45,7 +45,7 @@ class Share:
         num_batches: parts of slices that the script was given.
         num_samples: committed, of all members.
         rounds: where a step is a round of local steps: of a slice counts what was handed out before its end.
-        is_amid_round: the parameters are this peer's alone.
+        is_amid_round: the parameters are this peer's alone; is_anchor_shown: in its middle they are what all have.
         is_resuming: what is loaded now is of a checkpoint, and not of a member.
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
@@ -72,7 +72,7 @@ class Share:
         self._slice: Slice | None = None
         self._number, self._usual_updates = 1, 0
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
-        self._is_weighed = self.is_skipped = self._fails_behind = self.is_amid_round = False
+        self._is_weighed = self.is_skipped = self._fails_behind = self.is_amid_round = self.is_anchor_shown = False
 
     # Loaders.
 
@@ -180,7 +180,8 @@ class Share:
 
     def end_round(self, *, is_left: bool = True) -> None:
         """The script goes on behind a round, whose last update may be left out; not `is_left`: if its loop was left."""
-        if self.rounds is not None and (is_left or (self._current is not None and self._current.is_left)):
+        is_due = is_left or (self._current is not None and self._current.is_left)
+        if self.rounds is not None and is_due and not self.is_anchor_shown:
             self.rounds.end_if_open()
 
     @property

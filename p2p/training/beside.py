@@ -13,6 +13,10 @@ from ..step.receipts import Receipt
 class Beside(Protocol):
     """One kind of it. Steps are numbered as those of training."""
 
+    def note_modes(self) -> None:
+        """In rounds: modes of layers are those of the round, whose first update comes; at its end they may evaluate."""
+        return
+
     def begin(self, step: int) -> None:
         """The passes of `step` are over, and its last gradients on their way: begin to read what it is made of."""
         return

@@ -73,6 +73,10 @@ class Buffers(Beside):
     def _tensors(self, names: Sequence[str]) -> list[Tensor]:
         return [self._tensor(name) for name in names]
 
+    def note_modes(self) -> None:
+        """As of `Beside`."""
+        self._statistics.note_modes()
+
     def begin(self, step: int) -> None:
         """The forward passes of `step` are over: begin to read what it shows."""
         self._turn, self._begun = step % NUM_TURNS, step

@@ -179,6 +179,7 @@ class DiLoCo(Wrapper):
             self._watched_in_rounds(beside, parts),
             parts,
             self._begin_round,
+            self._replica.put_buffers,
             inner_steps=inner_steps,
             round_s=round_s,
             nonfinite=nonfinite_policy(nonfinite),
@@ -299,25 +300,25 @@ class DiLoCo(Wrapper):
     def anchor(self) -> Iterator[None]:
         """In the block the parameters are the anchor, which all peers have in common; then they are what they were.
 
-        Buffers are as the round began. For evaluations and copies in the middle of a round; after one they are the
-        anchor anyway.
+        Buffers are as the round began. For evaluations and copies in the middle of a round, which goes on behind the
+        block; between rounds parameters are what all have anyway.
 
         Yields:
             Nothing.
         """
-        if self._session.share.is_dense:
+        if not self._rounds.is_amid:
             yield
             return
         share, kept = self._session.share, self._outer.copy_parameters()
-        was_amid, share.is_amid_round = share.is_amid_round, False
+        was_shown, share.is_anchor_shown = share.is_anchor_shown, True
         self._outer.restore()
-        buffers = self._replica.put_buffers() if self._rounds.is_amid else {}
+        buffers = self._replica.put_buffers()
         try:
             yield
         finally:
             self._outer.set_parameters(kept)
             self._replica.put_buffers(buffers)
-            share.is_amid_round = was_amid
+            share.is_anchor_shown = was_shown
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """That of the module, under the names that it has there; in the middle of a round with the anchor's values.

@@ -73,7 +73,7 @@ class Edge:
         before, done = self._buffers, self._done()
         self._num_kept += 1
         self._buffers = {
-            name: before[name] if name in before and self._are_same(before[name], buffer) else buffer.detach().clone()
+            name: before[name] if name in before and self.are_same(before[name], buffer) else buffer.detach().clone()
             for turn, (name, buffer) in enumerate(self._live(), start=self._num_kept)
             if not self._is_constant(name, buffer, is_read=turn % NUM_TURNS == 0)
         }
@@ -93,7 +93,7 @@ class Edge:
         if not self.is_over or self._step != self._done():
             return {}, {}
         live = {name: each for name, each in self._live() if name in buffers}
-        changed = {name: each for name, each in live.items() if not self._are_same(buffers[name], each)}
+        changed = {name: each for name, each in live.items() if not self.are_same(buffers[name], each)}
         return changed, {name: each.get_extra_state() for name, each in self._with_extra}
 
     def _is_constant(self, name: str, buffer: Tensor, *, is_read: bool) -> bool:
@@ -109,7 +109,7 @@ class Edge:
         self._constant[name] = buffer.data_ptr(), version, digest
         return known in (None, self._constant[name])
 
-    def _are_same(self, kept: Tensor, live: Tensor) -> bool:
+    def are_same(self, kept: Tensor, live: Tensor) -> bool:
         """By their elements, where these can be read."""
         if self._is_on_device(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
             return False

@@ -110,6 +110,7 @@ class RoundReplica:
         is_exact = all(each.dtype == torch.float32 for each in self._trained.values())
         self._outer_state = _OuterState(outer, has_anchor=not is_exact)
         self._keeper = [] if keeper is None else [keeper]
+        self._tensors: dict[str, torch.Tensor] = {}
         self._strategy = strategy
         self.freeze()
         self._device, self._loaded = device, loaded
@@ -149,11 +150,16 @@ class RoundReplica:
         """Keep all but the anchor as it is: a round begins."""
         self._frozen = [_Frozen(_without_moments(part)) for part in self._parts.values()]
         self._frozen.append(_Frozen(copy.deepcopy(self._state.state_dict())))
-        pieces = self._outer.tensors()
-        self._tensors = {
-            name: pieces[name] if name in pieces else tensor.detach().clone()
-            for name, tensor in tensors_of(self._module).items()
-        }
+        pieces, before, kept = self._outer.tensors(), self._tensors, dict[str, torch.Tensor]()
+        for name, tensor in tensors_of(self._module).items():
+            known = before.get(name)
+            if name in pieces:
+                kept[name] = pieces[name]
+            elif known is not None and self._edge.are_same(known, tensor):
+                kept[name] = known
+            else:
+                kept[name] = tensor.detach().clone()
+        self._tensors = kept
 
     def put_buffers(self, values: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
         """Set buffers to `values`, or to what they were as the round began; returns copies of what they have been."""

@@ -22,6 +22,7 @@ from ..step.operation import Operation
 from ..telemetry.records import Kind
 from .beside import Beside
 from .changes import Watch
+from .copies_of_parameters import check_keeps_no_copies
 from .exchange import check_own, check_room
 from .iterations import Iterations
 from .other_optimizers import OtherOptimizers
@@ -58,6 +59,7 @@ class Rounds:
         beside: Sequence[Beside],
         parts: Mapping[str, object],
         freeze: Callable[[], None],
+        put_buffers: Callable[[], object],
         *,
         inner_steps: int | None,
         round_s: float | None,
@@ -73,6 +75,7 @@ class Rounds:
             beside: what each round sends beside payloads.
             parts: the optimizer whose steps are counted, and what else a joiner must have, by their names.
             freeze: keeps what a joiner is given of them as it is now.
+            put_buffers: sets buffers to what they were then.
             inner_steps: of a round without `peer.loader`.
             round_s: after which one without `peer.loader` ends.
             nonfinite: as of `DiLoCo`.
@@ -81,7 +84,7 @@ class Rounds:
         self._committed_at: int | None = None
         self._session, self._share = session, session.share
         self._outer, self._watch, self._beside = outer, watch, beside
-        self._freeze = freeze
+        self._freeze, self._put_buffers = freeze, put_buffers
         self._inner_steps, self._round_s = inner_steps, round_s
         self._nonfinite = nonfinite
         self._num_turns = 1 if is_digested_whole or len(outer.anchor) <= FEW_ELEMENTS else NUM_TURNS
@@ -102,7 +105,8 @@ class Rounds:
         )
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
-        self._update_is_due = False
+        self._due: set[torch.optim.Optimizer] = set()  # their updates with the last dense gradients come
+        self._unseen: Sequence[torch.optim.Optimizer] = optimizers
         self._is_ahead = False  # an update has begun that belongs to the round
         self._share.rounds, self._share.check_model = self, watch.check
         session.round_edge = self.begin
@@ -131,8 +135,13 @@ class Rounds:
                 "are as that round has left them",
                 self._iterations.num_steps,
             )
-            self._outer.restore()
-            self._end_round()
+            self._undo()
+
+    def _undo(self) -> None:
+        """Parameters and buffers are as the round began, which is over."""
+        self._outer.restore()
+        self._put_buffers()
+        self._end_round()
 
     @property
     def has_committed(self) -> bool:
@@ -164,7 +173,7 @@ class Rounds:
         if self._session.load_offer():
             self._frozen_after = NEVER
             self._drop_gradients()
-        self._update_is_due = False
+        self._due.clear()
         if self._share.is_dense:
             return  # its passes say when the state is complete
         if self._frozen_after != self._session.done:
@@ -205,7 +214,7 @@ class Rounds:
     def take_anchor(self) -> None:
         """The last dense step is committed, and the update with its gradients comes, which is no inner step."""
         self._outer.take()
-        self._update_is_due = True
+        self._due = {*self._iterations.optimizers}
         self._committed_at = self._share.num_batches
 
     def loaded(self) -> None:
@@ -224,24 +233,23 @@ class Rounds:
         self._is_within_update = True
         if self._share.is_dense:
             return
-        if self._update_is_due:
+        if optimizer in self._due:
             self._is_ahead = True
             return
         self._share.is_behind_batch = False
         if not self.is_amid:  # an evaluation may come before the round is ended
             self._watch.note_modes()
+            for each in self._beside:
+                each.note_modes()
         self.begin()
         self._follow()
         self._is_ahead = True
-        if self.length_s is None:
-            self._rates.look(optimizer)
-        else:
-            self._rates.look_in_round(optimizer)
+        (self._rates.look if self.length_s is None else self._rates.look_in_round)(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._is_within_update = False
-        if self._share.is_dense or self._update_is_due:
-            self._update_is_due = False  # this was the one
+        if self._share.is_dense or optimizer in self._due:
+            self._due.discard(optimizer)
             return
         self._committed_at = None
         is_of_loader = self._share.is_of_loader
@@ -284,10 +292,12 @@ class Rounds:
         """Exchange what has changed since the round began, and wait until that is committed.
 
         Raises:
-            ShoalError: the model has other parameters than when it was wrapped.
+            ShoalError: the model has other parameters than when it was wrapped; or an optimizer has copies of them.
             ValueError: this host has no room for what all send.
         """
         self._watch.check()
+        check_keeps_no_copies(self._unseen)
+        self._unseen = ()
         self._share.how = self._watch.in_words()
         step, loop = self._session.done + 1, self._session.loop
         check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
@@ -307,9 +317,9 @@ class Rounds:
                 self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
         else:
             self._committed_at = None
-            self._outer.restore()  # for a script that ends before the state is loaded
             self._share.give_up_step()
             self._forget_moments()
+            self._undo()  # for a script that ends before the state is loaded
         self._end_round()
         self._began_s = self._session.loop.now()
         self._session.announce()
@@ -329,14 +339,18 @@ class Rounds:
             return payloads
         except NonFiniteGradient as error:
             if self._nonfinite == "raise":
-                self._outer.restore()
-                self._end_round()
-                self._share.void()
+                self._undo()
+                self._forget_moments()
+                if self._share.is_of_loader:
+                    self._share.void()  # to the end of the round, which its further batches belong to
+                else:
+                    self._share.drop()
                 raise NonFiniteGradient(
                     f"{error}; nothing of it was sent, and the parameters are as the round began: catch this to go on "
                     "with other samples, or pass nonfinite='skip' to p2p.DiLoCo"
                 ) from None
             logger.warning("%s, which adds nothing to round %d", error, self._session.done + 1)
+            self._put_buffers()
             self._share.skip()
             return self._outer.nothing()
 

@@ -57,6 +57,11 @@ class RunningStatistics:
             by_type.setdefault(buffer.dtype, []).append(buffer)
         self._of_types = [_join(buffers, algorithm) for buffers in by_type.values()]
         self._mirror = mirror
+        self._noted: dict[nn.Module, bool] = {}
+
+    def note_modes(self) -> None:
+        """Which layers train is as it is now until the next step is committed."""
+        self._noted = {layer: layer.training for layer in self._layer_of.values()}
 
     def begin(self) -> None:
         """The forward passes of a step are over: begin to read."""
@@ -75,12 +80,14 @@ class RunningStatistics:
 
         Where nobody counts there is no mean, and each replica keeps its own until the next step.
         """
+        noted, self._noted = self._noted, {}
+        trains = {layer for layer in self._layer_of.values() if noted.get(layer, layer.training)}
         pairs = [
             pair
             for each in self._of_types
             if has_mean or not each.buffers[0].is_floating_point()
             for pair in zip(each.buffers, each.results, strict=True)
-            if self._layer_of[pair[0]].training  # its backward pass, for which a graph may wait, reads none
+            if self._layer_of[pair[0]] in trains  # its backward pass, for which a graph may wait, reads none
         ]
         buffers = [buffer for buffer, _ in pairs]
         for buffer, found in zip(buffers, self._mirror.write([raw for _, raw in pairs], buffers), strict=True):

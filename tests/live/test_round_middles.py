@@ -1,0 +1,140 @@
+"""In the middle of a round a script evaluates, catches an error, or leaves. Optimizers that keep copies."""
+
+import pytest
+
+from tests.live.swarm import Process, Swarm
+
+pytestmark = [pytest.mark.torch, pytest.mark.light]
+
+
+def check_ends(*peers: Process, code: int = 0) -> None:
+    assert [peer.end() for peer in peers] == [code] * len(peers), "\n".join(peer.report() for peer in peers)
+
+
+MASTERS = """
+import torch
+import p2p
+
+class WithMasters(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for each in group["params"]:
+                master = self.state[each].setdefault("master", each.detach().float().clone())
+                master.sub_(each.grad.float(), alpha=group["lr"])
+                each.copy_(master)
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(3, 1).bfloat16()
+optimizer = WithMasters(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    wrapped = p2p.DiLoCo(peer, model, optimizer, inner_steps=2)
+    for batch in torch.randn(4, 8, 3).bfloat16():
+        optimizer.zero_grad()
+        wrapped(batch).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_an_optimizer_that_keeps_copies_of_parameters_is_refused_before_it_loses_an_exchange(swarm: Swarm) -> None:
+    peer = swarm.start(MASTERS)
+    check_ends(peer, code=1)
+    assert "WithMasters keeps a copy of its parameters ('master' in its state)" in peer.stderr[-1], peer.report()
+
+
+AMID = """
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+data = torch.randn(48, 4)
+body, head = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), torch.nn.Linear(4, 1)
+model = torch.nn.Sequential(body, head)
+optimizers = [torch.optim.SGD(body.parameters(), lr=0.01), torch.optim.Adam(head.parameters(), lr=0.01)]
+statistics = body[1].running_mean
+
+def show(what):
+    peer.barrier()
+    rows = peer.all_gather(torch.cat([statistics, head.weight.detach().flatten()]))
+    print(what, peer.done, torch.equal(rows[0], rows[1]), bool(rows.isfinite().all()))
+
+def train(batch):
+    loss = wrapped(batch).pow(2).mean()
+    for each in optimizers:
+        each.zero_grad()
+    loss.backward()
+    for each in optimizers:
+        each.step()
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapped = p2p.DiLoCo(peer, model, optimizers[0], extra=optimizers[1:], dense_steps=3, nonfinite="skip")
+    loader = peer.loader(data, global_batch=8, epochs=4, inner_steps=3)
+    validation = peer.loader(data, global_batch=16, seed=1)
+    for epoch in loader.epochs():
+        model.train()
+        for number, batch in enumerate(loader):
+            train(batch * float("nan") if (epoch, number) == (2, 1) else batch)
+            if (epoch, number) == (0, 2):
+                for _ in validation.evaluate():  # behind the last dense step
+                    pass
+                show("dense")
+            if number == {1: 4, 3: 3}.get(epoch):
+                break
+        if epoch == 1:
+            before, local = peer.done, head.weight.clone()
+            with wrapped.anchor():
+                for _ in validation.evaluate():
+                    pass
+                show("anchor")
+            print("amid", peer.done == before, torch.equal(local, head.weight))
+            model.eval()
+            for _ in validation.evaluate():
+                pass
+            show("ended in an evaluation")
+        elif epoch == 2:
+            show("behind NaN")
+        elif epoch == 3:
+            break
+    amid = wrapped._rounds.is_amid
+print("left", amid, statistics.tolist(), head.weight.tolist())
+"""
+"""Two optimizers, and BatchNorm: what is evaluated where, and what a round that is dropped leaves behind."""
+
+
+def test_rounds_that_are_looked_at_or_left_in_their_middle_leave_all_peers_alike(swarm: Swarm) -> None:
+    peers = [swarm.start(AMID, min_peers=2) for _ in range(2)]
+    check_ends(*peers)
+    for peer in peers:
+        told = [line.split()[-2:] for line in peer.stdout[1:-1]]
+        assert told == [["True", "True"]] * 8, peer.report()
+        assert peer.stdout[-1].startswith("left True"), peer.report()
+    assert len({peer.stdout[-1] for peer in peers}) == 1, "also buffers are those of the last round"
+
+
+CAUGHT = """
+import torch
+import p2p
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    wrapped = p2p.DiLoCo(peer, model, optimizer, inner_steps=2)
+    for number in range(8):
+        batch = torch.ones(4, 2) * (float("nan") if number == 3 else 1.0)
+        optimizer.zero_grad()
+        wrapped(batch).pow(2).mean().backward()
+        try:
+            optimizer.step()
+        except p2p.NonFiniteGradient:
+            print("caught", number)
+    print("end", peer.done, peer.samples, bool(model.weight.isfinite().all()))
+"""
+
+
+def test_who_catches_what_is_not_finite_counts_in_the_round_that_it_begins_anew(swarm: Swarm) -> None:
+    peer = swarm.start(CAUGHT)
+    check_ends(peer)
+    assert peer.stdout == ["caught 3", "end 3 6 True"], peer.report()
