@@ -142,12 +142,14 @@ class Director:
         happened.time_ns = time.monotonic_ns()
         if event.do == "kill_host":
             venue.crash(host)
-        elif event.do == "link":
-            self._put_back[happened.number] = venue.change(
-                host, host_number(event.to), event.net, one_way=event.one_way
-            )
         else:
-            venue.lab.set(host, _other_end(event), event.do, one_way=event.one_way)
+            self._put_back[happened.number] = venue.change(
+                host,
+                host_number(event.to),
+                event.net or event.do,
+                one_way=event.one_way,
+                for_a_while=bool(event.for_s),
+            )
         if event.do in ("cut", "kill_host"):
             happened.victims = [each.peer.peer_id for each in there if each.peer is not None]
             happened.peers = [each.index for each in there]
@@ -211,7 +213,8 @@ class Director:
         """Whom it is done to; None: there is nobody now, or nobody else who could go on."""
         able = [each for each in self._swarm.seated() if not each.was_ended]
         if event.during == STATE and event.who == "newest":
-            takers = [each for each in self._swarm.living() if each.peer is not None and not each.peer.first_ns]
+            there = [each for each in self._swarm.living() if not each.stopped]
+            takers = [each for each in there if each.peer is not None and not each.peer.first_ns]
             return max(takers, key=lambda each: each.index, default=None) if able else None
         if event.do != "pause" and len(able) < 2:
             return None
@@ -255,13 +258,10 @@ class Director:
 
     def _end(self, event: Event, happened: Happened) -> None:
         """What is done for a while only."""
-        venue = self._swarm.venue
-        if event.do == "link":
-            self._put_back[happened.number]()
-        elif event.do == "cut" and isinstance(venue, Lab):
-            venue.lab.set(host_number(event.who) or 0, _other_end(event), "heal", one_way=event.one_way)
-        else:
+        if event.do == "pause":
             self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
+        else:
+            self._put_back[happened.number]()
 
     def _reasons(self, now_ns: int) -> list[str]:
         """What those say who have not gone on for a while."""
@@ -371,9 +371,3 @@ class Director:
 def _seeks(event: Event, happened: Happened) -> bool:
     """Whether it is due, and waits for the moment in which a peer is in the middle of something."""
     return bool(event.during and happened.trigger_ns and not happened.time_ns)
-
-
-def _other_end(event: Event) -> str:
-    """As `shoal lab set` has it."""
-    number = host_number(event.to)
-    return "*" if number is None else str(number)

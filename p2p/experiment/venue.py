@@ -122,6 +122,10 @@ class ThisHost:
             kill_session(process.pid)
 
 
+Key = tuple[tuple[int, ...], str]
+"""A host, for its line, or the two ends of a pair; and what of it."""
+
+
 class Lab:
     """Peers on hosts of a lab. Pids are those of the hosts, which signal only what they have started."""
 
@@ -130,6 +134,7 @@ class Lab:
         self.lab = lab
         self.homes: Sequence[Path] = [home / str(host) for host in range(len(lab.config.hosts))]
         self.gone: set[int] = set()
+        self._changes: dict[Key, dict[object, str]] = {}  # in the order in which they came; first what was before
         for each in self.homes:
             each.mkdir(mode=0o700)
 
@@ -156,25 +161,53 @@ class Lab:
         with suppress(LabError):  # the host is gone, and so is all that ran in it
             process.send_signal(signal.SIGKILL)
 
-    def change(self, host: int, other: int | None, net: str, *, one_way: bool = False) -> Callable[[], None]:
-        """Of the link to `other`, or of all links of the host, and its line; what is returned puts back what it was.
+    def change(
+        self, host: int, other: int | None, net: str, *, one_way: bool = False, for_a_while: bool = False
+    ) -> Callable[[], None]:
+        """Of the link to `other`, or of all links of the host, and its line.
 
-        `one_way`: of what the host sends alone; its line stays. LabError: it cannot be so.
+        Args:
+            host: its number.
+            other: likewise; None: all others.
+            net: as of `shoal lab set`.
+            one_way: of what the host sends alone; its line stays.
+            for_a_while: what is returned ends it: each setting is then of the newest change that has not ended, or as
+                it was before all of these. A change that stays replaces them.
+
+        Raises:
+            LabError: it cannot be so.
         """
         of_host = other is None and not one_way
         line, pair = parse_net(net) if of_host else ({}, parse_pair(net))
-        before = self.lab.show()
+
+        def shown() -> dict[Key, str]:
+            said = self.lab.show()
+            found: dict[Key, str] = {
+                ((host,), key): line_as_it_was(said["hosts"][host], {key: line[key]}) for key in line
+            }
+            for each in said["pairs"]:
+                if _is_between(each, host, other) and (each["from"] == host or not one_way):
+                    found |= {((each["from"], each["to"]), key): as_it_was(each, {key: pair[key]}) for key in pair}
+            return found
+
+        before, change = shown(), object()
         self.lab.set(*([host] if of_host else [host, "*" if other is None else other]), net, one_way=one_way)
-        changed = [each for each in before["pairs"] if _is_between(each, host, other)] if pair else []
-        changed = [each for each in changed if each["from"] == host or not one_way]
+        for key, text in shown().items():
+            if for_a_while:
+                self._changes.setdefault(key, {None: before[key]})[change] = text
+            else:
+                self._changes.pop(key, None)
+        return lambda: self._end(change)
 
-        def put_back() -> None:
-            if line:
-                self.lab.set(host, line_as_it_was(before["hosts"][host], line))
-            for each in changed:
-                self.lab.set(each["from"], each["to"], as_it_was(each, pair), one_way=True)
-
-        return put_back
+    def _end(self, change: object) -> None:
+        back: dict[tuple[int, ...], list[str]] = {}
+        for key, texts in [*self._changes.items()]:
+            if texts.pop(change, None) is not None:
+                back.setdefault(key[0], []).append([*texts.values()][-1])
+            if len(texts) == 1:
+                del self._changes[key]
+        for whom, words in back.items():
+            self.lab.set(*whom, ",".join(words), one_way=len(whom) == 2)
 
     def crash(self, host: int) -> None:
         """End a host, for good."""

@@ -83,7 +83,9 @@ def change(
         list[str],
         typer.Argument(metavar="HOST [HOST] CHANGE", help="HOST: a number, a name, a region, '*' or all."),
     ],
-    one_way: Annotated[bool, typer.Option("--one-way", help="Only from the first to the second.")] = False,
+    one_way: Annotated[
+        bool, typer.Option("--one-way", help="Only from the first to the second, or what HOST sends.")
+    ] = False,
     name: Annotated[str, typer.Option(help="Of the lab, if several run.")] = "",
 ) -> None:
     """Change a lab that runs: `set 2 '*' cut`, `set 1 2 delay=80ms,loss=1%`, `set 0 up=10mbit`, `set all heal`."""

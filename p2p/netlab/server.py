@@ -147,9 +147,13 @@ class Server:
         lines, of_pairs = {}, {}
         if len(words) == 2:
             line, pair = parse_net(words[1])
+            if line and one_way:
+                raise LabError(
+                    "rate, up, down and queue of a host are of a line, which has no --one-way: `up` is what it sends"
+                )
             selected = hosts_of(self._hosts, words[0])
             lines = {host: changed_line(self._links.lines[host], line) for host in selected} if line else {}
-            ends = [end for end in self._links.pairs if set(end) & set(selected)] if pair else []
+            ends = [end for end in self._links.pairs if pair and set(end[:1] if one_way else end) & set(selected)]
         else:
             pair = parse_pair(words[2])
             ends = pairs_between(self._hosts, words[0], words[1], one_way=one_way)

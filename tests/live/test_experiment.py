@@ -187,15 +187,17 @@ def test_a_run_that_is_killed_as_a_whole_goes_on_from_its_checkpoint_and_counts_
     assert len(evaluated.run.lineages()) == 2
 
 
-def test_a_joiner_dies_while_its_state_comes_and_nobody_minds(conduct: Run) -> None:
+def test_a_joiner_is_paused_twice_in_a_row_and_dies_while_its_state_comes_and_nobody_minds(conduct: Run) -> None:
     """It takes its state for as long as it lives."""
     join = '[[event]]\nat_step = 10\ndo = "join"\n'
     kill = join.replace("join", "kill") + 'who = "newest"\nduring = "state transfer"\n'
+    pause = kill.replace("kill", "pause") + "for_s = 0.2\n"
     run = ALL[: ALL.index("[[event]]")] + '[run.env]\nhalt = "yes"\n'
-    experiment, evaluated = conduct(run + join + kill + ALL[ALL.index("[expect]") :])
+    experiment, evaluated = conduct(run + join + 2 * pause + kill + ALL[ALL.index("[expect]") :])
     assert failures([evaluated], experiment.expect) == []
-    came, died = evaluated.costs
-    assert died.event.peers == came.event.peers == [3]
+    came, paused, again, died = evaluated.costs
+    assert died.event.peers == came.event.peers == paused.event.peers == again.event.peers == [3]
+    assert paused.event.until_ns <= again.event.time_ns and again.event.until_ns <= died.event.time_ns
     assert died.why["agreed"] == "it had no seat yet, so nobody had to go on without it"
     assert came.why["counted"] == "it was counted in no step, since it was ended before"
 

@@ -123,10 +123,40 @@ def test_links_that_are_changed_for_a_while_are_then_what_they_were_and_others_s
 
     before = shown()
     venue = Lab(lab, tmp_path)
-    of_a_host, of_a_pair = venue.change(0, None, "rate=1mbit,delay=9ms"), venue.change(1, 2, "cut,rate=2mbit")
+    of_a_host = venue.change(0, None, "rate=1mbit,delay=9ms", for_a_while=True)
+    of_a_pair = venue.change(1, 2, "cut,rate=2mbit", for_a_while=True)
     during = shown()
     assert during[0]["up"] == "1mbit" and sum(each["delay"] == "9ms" for each in during) == 4
     assert sum(each["cut"] == "cut" and each["rate"] == "2mbit" for each in during) == 2
     of_a_host()
     of_a_pair()
     assert shown() == before
+
+
+def test_of_changes_that_overlap_the_newest_counts_until_it_ends_and_then_what_was_before(
+    new_lab: NewLab, tmp_path: Path
+) -> None:
+    lab = new_lab(3, "delay=10ms")
+    venue = Lab(lab, tmp_path)
+
+    def shown() -> tuple[str, bool]:
+        """The delay from host 1 to host 2, and whether that link is cut."""
+        pair = lab.counters()[1, 2]
+        return pair["delay"], "cut" in pair
+
+    first = venue.change(1, 2, "delay=80ms,loss=1%", for_a_while=True)
+    second = venue.change(1, None, "delay=200ms", for_a_while=True)
+    cut = venue.change(2, None, "cut", for_a_while=True)
+    again = venue.change(1, 2, "cut", for_a_while=True)
+    first()
+    cut()
+    assert shown() == ("200ms", True) and "loss" not in lab.counters()[1, 2]
+    assert "cut" not in lab.counters()[0, 2]
+    second()
+    again()
+    assert shown() == ("10ms", False)
+    brief = venue.change(1, 2, "delay=80ms,cut", for_a_while=True)
+    venue.change(2, 1, "delay=30ms")
+    venue.change(1, None, "heal")
+    brief()
+    assert shown() == ("30ms", False)

@@ -174,6 +174,16 @@ def test_a_change_that_cannot_be_changes_nothing(new_lab: NewLab) -> None:
     assert {(pair["delay"], pair["jitter"]) for pair in after["pairs"]} == {("80ms", "1ms")}
 
 
+def test_one_way_of_a_host_is_what_it_sends_and_a_line_has_no_way(new_lab: NewLab) -> None:
+    lab = new_lab(3, "delay=10ms")
+    lab.set(1, "delay=80ms", one_way=True)
+    changed = [ends for ends, pair in lab.counters().items() if pair["delay"] == "80ms"]
+    assert sorted(changed) == [(1, 0), (1, 2)]
+    with pytest.raises(LabError, match="a line, which has no --one-way"):
+        lab.set(1, "up=5mbit,delay=5ms", one_way=True)
+    assert {pair["delay"] for pair in lab.counters().values()} == {"10ms", "80ms"}
+
+
 def test_a_host_that_crashes_takes_all_its_processes_along_and_nobody_elses(new_lab: NewLab) -> None:
     lab = new_lab(2)
     first, second = (program(lab, host, "sh", "-c", "sleep 1000 & echo here; wait") for host in (0, 1))
