@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ..step.receipts import FAILS_BEHIND, Contribution, Receipt
+from .ranges import Ranges, union
 from .sampler import Plan, Slice
 
 
@@ -21,3 +22,13 @@ def located(receipt: Receipt, plan: Plan) -> tuple[list[Contribution], list[tupl
         contributions.append(replace(each, samples=plan.positions(Slice(start, number)), failed=failed))
         failures += [(position, each.peer_id) for position, _ in failed]
     return contributions, failures
+
+
+def unused(receipt: Receipt, plan: Plan) -> Ranges:
+    """Positions that members which have added samples were given beyond these, in a round by time."""
+    left: list[tuple[int, int]] = []
+    for each in receipt.contributions:
+        part = plan.slices.get(each.peer_id)
+        if part is not None and 0 < each.num_samples < part.number:
+            left += plan.positions(Slice(part.start + each.num_samples, part.number - each.num_samples))
+    return union(left)

@@ -13,7 +13,7 @@ from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .counting import ONLY_COUNTS, count_samples
-from .located import located
+from .located import located, unused
 from .own_data import UNUSED
 from .ranges import count, union
 from .round_end import AMID_TIMED, RoundEnd
@@ -350,7 +350,8 @@ class Share:
         if not self.is_dense:
             track.state = track.sampler.grant(track.state, plan, used, self.contributors)
         track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
-        return replace(receipt, contributions=tuple(contributions), loader=self._tracks.number(track))
+        left = unused(receipt, plan) if track.round_s is not None else ()
+        return replace(receipt, contributions=tuple(contributions), loader=self._tracks.number(track), unused=left)
 
     # What a joiner is given.
 

@@ -19,8 +19,10 @@ class Chain:
         num_samples: counted in the steps that are not lost.
         num_samples_lost: counted in those that are.
         twice: positions that were counted in two such steps.
-        missing: positions that were handed out, and counted in none; those that nobody could load are not among them.
-        recounted: per (lineage, step): positions handed out before, and counted there or later: they came back.
+        missing: positions that were handed out, and counted in none, but for those that nobody could load, and those
+            that members had no time for in a round by time.
+        recounted: per (lineage, step): positions handed out before, and counted there or later: they came back; without
+            those that members had no time for.
         has_positions: the samples come from a `peer.loader`, so that all this is known of them.
         goodput: samples that are counted, of those that were computed; None: it is not known.
     """
@@ -144,6 +146,7 @@ def _follow(
     """What came back in which step, how many positions were counted twice, and how many never, of each loader."""
     ends: dict[int, int] = {}
     back: dict[int, Ranges] = {}
+    lost: dict[int, Ranges] = {}  # of these: what was computed
     recounted, twice = {}, 0
     for receipt in receipts:
         own, came_back, end = positions[_key(receipt)], back.get(receipt.loader, ()), ends.get(receipt.loader, 0)
@@ -151,13 +154,14 @@ def _follow(
         pool = union([*came_back, (end, new_end - end)])
         left = difference(pool, own)
         twice += count(own) - (count(pool) - count(left))
-        still = count(difference(came_back, own))
-        recounted[_key(receipt)] = count(left) - still
+        idle = difference(came_back, lost.get(receipt.loader, ()))
+        recounted[_key(receipt)] = count(difference(left, (*came_back, *receipt.unused)))
+        lost[receipt.loader] = difference(left, (*idle, *receipt.unused))
         back[receipt.loader], ends[receipt.loader] = left, new_end
     failed: dict[int, Ranges] = {}
     for receipt in receipts:
         for entry in receipt.contributions:
             known = failed.get(receipt.loader, ())
             failed[receipt.loader] = union([*known, *difference(union(entry.failed), known)])
-    missing = sum(count(difference(left, failed.get(loader, ()))) for loader, left in back.items())
+    missing = sum(count(difference(left, failed.get(loader, ()))) for loader, left in lost.items())
     return recounted, twice, missing

@@ -97,6 +97,7 @@ class Receipt:
         digest: xxh3-128 over the digests of all chunks of all results, hex.
         state_digest: xxh3-128 of the parameters that the step was computed with, hex; empty where there are none.
         loader: number of the loader whose samples these are, in the order in which the script has made them; -1: none.
+        unused: in a round by time: (first, number) of ranges that members were given beyond what they have added.
     """
 
     lineage: str
@@ -107,6 +108,7 @@ class Receipt:
     digest: str
     state_digest: str
     loader: int = -1
+    unused: tuple[tuple[int, int], ...] = ()
 
     @property
     def weight(self) -> int:
@@ -282,8 +284,8 @@ def parse_receipt(fields: dict[str, Any]) -> Receipt:
         Contribution(**{**entry, **{name: tuple(map(tuple, entry[name])) for name in ("samples", "failed")}})
         for entry in fields.pop("contributions")
     )
-    algorithms = tuple(fields.pop("algorithms"))
-    return Receipt(contributions=contributions, algorithms=algorithms, **fields)
+    algorithms, unused = tuple(fields.pop("algorithms")), tuple(map(tuple, fields.pop("unused", ())))
+    return Receipt(contributions=contributions, algorithms=algorithms, unused=unused, **fields)
 
 
 def _whole_lines(path: Path) -> list[str]:

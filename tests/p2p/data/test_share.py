@@ -97,6 +97,16 @@ def test_a_receipt_names_positions_of_the_stream_and_what_is_not_on_it_comes_bac
     assert [each.samples for each in counted.contributions] == [((2, 2), (6, 1)), ((7, 3),)]
 
 
+def test_a_receipt_of_a_round_by_time_names_what_members_had_no_time_for() -> None:
+    share = founded("a", "b", "c")
+    track = share.make(TimedSampler(3000, 12), "many")
+    track.round_s = 1.0
+    slices = share.plan(track).slices
+    share.hand_out(track, slices["a"])
+    counted = share.count(receipt(1, [("a", (0, 4, 4)), ("c", (*slices["c"], 1))]))
+    assert counted.unused == ((4, slices["a"].number - 4),), "b is dead: nobody knows what it has computed"
+
+
 def test_a_step_without_samples_uses_nothing_up() -> None:
     share = founded("a", "b")
     track = share.make(SAMPLER, "twelve")

@@ -45,6 +45,18 @@ def test_a_sample_that_never_counts_is_found() -> None:
     assert (chain.missing, chain.twice) == (2, 0)
 
 
+def test_what_members_had_no_time_for_is_neither_computed_nor_missing_and_what_the_dead_had_is() -> None:
+    by_time = [
+        replace(receipt(1, [A, B], [(0, 8), (10, 8)]), unused=((8, 2), (18, 2))),
+        replace(receipt(2, [A, B], [(8, 2), (18, 4)]), unused=((22, 3),)),
+    ]
+    chain = of(*by_time)
+    assert (chain.goodput, chain.missing, sum(chain.recounted.values())) == (1, 0, 0)
+    died = [receipt(3, [A], [(22, 3)], view=2), replace(receipt(4, [A], [(35, 5)], view=2), unused=((40, 5),))]
+    chain = of(*by_time, *died)  # B had 25 to 35
+    assert (chain.missing, chain.recounted["1" * 32, 4], chain.goodput) == (10, 10, round(30 / 40, 6))
+
+
 def test_receipts_that_differ_are_found() -> None:
     theirs = [receipt(1, [A, B]), receipt(2, [A, B], view=2)]
     assert check(run({A: [receipt(1, [A, B]), receipt(2, [A, B])], B: theirs}, {})).unequal == (2,)

@@ -31,6 +31,7 @@ receipts = st.builds(
     algorithms=st.lists(st.text(max_size=10), max_size=3).map(tuple),
     digest=st.text(max_size=32),
     state_digest=st.text(max_size=32),
+    unused=st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
 )
 
 
