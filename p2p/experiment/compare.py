@@ -24,6 +24,8 @@ LEAST: Final = 5
 """Values on each side; of fewer no verdict is given."""
 WORSE: Final = ("steps_lost", "samples_twice", "samples_missing", "receipts_unequal", "events_missed", "peers_failed")
 """Counts of which there should be none."""
+SUMS: Final = (*WORSE, "steps_unrecorded", "records_missed")
+"""Of all repetitions; they are compared by repetition."""
 OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python", "torch")
 
 
@@ -57,8 +59,10 @@ def compare(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> list[Row]:
 
 
 def counts(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> dict[str, tuple[float, float]]:
-    """Those that differ, or of which there should be none."""
-    found = [metrics(each) for each in (a, b)]
+    """Those that differ, or of which there should be none; sums by repetition."""
+    found = [
+        {name: value / len(each) if name in SUMS else value for name, value in metrics(each).items()} for each in (a, b)
+    ]
     names = [name for name in COUNTS if not name.endswith(("_p50", "_max")) and all(name in each for each in found)]
     both = {name: (found[0][name], found[1][name]) for name in names}
     return {name: (one, other) for name, (one, other) in both.items() if one != other or (name in WORSE and one)}

@@ -51,6 +51,8 @@ def test_steps_that_are_lost_are_worse_however_fast_the_rest_is() -> None:
     counted = counts([evaluate(whole)], [evaluate(hole)])
     assert counted["steps_lost"] == (0, 1)
     assert is_worse([], counted) and not is_worse([], counts([evaluate(hole)], [evaluate(whole)]))
+    assert not is_worse([], counts([evaluate(hole)], [evaluate(hole)] * 5)), "more repetitions are no worse"
+    assert is_worse([], counts([evaluate(whole), evaluate(hole)], [evaluate(hole)])), "one in each, not in every other"
     console = Console(width=160, color_system=None)
     with console.capture() as captured:
         console.print(table([], counted))
