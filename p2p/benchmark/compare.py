@@ -188,20 +188,20 @@ def ratios_by_round(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Ratios,
     """Over the rounds that both have: p50 in b over p50 in a, and geometric mean over geometric mean."""
     times: list[Floats] = [np.max(row["times_us"], axis=0) for row in (a, b)]
     num_rounds = min(map(len, times))
-    generator = np.random.default_rng(SEED)
-    drawn = draw_rounds(num_rounds, generator, NUM_RESAMPLES)
-    before, after = (_middles(each[:num_rounds], drawn) for each in times)
-    return _over(after[0], before[0]), _over(after[1], before[1])
+    return _ratios([each[:num_rounds] for each in times], (SEED, SEED))
 
 
 def ratios_of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Ratios, Ratios]:
     """The same of two runs that have no rounds in common."""
-    middles = []
-    for seed, row in enumerate((a, b)):
-        times: Floats = np.max(row["times_us"], axis=0)
-        generator = np.random.default_rng(SEED + seed)
-        middles.append(_middles(times, draw_rounds(len(times), generator, NUM_RESAMPLES)))
-    before, after = middles
+    return _ratios([np.max(row["times_us"], axis=0) for row in (a, b)], (SEED, SEED + 1))
+
+
+def _ratios(times: Sequence[Floats], seeds: tuple[int, int]) -> tuple[Ratios, Ratios]:
+    """Of the second times over the first, whose rounds are drawn with these seeds."""
+    before, after = (
+        _middles(each, draw_rounds(len(each), np.random.default_rng(seed), NUM_RESAMPLES))
+        for each, seed in zip(times, seeds, strict=True)
+    )
     return _over(after[0], before[0]), _over(after[1], before[1])
 
 

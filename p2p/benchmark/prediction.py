@@ -20,18 +20,21 @@ NO_LIMIT_BIT_PER_S: Final = 100_000_000_000
 
 
 def links_of(net: str, num_peers: int, message_ns: int, per_host: int = 1) -> Links:
-    """Those of a text as of `shoal lab --net`, with so many peers on each host.
+    """Those of a text as of `shoal lab --net`, with so many peers on each host: as fast as its slowest pair.
 
     Raises:
         LabError: it says something else.
     """
     lab = LabConfig.uniform(num_peers // per_host, net)
-    of_pairs = [pair.rate_bit_per_s or NO_LIMIT_BIT_PER_S for pair in lab.pairs.values()]
-    most = min([NO_LIMIT_BIT_PER_S, *of_pairs])
     hosts = tuple(rank // per_host for rank in range(num_peers))
-    lines = [lab.hosts[host].line for host in hosts]
-    up = tuple(min(line.up_bit_per_s or most, most) // 8 for line in lines)
-    down = tuple(min(line.down_bit_per_s or most, most) // 8 for line in lines)
+
+    def slowest(rate: int | None, host: int, side: int) -> int:
+        """Bytes per second of a line and the pairs that have the host on this side."""
+        of_pairs = (pair.rate_bit_per_s for ends, pair in lab.pairs.items() if ends[side] == host)
+        return min(each or NO_LIMIT_BIT_PER_S for each in (NO_LIMIT_BIT_PER_S, rate, *of_pairs)) // 8
+
+    up = tuple(slowest(lab.hosts[host].line.up_bit_per_s, host, 0) for host in hosts)
+    down = tuple(slowest(lab.hosts[host].line.down_bit_per_s, host, 1) for host in hosts)
     delays = tuple(tuple(0 if one == other else lab.pairs[one, other].delay_ns for other in hosts) for one in hosts)
     segment_bytes = WAN_SEGMENT_BYTES if is_wide(lab) else SEGMENT_BYTES
     return Links(up, down, delays, message_ns, segment_bytes, hosts if per_host > 1 else ())

@@ -209,7 +209,7 @@ class Bench:
             batch = replace(batch, num_warmup=batch.num_warmup - 1)
         roles = {each.rank: self._role(each, count) for each in self.contenders}
         arrays = {rank: np.empty_like(role.input) for rank, role in roles.items()}
-        for turn, (is_timed, place) in enumerate(turns(batch, len(self.contenders))):
+        for turn, (is_timed, place) in enumerate(turns(batch, len(self.contenders), len(found[0].times_s))):
             shift = turn % values_of(plan.dtype).shifts  # what is left of an earlier turn is wrong in this one
             contender, each = self.contenders[place], found[place]
             role, array = roles[contender.rank], arrays[contender.rank]
@@ -259,12 +259,15 @@ class Bench:
             each.wrong += int(np.count_nonzero(np.array(own)[:, 1] < met[:, :, 0].max(axis=0)))
 
 
-def turns(batch: Batch, num_contenders: int) -> Iterator[tuple[bool, int]]:
-    """Whose turn it is, and whether it is timed; the same on every rank."""
+def turns(batch: Batch, num_contenders: int, num_before: int) -> Iterator[tuple[bool, int]]:
+    """Whose turn it is, and whether it is timed; the same on every rank.
+
+    Who leads pays for a change of size, so leaders alternate on from the rounds of the size before this batch.
+    """
     order = range(num_contenders)
-    for number in range(batch.num_warmup + batch.num_rounds):
-        for place in order if number % 2 == 0 else reversed(order):
-            yield number >= batch.num_warmup, place
+    for number in range(-batch.num_warmup, batch.num_rounds):
+        for place in order if (num_before + number) % 2 == 0 else reversed(order):
+            yield number >= 0, place
 
 
 class Progress:

@@ -22,6 +22,8 @@ def test_links_are_those_that_a_lab_would_have() -> None:
     assert links_of("", 1, 0).up == (NO_LIMIT_BIT_PER_S // 8,)
     odd = links_of("rate=200mbit,delay=2ms;2:rate=40mbit;0-1:delay=3ms,rate=80mbit", 3, 0)
     assert odd.up == odd.down == (10_000_000, 10_000_000, 5_000_000)
+    slow = links_of("rate=200mbit;0-1:rate=10mbit", 4, 0)
+    assert slow.up == slow.down == (1_250_000, 1_250_000, 25_000_000, 25_000_000), "its ends alone"
     assert odd.delay_ns[0] == (0, 3_000_000, 2_000_000)
     assert (odd.segment_bytes, links.segment_bytes) == (SEGMENT_BYTES, WAN_SEGMENT_BYTES), "as peers cut messages there"
 

@@ -7,6 +7,7 @@ import pytest
 
 from p2p.benchmark.pacing import FEW_ROUNDS, Batch, Pacer
 from p2p.benchmark.plan import DEFAULT_ITERS, UNTIL_DURATION_S, Plan, rounds_wanted
+from p2p.benchmark.worker import turns
 from p2p.errors import LabError, LaunchError
 
 SIZES = tuple(4096 * 4**power for power in range(6))
@@ -78,6 +79,16 @@ def test_until_is_over_with_the_time() -> None:
 def test_two_that_do_not_cross_are_measured_no_longer() -> None:
     found, _ = run(replace(TIMED, until=0.05, sizes_bytes=SIZES[:3]))
     assert num_rounds(found)[:3] == [FEW_ROUNDS] * 3
+
+
+@pytest.mark.parametrize("num_warmup", [0, 1, 2])
+def test_who_leads_takes_turns_over_all_rounds_of_a_size_and_over_batches(num_warmup: int) -> None:
+    batches = [Batch(0, num_warmup if not number else 0, FEW_ROUNDS) for number in range(4)]
+    taken = [[*turns(batch, 2, FEW_ROUNDS * number)] for number, batch in enumerate(batches)]
+    leaders = [[place for is_timed, place in each if is_timed][::2] for each in taken]
+    assert [place for each in leaders for place in each] == [0, 1] * (2 * FEW_ROUNDS)
+    assert [each[0] for each in leaders] == [0, 1, 0, 1]
+    assert [len(each) for each in taken] == [2 * (num_warmup + FEW_ROUNDS), *[2 * FEW_ROUNDS] * 3]
 
 
 @pytest.mark.parametrize(
