@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from collectives.dense import Float32, Int4, Sign
+from collectives.dense import LOST, Float32, Int4, Sign
 from collectives.elements import Array
 from collectives.sparse import Sparse
 
@@ -54,14 +54,16 @@ class Codec:
     Attributes:
         name: what people call it.
         keeps_residual: a sender adds what a payload leaves out to what it sends next, or much would never be sent.
+        lost: an element whose magnitude is not above is always left out, and not kept either.
         block_length: elements. A payload may be cut between blocks, and its parts be used by themselves.
         block_bytes: what they become.
     """
 
-    def __init__(self, name: str, form: Format, *, keeps_residual: bool) -> None:
+    def __init__(self, name: str, form: Format, *, keeps_residual: bool, lost: float = 0.0) -> None:
         """Give `form` a name."""
         self.name = name
         self.keeps_residual = keeps_residual
+        self.lost = lost
         self.block_length = form.length
         self.block_bytes = form.num_bytes
         self._form = form
@@ -162,7 +164,7 @@ def _named(*codecs: Codec) -> Mapping[str, Codec]:
 
 CODECS: Final = _named(
     Codec("float32", Float32(), keeps_residual=False),
-    Codec("int4", Int4(), keeps_residual=False),
+    Codec("int4", Int4(), keeps_residual=False, lost=LOST),
     Codec("sign", Sign(), keeps_residual=True),
     Codec("sparse16", Sparse(16), keeps_residual=True),
     Codec("sparse64", Sparse(64), keeps_residual=True),

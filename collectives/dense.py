@@ -8,13 +8,15 @@ from typing import Final
 import numpy as np
 
 from collectives.elements import Array
-from collectives.scales import find_unusable, folded, put_scales, scales_of
+from collectives.scales import LEAST, find_unusable, folded, put_scales, rounded_up, scales_of
 
 BLOCK: Final = 256
 HALF: Final = BLOCK // 2
 MIDDLE: Final = 8
 """The code of zero in `int4`; those of -7 to 7 are written, and 0, for -8, is read."""
 MOST: Final = np.float32(7)
+LOST: Final = float(LEAST) / 2
+"""`int4` says 0 of a block whose magnitudes are not above."""
 
 
 class Float32:
@@ -39,13 +41,17 @@ class Float32:
 
 
 class Int4:
-    """A block's elements as multiples of its scale, which is a seventh of the largest magnitude."""
+    """A block's elements as multiples of its scale, which is a seventh of the largest magnitude.
+
+    Each is at most half a scale off, however small the block's are: a subnormal scale is rounded up, so that none is
+    cut off at seven of them, and the largest is never 0 unless its magnitude is at most `LOST`.
+    """
 
     length = BLOCK
     num_bytes = 2 + HALF
 
     def encode(self, blocks: Array, rows: Array, num_elements: int) -> None:
-        scales = put_scales(np.abs(blocks).max(1, keepdims=True) / MOST, rows)
+        scales = put_scales(rounded_up(np.abs(blocks).max(1, keepdims=True) / MOST), rows)
         scaled = blocks * _reciprocals(scales)
         np.clip(scaled, -MOST, MOST, out=scaled)
         np.rint(scaled, out=scaled)

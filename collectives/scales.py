@@ -9,6 +9,9 @@ from collectives.elements import Array
 LARGEST: Final = np.float32(65504)
 """A scale above is this one."""
 LARGEST_BITS: Final = 0x7BFF
+LEAST: Final = np.float32(2.0**-24)
+"""Above zero. Subnormal scales, those below `NORMAL`, are multiples of it."""
+NORMAL: Final = np.float32(2.0**-14)
 
 
 def put_scales(scales: Array, rows: Array) -> Array:
@@ -21,6 +24,11 @@ def put_scales(scales: Array, rows: Array) -> Array:
     halves = np.minimum(scales, LARGEST).astype("<f2")
     rows[:, : 2 * scales.shape[1]] = halves.view(np.uint8)
     return halves.astype(np.float32)
+
+
+def rounded_up(scales: Array) -> Array:
+    """Those that will be subnormal up to the next multiple of `LEAST`, so that only zero is rounded to zero."""
+    return np.maximum(scales, np.ceil(np.minimum(scales, NORMAL) / LEAST) * LEAST)
 
 
 def bits_of(rows: Array, number: int) -> Array:

@@ -32,7 +32,8 @@ class Sparse:
         places = np.abs(groups).argmax(1)
         values = groups.ravel()[_firsts(len(groups), self._group) + places].reshape(len(blocks), -1)
         sizes = np.abs(values)
-        low, high = np.hsplit(put_scales(self._scales(sizes), rows), 2)
+        number = (num_elements - 1) % BLOCK // self._group + 1
+        low, high = np.hsplit(put_scales(self._scales(sizes, number), rows), 2)
         levels = _nearest(sizes, low, high, self._num_levels - 1)
         sent = levels << 1
         sent |= values < 0
@@ -59,13 +60,25 @@ class Sparse:
         low, high = bits[first].view("<f2")
         return first, f"scale 0 is {low}, above scale 1, {high}"
 
-    def _scales(self, sizes: Array) -> Array:
-        """Of each block: the least and the greatest; with two levels the means of the smaller and the larger half."""
+    def _scales(self, sizes: Array, number: int) -> Array:
+        """Of each block: the least and the greatest; with two levels the means of the smaller and the larger half.
+
+        Args:
+            sizes: (blocks, groups of a block), zeros for groups that fill up the last block.
+            number: of its other groups. Its halves are of these, and the middle one belongs to the larger half.
+        """
         if self._num_levels > 2:
             return np.stack([sizes.min(1), sizes.max(1)], 1)
         ordered = np.sort(sizes, 1).reshape(len(sizes), 2, -1)
-        sums = folded(ordered.reshape(2 * len(sizes), -1))
-        return sums.reshape(-1, 2) / np.float32(ordered.shape[2])
+        half, large = ordered.shape[2], number - number // 2
+        last = ordered[-1].ravel()
+        last[:half] = last[half - large : 2 * half - large]
+        last[half : 2 * half - large] = 0
+        numbers = np.full((len(sizes), 2), np.float32(half))
+        numbers[-1] = max(number // 2, 1), large
+        means = folded(ordered.reshape(-1, half)).reshape(-1, 2) / numbers
+        means[-1, 0] = means[-1].min()  # equals in another order may have a sum that is a bit larger
+        return means
 
     def _values(self, rows: Array) -> Array:
         """What each sign and level of a block stand for: + and - in turn, from the lowest level to the highest."""

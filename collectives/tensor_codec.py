@@ -14,7 +14,7 @@ from torch import Tensor
 
 from collectives.codec import Codec
 from collectives.dense import BLOCK, HALF, MIDDLE, MOST
-from collectives.scales import LARGEST, folded
+from collectives.scales import LARGEST, LEAST, NORMAL, folded
 from collectives.sparse import BLOCK as SPARSE_BLOCK
 
 PIECE: Final = 1 << 22
@@ -84,7 +84,7 @@ class _Float32:
 
 class _Int4:
     def encode(self, blocks: Tensor, rows: Tensor, num_elements: int) -> None:
-        scales = _put_scales(_divided(blocks.abs().amax(1, keepdim=True), float(MOST)), rows)
+        scales = _put_scales(_rounded_up(_divided(blocks.abs().amax(1, keepdim=True), float(MOST))), rows)
         inverse = torch.where(scales > 0, torch.ones_like(scales) / scales, torch.zeros_like(scales))
         scaled = (blocks * inverse).clamp_(-float(MOST), float(MOST)).round_()
         pairs = scaled[:, HALF:] * 16
@@ -131,7 +131,8 @@ class _Sparse:
         places = torch.where(is_largest, numbers, self._group).amin(1, keepdim=True)  # the first of them
         values = groups.gather(1, places).view(len(blocks), -1)
         sizes = values.abs()
-        scales = _put_scales(self._scales(sizes), rows)
+        number = (num_elements - 1) % SPARSE_BLOCK // self._group + 1
+        scales = _put_scales(self._scales(sizes, number), rows)
         low, high = scales[:, :1], scales[:, 1:]
         levels = _nearest(sizes, low, high, self._num_levels - 1)
         sent = levels << 1 | (values < 0).to(torch.uint8)
@@ -144,11 +145,20 @@ class _Sparse:
         where += torch.arange(0, SPARSE_BLOCK, self._group, device=rows.device)
         blocks.scatter_(1, where, blocks.gather(1, where) + products)
 
-    def _scales(self, sizes: Tensor) -> Tensor:
+    def _scales(self, sizes: Tensor, number: int) -> Tensor:
         if self._num_levels > 2:
             return torch.stack([sizes.amin(1), sizes.amax(1)], 1)
-        ordered = sizes.sort(1).values.view(2 * len(sizes), -1)
-        return _divided(_folded(ordered).view(-1, 2), ordered.shape[1])
+        ordered = sizes.sort(1).values
+        half, large = sizes.shape[1] // 2, number - number // 2
+        last = ordered[-1]
+        last[:half] = last[half - large : 2 * half - large].clone()
+        last[half : 2 * half - large] = 0
+        numbers = sizes.new_full((len(sizes), 2), half)
+        numbers[-1, 0] = max(number // 2, 1)
+        numbers[-1, 1] = large
+        means = _folded(ordered.view(-1, half)).view(-1, 2) / numbers
+        means[-1, 0] = means[-1].amin()
+        return means
 
     def _values(self, rows: Tensor) -> Tensor:
         scales = _scales_of(rows, 2)
@@ -167,6 +177,11 @@ FORMS: Final[Mapping[str, TensorForm]] = MappingProxyType(
 
 def _divided(values: Tensor, number: float) -> Tensor:
     return values / values.new_full((), number)
+
+
+def _rounded_up(scales: Tensor) -> Tensor:
+    multiples = (scales.clamp(max=float(NORMAL)) / float(LEAST)).ceil_()  # a power of two divides exactly
+    return torch.maximum(scales, multiples * float(LEAST))
 
 
 def _put_scales(scales: Tensor, rows: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ same bits on any processor. Living peers, simulated workers and the replay of re
 Vectors on a device are in outer_on_device.py. Leaves out: when a round ends, and how payloads travel.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from collectives.elements import Array
 from ..errors import NonFiniteGradient
 from .layouts import DEVICES
 from .summable import AMONG
+
+logger = logging.getLogger("p2p")
 
 MAX_BYTES: Final = 64 << 20
 """Of one payload; what is longer is cut between blocks."""
@@ -102,6 +105,7 @@ class Outer:
         self._pending: Any = None
         self.take()
         self._delta_norm = 0.0
+        self._has_warned = False
         self.cuts = cuts_of(self.codec, count, max_bytes)
 
     # Where the vectors are.
@@ -122,21 +126,55 @@ class Outer:
         """What this peer sends: the residual, and what has changed in the parameters since the round began.
 
         Raises:
-            NonFiniteGradient: in a parameter, which is named, NaN or infinity has come up. Nothing is encoded.
+            NonFiniteGradient: in a parameter, which is named, NaN or infinity has come up. Nothing is encoded. Where it
+                is only the sum of change and residual that is infinite, the residual is zero from now on.
         """
         total = np.empty_like(self.anchor)
-        squares = 0.0
+        squares, lost = 0.0, []
         with np.errstate(all="ignore"):
             for name, parameter, piece in self._pieces():
                 delta = np.subtract(_rounded(self.anchor[piece], parameter.dtype), _flat(parameter), out=total[piece])
-                if not np.isfinite(delta).all():
-                    raise NonFiniteGradient(f"in this round {name} has become NaN or infinity on this peer")
-                squares += float(torch.linalg.vector_norm(torch.from_numpy(delta), dtype=torch.float64)) ** 2
+                self._check_delta(name, bool(np.isfinite(delta).all()))
+                norm = float(torch.linalg.vector_norm(torch.from_numpy(delta), dtype=torch.float64))
+                if 0 < norm <= self.codec.lost * math.sqrt(delta.size) and (np.abs(delta) <= self.codec.lost).all():
+                    lost.append(name)
+                squares += norm**2
                 if self.residual is not None:
                     delta += np.multiply(self.residual[piece], np.float32(self.config.decay))
+                    self._check_total(name, bool(np.isfinite(delta).all()))
+        self._warn_of(lost)
         self._delta_norm = math.sqrt(squares)
         self._pending = None if self.residual is None else total
         return [self.codec.encode(total[cut]) for cut in self.cuts]
+
+    def _check_delta(self, name: str, is_finite: bool) -> None:
+        if not is_finite:
+            raise NonFiniteGradient(f"in this round {name} has become NaN or infinity on this peer")
+
+    def _check_total(self, name: str, is_finite: bool) -> None:
+        """A residual that is too large would be so in each later round, too."""
+        if not is_finite:
+            assert self.residual is not None
+            self.residual[:] = 0
+            self._pending = None
+            raise NonFiniteGradient(
+                f"in this round the change of {name} and what {self.config.codec} has left out before, each finite, "
+                "have an infinite sum; what was left out, of all parameters, is dropped on this peer"
+            )
+
+    def _warn_of(self, lost: Sequence[str]) -> None:
+        """Once, of parameters whose changes the codec leaves out for good."""
+        if lost and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s says 0 of changes of %.1e or less, and keeps nothing of them: so small are all of a round in %s, "
+                "and in %d other parameters. Train them at a higher learning rate, or for more inner steps in a round, "
+                "or pass another codec to p2p.DiLoCo",
+                self.config.codec,
+                self.codec.lost,
+                lost[0],
+                len(lost) - 1,
+            )
 
     def nothing(self) -> list[Array]:
         """What is sent in place of that by who adds no samples: payloads that say zero."""

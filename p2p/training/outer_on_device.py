@@ -12,7 +12,6 @@ from collectives.elements import Array
 from collectives.tensor_codec import TensorCodec
 
 from ..device import HOST
-from ..errors import NonFiniteGradient
 from ..session.device_memory import pinned, staged_by, the_device_of
 from ..session.session import Session
 from ..staging import Staged
@@ -76,29 +75,33 @@ class OuterOnDevice(Outer):
     def payloads(self) -> list[Array]:
         """As `Outer.payloads`. Waits for the device, once, and for the copies."""
         total = torch.empty_like(self.anchor)
-        are_finite, squares = [], []
+        found, squares = [], []
         for _, parameter, piece in self._pieces():
             delta = torch.sub(self._flat(self.anchor[piece].to(parameter.dtype)), self._flat(parameter))
-            are_finite.append(delta.isfinite().all())
+            is_finite, is_lost = delta.isfinite().all(), delta.any() & (delta.abs() <= self.codec.lost).all()
             squares.append(torch.linalg.vector_norm(delta, dtype=torch.float64) ** 2)
             if self.residual is not None:
                 delta += self.residual[piece] * float(np.float32(self.config.decay))
+            found.append(torch.stack([is_finite, delta.isfinite().all(), is_lost]))
             total[piece] = delta
-        self._check(torch.stack([*are_finite, total.isfinite().all()]).tolist())
+        self._check(torch.stack(found).tolist())
         self._delta_norm = math.sqrt(float(torch.stack(squares).sum()))
         self._pending = None if self.residual is None else total
         encoded = [self._tensor_codec.encode(total[cut]) for cut in self.cuts]
-        found = [self._empty(len(each), np.dtype(np.uint8)) for each in encoded]
-        self._staged.fetch(*zip(encoded, found, strict=True))
+        payloads = [self._empty(len(each), np.dtype(np.uint8)) for each in encoded]
+        self._staged.fetch(*zip(encoded, payloads, strict=True))
         self._staged.wait()
-        return found
+        return payloads
 
-    def _check(self, are_finite: list[bool]) -> None:
-        for (name, _, _), is_finite in zip(self._pieces(), are_finite, strict=False):
-            if not is_finite:
-                raise NonFiniteGradient(f"in this round {name} has become NaN or infinity on this peer")
-        if not are_finite[-1]:
-            raise ValueError("what is to be sent is NaN or infinity, and cannot be encoded")
+    def _check(self, found: list[list[bool]]) -> None:
+        """`found`, of each parameter: whether the change and the total are finite, and the change too small to say."""
+        lost = []
+        for (name, _, _), (is_finite, is_total_finite, is_lost) in zip(self._pieces(), found, strict=True):
+            self._check_delta(name, is_finite)
+            self._check_total(name, is_total_finite)
+            if is_lost:
+                lost.append(name)
+        self._warn_of(lost)
 
     def _add_up(self, cut: slice, rows: Array, weights: Sequence[tuple[int, float]]) -> None:
         for chunk, part in self._chunks(cut, CHUNK):

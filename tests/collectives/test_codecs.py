@@ -153,15 +153,27 @@ def sparse(rng: np.random.Generator, group: int, sizes: Array) -> Array:
     return groups.ravel()
 
 
-@given(seeds, st.integers(1, 5000))
-def test_int4_is_at_most_half_a_scale_off(seed: int, count: int) -> None:
-    values = drawn(seed, count)
-    out = decoded(CODECS["int4"], CODECS["int4"].encode(values), count)
-    for begin in range(0, count, 256):
-        piece = values[begin : begin + 256].astype(float)
-        assert (
-            np.abs(piece - out[begin : begin + 256]).max() <= np.abs(piece).max() / 14 * 1.001 + 2**-22
-        )  # what rounding the scale costs
+@given(seeds, st.integers(1, 5000), st.sampled_from([1e-30, 1e-8, 1e-7, 3e-7, 1e-6, 1e-5, 1e-3, 1.0]))
+def test_int4_is_at_most_half_a_scale_off(seed: int, count: int, size: float) -> None:
+    values = drawn(seed, count, size)
+    payload = CODECS["int4"].encode(values)
+    out = decoded(CODECS["int4"], payload, count)
+    for begin, row in zip(range(0, count, 256), payload.reshape(-1, 130), strict=True):
+        piece, scale = values[begin : begin + 256].astype(float), float(row[:2].view("<f2")[0])
+        largest = np.abs(piece).max()
+        assert np.abs(piece - out[begin : begin + 256]).max() <= scale / 2
+        assert scale <= largest / 7 * 1.001 + 2**-24
+        assert scale >= largest / 7 * (1 if scale < 2**-14 else 0.999)
+
+
+@pytest.mark.parametrize("exponent", [-30, -25, -24, -20, -14, -10])
+def test_int4_says_something_of_all_but_the_smallest_blocks(exponent: int) -> None:
+    codec, bound = CODECS["int4"], np.float32(2.0**exponent)
+    for value in (bound, np.nextafter(bound, np.float32(1)), -bound):
+        out = decoded(codec, codec.encode(np.full(256, value)), 256)
+        assert bool(out.all()) == bool(out.any()) == (abs(value) > codec.lost)
+        assert not out.any() or (np.sign(out) == np.sign(value)).all()
+    assert codec.lost == 2**-25
 
 
 @given(seeds, st.integers(1, 5000))
@@ -183,6 +195,21 @@ def test_sparse_sends_the_largest_of_each_group(seed: int, count: int, group: in
         others = np.arange(len(there)) != np.abs(there).argmax()
         assert not sent[others].any()
         assert sent[~others] * there[~others] >= 0
+
+
+@given(seeds, st.integers(1, 9000), st.booleans())
+def test_scales_of_sparse64_are_of_the_groups_that_there_are(seed: int, count: int, are_equal: bool) -> None:
+    values = drawn(seed, count)
+    if are_equal:
+        values[:] = values[0]
+    scales = CODECS["sparse64"].encode(values).reshape(-1, 68)[:, :4].copy().view("<f2")
+    for begin, (low, high) in zip(range(0, count, 4096), scales, strict=True):
+        block = np.abs(values[begin : begin + 4096].astype(float))
+        sizes = np.sort([block[first : first + 64].max() for first in range(0, block.size, 64)])
+        smaller, larger = np.split(sizes, [sizes.size // 2])
+        assert low == pytest.approx(smaller.mean() if smaller.size else 0, rel=1e-3, abs=2**-24)
+        assert high == pytest.approx(larger.mean(), rel=1e-3, abs=2**-24)
+        assert low <= high
 
 
 def test_of_equals_the_first_is_sent_and_of_halves_the_even_one() -> None:

@@ -1,3 +1,4 @@
+import logging
 import math
 import os
 import subprocess
@@ -141,6 +142,60 @@ def test_what_is_not_finite_on_a_device_is_named_and_nothing_is_sent() -> None:
     with pytest.raises(NonFiniteGradient, match=f"in this round {last} has become NaN or infinity"):
         outer.payloads()
     assert device.num_copies == 0
+
+
+def on_each(parameters: dict[str, torch.Tensor], config: OuterConfig) -> list[Outer]:
+    """Of copies of `parameters`, which the second has on a device."""
+    copies = {name: each.clone() for name, each in parameters.items()}
+    return [Outer(parameters, config), OuterOnDevice(copies, config, Staged(StandIn(0)), np.empty)]
+
+
+@pytest.mark.parametrize("codec", ["sign", "sparse16", "sparse64"])
+def test_a_residual_that_makes_a_change_infinite_is_dropped_and_the_next_round_goes_on(codec: str) -> None:
+    for outer in on_each({"fine": torch.zeros(2), "huge": torch.zeros(4)}, OuterConfig(codec=codec, momentum=0.0)):
+        for _ in range(2):
+            outer._parameters["fine"] += 1
+            outer._parameters["huge"] -= torch.tensor([2e38, 1, 0, 0])
+            if outer.residual_ratio():  # of the first round
+                with pytest.raises(NonFiniteGradient, match=f"the change of huge and what {codec} has left out before"):
+                    outer.payloads()
+                outer.apply(gathered([outer.nothing()]), [0], 0)
+            else:
+                outer.apply(gathered([outer.payloads()]), [1], 0)
+        assert outer.residual is not None and not outer.residual.any()
+        before = outer.copy_parameters()
+        outer._parameters["huge"] -= torch.tensor([2e38, 1, 0, 0])
+        outer.apply(gathered([outer.payloads()]), [1], 0)
+        assert outer.copy_parameters()[1][0] < before[1][0]
+
+
+@pytest.mark.parametrize("count", [1, 64, 640, 4096 + 640])
+@pytest.mark.parametrize(("codec", "num_rounds"), [("sparse16", 32), ("sparse64", 64)])
+def test_the_last_block_moves_as_a_whole_one_does(codec: str, num_rounds: int, count: int) -> None:
+    found = []
+    for number in (4096, count):
+        parameters = {"weight": torch.zeros(number)}
+        outer = Outer(parameters, OuterConfig(codec=codec, outer_lr=1.0, momentum=0.0))
+        for _ in range(num_rounds):
+            parameters["weight"] += 0.01
+            outer.apply(gathered([outer.payloads()]), [1], 0)
+        found.append(parameters["weight"][(number - 1) // 4096 * 4096 :].mean().item())
+    whole, last = found
+    assert last >= 0.99 * whole
+
+
+def test_changes_that_int4_leaves_out_for_good_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="p2p")
+    parameters = {"still": torch.zeros(2), "large": torch.zeros(256), "small": torch.zeros(256), "tiny": torch.zeros(9)}
+    for codec, number in (("int4", 1), ("sign", 0), ("float32", 0)):
+        for outer in on_each(parameters, OuterConfig(codec=codec)):
+            caplog.clear()
+            for _ in range(2):
+                for name, size in (("large", 1e-7), ("small", 2e-8), ("tiny", 1e-12)):
+                    outer._parameters[name] += size
+                outer.apply(gathered([outer.payloads()]), [1], 0)
+            assert len(caplog.records) == number
+            assert ("of 3.0e-08 or less" in caplog.text) == ("in small, and in 1 other" in caplog.text) == number
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
