@@ -31,7 +31,7 @@ def binary_tree_reduce(rank: int, world_size: int, root: int = 0) -> Schedule:
     """`root` gets the sum: about log2(n) hops; each rank sends S bytes. Others are left with partial sums."""
     transfers = TransferList()
     add_up(transfers, _seats_under(root, world_size), rank, chunk=0)
-    return transfers.schedule(even_chunks(1))
+    return transfers.schedule(even_chunks(1), partial=() if rank == root else [0])
 
 
 def add_up(transfers: TransferList, seats: Sequence[int], rank: int, chunk: int) -> None:

@@ -109,6 +109,7 @@ def _find_runs(matched: MatchedSchedules, is_needed: Callable[[int, int], bool])
         is_shown, is_last = node in shown, last[place] == node
         if is_shown or is_last:
             sources, needed = tuple(values[place]), tuple(awaited.pop(place, ()))
+            is_last = is_last and transfer.chunk not in matched.schedules[rank].partial
             runs[rank].append(_Run(num_hops[node], node, transfer.chunk, sources, needed, is_shown, is_last))
             values[place] = [Source(rank, is_result=True)]
     return runs

@@ -155,7 +155,7 @@ class _Compiler:
     """Works off a schedule entry by entry, and follows where the value of each chunk lies."""
 
     def __init__(self, schedule: Schedule, rank: int, regions: tuple[Region, ...]) -> None:
-        self._transfers = schedule.transfers
+        self._transfers, self._partial = schedule.transfers, schedule.partial
         self._rank = rank
         self._regions = regions
         starts_empty = {transfer.chunk for transfer in schedule.transfers if transfer.peer == rank}
@@ -187,7 +187,8 @@ class _Compiler:
             self._end_run(chunk)
             if turns:
                 last = turns[-1]
-                turns[-1] = replace(last, completes=self._transfers[last.transfers[-1]].kind is Kind.REDUCE)
+                is_sum = self._transfers[last.transfers[-1]].kind is Kind.REDUCE and chunk not in self._partial
+                turns[-1] = replace(last, completes=is_sum)
 
     def _end_run(self, chunk: int) -> None:
         """The value of the chunk is needed, or not any more."""

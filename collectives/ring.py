@@ -20,7 +20,7 @@ def ring_reduce_scatter(rank: int, world_size: int) -> Schedule:
     """Rank r gets the sum of chunk r, and partial sums elsewhere: n-1 hops; each rank sends S(n-1)/n bytes."""
     transfers = TransferList()
     _add_up(transfers, rank, world_size, first=rank - 1)
-    return transfers.schedule(even_chunks(world_size))
+    return transfers.schedule(even_chunks(world_size), partial={*range(world_size)} - {rank})
 
 
 def ring_all_gather(rank: int, world_size: int) -> Schedule:

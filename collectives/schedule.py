@@ -21,7 +21,7 @@ A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Wh
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
@@ -67,6 +67,9 @@ class Schedule:
 
     transfers: tuple[Transfer, ...]
 
+    partial: frozenset[int] = frozenset()
+    """Chunks that the rank is left with partial sums of, which others go on with: a mean is not divided there."""
+
 
 Build = Callable[[int, int], Schedule]
 """From rank and world size."""
@@ -88,9 +91,9 @@ class TransferList:
     def reduce(self, peer: int, chunk: int) -> None:
         self._write(Kind.REDUCE, peer, chunk)
 
-    def schedule(self, chunks: tuple[float, ...]) -> Schedule:
-        """All of it, with the weights of the chunks."""
-        return Schedule(chunks, tuple(self._transfers))
+    def schedule(self, chunks: tuple[float, ...], partial: Iterable[int] = ()) -> Schedule:
+        """All of it, with the weights of the chunks, and which end as partial sums."""
+        return Schedule(chunks, tuple(self._transfers), frozenset(partial))
 
     def _write(self, kind: Kind, peer: int, chunk: int) -> None:
         self._written[chunk] = (len(self._transfers),)
@@ -123,4 +126,5 @@ def only_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
         transfer = schedule.transfers[index]
         after = tuple(numbers[earlier] for earlier in transfer.after if earlier in numbers)
         transfers.append(replace(transfer, chunk=chunks[transfer.chunk], after=after))
-    return Schedule(tuple(schedule.chunks[chunk] for chunk in kept), tuple(transfers))
+    partial = frozenset(chunks[chunk] for chunk in schedule.partial & chunks.keys())
+    return Schedule(tuple(schedule.chunks[chunk] for chunk in kept), tuple(transfers), partial)

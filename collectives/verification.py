@@ -142,9 +142,11 @@ def evaluate(
             arrived = own if transfer.peer == rank else values[matched.senders[node]]
             is_first = written is None and place in matched.own_inputs
             replaces = is_first or transfer.kind is Kind.RECV
+            if not replaces and expressions.completed & {value, arrived}:
+                raise ScheduleError(f"rank {rank}, chunk {transfer.chunk}: adds to what is complete already")
             value = arrived if replaces else expressions.add(value, arrived)
             is_last = node == last_writes[place]
-            if is_last and transfer.kind is Kind.REDUCE:
+            if is_last and transfer.kind is Kind.REDUCE and transfer.chunk not in matched.schedules[rank].partial:
                 value = expressions.complete(value)
             if is_last or node in sent:
                 value = expressions.round(value)

@@ -249,3 +249,12 @@ def test_a_sum_that_is_overwritten_wherever_it_is_complete_is_refused() -> None:
 
     with pytest.raises(ScheduleError, match=r"chunk 0: no rank's last write of it completes the sum"):
         verify_goal("all-reduce", build, 2)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [("reduce", "binary-tree"), ("reduce-scatter", "ring")])
+def test_a_partial_sum_that_is_taken_for_a_whole_one_is_noticed(collective: str, algorithm: str) -> None:
+    def build(rank: int, world_size: int) -> Schedule:
+        return replace(schedule_of(collective, algorithm, rank, world_size), partial=frozenset())
+
+    with pytest.raises(ScheduleError, match="adds to what is complete already"):
+        verify_goal(collective, build, 4)

@@ -178,3 +178,23 @@ def test_the_cut_would_show(algorithm: str) -> None:
     whole = all_reduce(ALGORITHMS[algorithm], inputs, "sum").tobytes()
     parts = [all_reduce(ALGORITHMS[algorithm], [each[of] for each in inputs], "sum") for of in np.s_[:500, 500:]]
     assert b"".join(each.tobytes() for each in parts) != whole
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [(collective, algorithm) for collective in ("reduce", "reduce-scatter") for algorithm in COLLECTIVES[collective]],
+)
+def test_a_mean_for_some_ranks_is_divided_once(collective: str, algorithm: str, world_size: int) -> None:
+    """Not where partial sums lie that others go on with."""
+    goal, ranks, length = GOALS[collective], range(world_size), 30
+    inputs = [np.arange(length, dtype=np.float64) * 60 * (rank + 1) for rank in ranks]
+    schedules = [schedule_of(collective, algorithm, rank, world_size) for rank in ranks]
+    programs = [goal_program(collective, algorithm, rank, world_size, 0, length, 8, 0, length) for rank in ranks]
+    mean = np.sum(inputs, 0) / world_size
+    over_memory = run_all(programs, [each.copy() for each in inputs], "mean", 0)
+    for results in (by_runs(schedules, [each.copy() for each in inputs], "mean", 0, 4), over_memory):
+        for chunk, where in enumerate(split_by_weight(length, schedules[0].chunks)):
+            for rank in ranks:
+                if goal.needed(rank, chunk, world_size) is not None:
+                    assert (results[rank][where] == mean[where]).all()

@@ -154,6 +154,16 @@ def test_a_reduce_scatter_that_is_done_again_has_the_shares_of_fewer(
         assert (operation.result[shares[me - 1]] == (3 * np.arange(10) + 600)[shares[me - 1]]).all()
 
 
+@pytest.mark.parametrize("algorithm", COLLECTIVES["reduce-scatter"])
+def test_a_reduce_scatter_has_the_mean_of_those_that_are_left(algorithm: str) -> None:
+    group = new_view(4, 0)
+    operations = [moved("reduce-scatter", np.full(6, 3.0 + me), "mean", algorithm=algorithm) for me in range(4)]
+    begun(group, operations, 100)
+    group.commit()
+    for me, share in enumerate(split_by_weight(6, even_chunks(3)), start=1):
+        assert operations[me].result[share].tolist() == [5.0, 5.0]
+
+
 @given(st.sampled_from(["one-shot", "ring"]), st.integers(0, 12), seeds)
 @settings(deadline=None)
 def test_a_gather_that_is_done_again_has_the_rows_of_those_that_are_left(
