@@ -93,9 +93,10 @@ class Memory:
         return array
 
     def region_of(self, array: Array) -> Region | None:
-        """Where a contiguous `array` lies, if it lies in this arena."""
+        """Where a contiguous `array` lies, if it lies in this arena, aligned to its elements."""
         offset = array.__array_interface__["data"][0] - self._start
-        return Region(offset, array.nbytes) if REGIONS_OFFSET <= offset < self.size else None
+        is_here = REGIONS_OFFSET <= offset < self.size and not offset % array.itemsize
+        return Region(offset, array.nbytes) if is_here else None
 
     def close(self) -> None:
         """Use it no more; the memory itself goes with the last array."""

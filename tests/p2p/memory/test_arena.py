@@ -261,6 +261,7 @@ def test_an_array_is_known_as_a_region_if_it_lies_in_the_arena(arena: Arena) -> 
     assert arena.region_of(array) == region
     assert arena.region_of(array[10:20]) == Region(region.offset + 40, 40)
     assert arena.region_of(array.copy()) is None
+    assert arena.region_of(array.view(np.uint8)[1:41].view(np.float32)) is None, "it is not aligned"
     assert arena.region_of(mapping_of_me().array(region, np.float32)) is None
 
 
