@@ -196,6 +196,40 @@ def an_average_of_weights_that_is_not_in_extra(run: Run) -> None:
     run.keep(average=dict(average.module.named_parameters()))
 
 
+class Followed:
+    """An average as it is often written: without a state, of new tensors in each update."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.shadow = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def update(self) -> None:
+        for name, value in self.model.named_parameters():
+            self.shadow[name] = 0.99 * self.shadow[name] + 0.01 * value.detach()
+
+
+@case(elastic=True, joiner_warned="a dict of the script has a copy of the model's parameters")
+def an_average_of_weights_in_a_class_without_a_state(run: Run) -> None:
+    model = mlp()
+    followed = Followed(model)
+    fit(run, model, adamw(model), after=followed.update)
+    run.keep(average=followed.shadow)
+
+
+@case(elastic=True, joiner_warned="a list of the script has a copy of the model's parameters")
+def an_average_of_weights_in_a_list(run: Run) -> None:
+    model = mlp()
+    average = [value.detach().clone() for value in model.parameters()]
+
+    @torch.no_grad()
+    def update() -> None:
+        for value, parameter in zip(average, model.parameters(), strict=True):
+            value.lerp_(parameter, 0.01)
+
+    fit(run, model, adamw(model), after=update)
+    run.keep(average=average)
+
+
 # Averages of weights.
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import swa_utils
 
 from p2p.step.receipts import Receipt
-from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, ModelCopies, _stateful
+from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, ModelCopies, _alive
 
 pytestmark = pytest.mark.light
 
@@ -62,6 +62,21 @@ def named(copies: ModelCopies, holder: Any, caplog: pytest.LogCaptureFixture, nu
     return [record.getMessage().split(" has a copy")[0] for record in caplog.records]
 
 
+def train(
+    copies: ModelCopies, model: nn.Module, num_steps: int, update: Callable[[], None] = lambda: None
+) -> list[int]:
+    """The steps behind which a copy was named. Each moves the model a little, and then comes `update`."""
+    found = []
+    for step in range(1, num_steps + 1):
+        copies.hand_out(RECEIPT)
+        found += [step] if copies._has_warned else []
+        with torch.no_grad():
+            for each in model.parameters():
+                each.add_(0.01 * torch.randn_like(each))
+        update()
+    return found[:1]
+
+
 def looks(copies: ModelCopies, num_steps: int) -> list[int]:
     """The steps in which it looks."""
     found = []
@@ -93,6 +108,88 @@ def test_a_copy_of_one_of_several_models_is_named(caplog: pytest.LogCaptureFixtu
     models = nn.ModuleDict({"actor": model_of(3, 4, 2), "critic": model_of(3, 9, 1)})
     target = copy.deepcopy(models["critic"])
     assert named(ModelCopies(models, {}, standing), target, caplog) == ["Sequential"]
+
+
+class Shadow:
+    """As it is often written: without a state, and with new tensors in each update."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.values = clones(model)
+
+    def update(self) -> None:
+        for name, each in self.model.named_parameters():
+            self.values[name] = 0.9 * self.values[name] + 0.1 * each.detach()
+
+
+def shadow_of(model: nn.Module) -> Callable[[], None]:
+    return Shadow(model).update
+
+
+def dict_of(model: nn.Module) -> Callable[[], None]:
+    """With statistics."""
+    values = copy.deepcopy(model.state_dict())
+
+    def update() -> None:
+        for name, each in model.state_dict().items():
+            values[name] = 0.9 * values[name] + 0.1 * each if each.is_floating_point() else each
+
+    return update
+
+
+def list_of(model: nn.Module) -> Callable[[], None]:
+    """Of those that are trained."""
+    originals: list[torch.Tensor] = [each for each in model.parameters() if each.requires_grad]
+    values = [each.detach().clone() for each in originals]
+
+    def update() -> None:
+        with torch.no_grad():
+            torch._foreach_lerp_(values, originals, 0.1)
+
+    return update
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [(shadow_of, "a dict of the script"), (dict_of, "a OrderedDict of the script"), (list_of, "a list of the script")],
+)
+@pytest.mark.parametrize("is_one_of_two", [False, True])
+def test_a_list_or_dict_that_follows_the_model_is_named(
+    begin: Callable[[nn.Module], Callable[[], None]], name: str, is_one_of_two: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 9), nn.BatchNorm1d(9), nn.Linear(9, 2))
+    model[0].weight.requires_grad_(False)
+    twin = copy.deepcopy(model)
+    for each in twin.parameters():
+        nn.init.normal_(each)
+    copies = ModelCopies(nn.ModuleDict({"one": model, "other": twin}) if is_one_of_two else model, {}, standing)
+    assert train(copies, model, 20, begin(model)) == [4]
+    assert [record.getMessage().split(" has a copy")[0] for record in caplog.records] == [name]
+
+
+def test_a_list_or_dict_that_is_made_anew_or_is_no_copy_is_not_named() -> None:
+    """Snapshots before each update, moments, sums of gradients, weights that were tried, and a model that stays."""
+    model = model_of(3, 10, 2)
+    moments = [torch.zeros_like(each) for each in model.parameters()]
+    frozen = copy.deepcopy(model.state_dict())
+    kept: dict[str, Any] = {}
+
+    def update() -> None:
+        kept["before"] = {name: each.detach().clone() for name, each in model.named_parameters()}
+        kept["tried"] = [each + 0.01 * torch.randn_like(each) for each in kept["before"].values()]
+        for moment, each in zip(moments, model.parameters(), strict=True):
+            moment.mul_(0.9).add_(each.detach(), alpha=0.01)
+
+    assert train(ModelCopies(model, {}, standing), model, 70, update) == []
+    assert [each.shape for each in frozen.values()] == [each.shape for each in moments]
+
+
+def test_a_thousand_tensors_of_one_shape_hide_no_copy() -> None:
+    """A data set of samples, each as long as a bias; another shape of the model has fewer."""
+    model = model_of(11, 12, 12)
+    samples = [torch.zeros(12) for _ in range(1000)]
+    assert train(ModelCopies(model, {}, standing), model, 20, list_of(model)) == [4]
+    assert len(samples) == 1000
 
 
 def test_what_a_joiner_is_given_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,7 +240,7 @@ def test_a_look_at_all_objects_lets_other_threads_make_theirs() -> None:
     try:
         maker.start()
         for _ in range(300):
-            assert any(each is kept for each in _stateful())
+            assert any(each is kept for each in _alive()[0])
     finally:
         is_over.set()
         maker.join()
