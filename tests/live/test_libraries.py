@@ -1,7 +1,7 @@
 """Loops that other libraries make, as their users write them, with a kill and a join; one process replays the receipts.
 
 Needs transformers, accelerate and lightning, which are no requirements of this project: skipped without them. Passed
-with transformers 5.23.0, accelerate 1.15.0, lightning 2.6.6.
+with transformers 5.24.0, accelerate 1.15.0, lightning 2.6.6 (torch 2.13.0, and 2.14.1 for CUDA 13, without a GPU).
 """
 
 import json
