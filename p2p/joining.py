@@ -4,6 +4,7 @@ import atexit
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import weakref
@@ -24,6 +25,12 @@ from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
 from .peer import Peer
 from .session.reporter import Reporter, listening_launcher
 from .session.stacks import show_on
+
+HELD: Final = {
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2),
+}
+"""Signals that wait while a peer is made, some 50 ms."""
 
 DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 """What the interpreter does with the signals at which a peer leaves."""
@@ -172,19 +179,35 @@ def join_as(given: dict[str, Any]) -> Peer:
     if why := why_too_few_files(config.min_peers, has_tcp=False):
         raise ShoalError(f"this peer cannot run: {why}")
     keep_memory(os.environ)
-    peer = Peer(config)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # a handler that raises would leave half a peer behind
+    try:
+        peer = Peer(config)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        _set_up(peer, config, launcher)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    except BaseException:
+        peer.leave()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    return peer
+
+
+def _set_up(peer: Peer, config: PeerConfig, launcher: socket.socket | None) -> None:
+    """What others of this process, and people, know of it, and what becomes of signals."""
     _joined[peer] = threading.get_ident()
     if peer._session.loop.is_alone:
         _name_other_runs(config)
     peer._session.history.seat_listeners.append(partial(_say_where, peer, config))
     Reporter(peer._session, config.swarm, launcher, say).start()
-    atexit.register(peer._end)
+    atexit.register(peer._end_at_exit)
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
         _let_leave(peer, signal.SIGINT, KeyboardInterrupt)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
             show_on(signal.SIGUSR1, sys.__stderr__)
-    return peer
 
 
 def _configure(given: dict[str, Any]) -> PeerConfig:

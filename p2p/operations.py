@@ -317,7 +317,7 @@ class Operations:
             A context manager; `as` gives the `Step`, whose `samples` are the weight of what this peer adds.
 
         Raises:
-            ValueError: `samples` is negative.
+            TypeError, ValueError: `samples` is no whole number, or negative.
             JoinRefused, JoinTimeout, RegistryError: there is no seat for this peer, as `wait_view`.
             OperationMismatch, OperationInterrupted: at the end of the block, as `all_reduce`.
             QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: the same; the tensors are untouched.
@@ -347,7 +347,7 @@ class Operations:
             since. NaN and 0 where nobody has any.
 
         Raises:
-            ValueError: `samples` is negative.
+            TypeError, ValueError: `samples` is no whole number, or negative.
             OperationMismatch: another member called something else, or has other names; raised on every member.
             JoinRefused, JoinTimeout, RegistryError, OperationInterrupted, QuorumLost, RemovedFromView,
                 ReplicasDiverged, StepTimeout, ShoalError: as `barrier`.

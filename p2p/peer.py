@@ -11,6 +11,7 @@ seat when it has caught up, and comes back in this way if it was removed.
 import atexit
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -333,12 +334,18 @@ class Peer(Operations):
         thread, socket or registry entry, and operations raise `ShoalError`; what it says of committed steps stays.
         """
         self._session.leave()
-        atexit.unregister(self._end)
+        if self._session.membership.is_closed:
+            atexit.unregister(self._end_at_exit)
 
     def _end(self) -> None:
         """Of the `with` block, or of the interpreter; a forked child comes to these, too, and is no peer."""
         if not self._session.callers.is_fork:
             self.leave()
+
+    def _end_at_exit(self) -> None:
+        """A signal that came meanwhile can end nothing any more."""
+        with suppress(KeyboardInterrupt, SystemExit):
+            self._end()
 
     def __enter__(self) -> Self:
         return self

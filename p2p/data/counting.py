@@ -1,6 +1,7 @@
 """Operation 0 of a step of training: who adds which samples, and how many."""
 
-from typing import Final
+import operator
+from typing import Any, Final
 
 import numpy as np
 
@@ -9,6 +10,24 @@ from ..step.operation import Operation
 from ..step.receipts import Counts
 
 ONLY_COUNTS: Final = AllGather(is_counts=True)
+
+MOST_SAMPLES: Final = 1 << 48
+"""Of a peer in a step: sums of these are exact in float64, too."""
+
+
+def whole_number(samples: Any) -> int:
+    """That of samples, as a script gives it.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    try:
+        number = int(samples) if isinstance(samples, float) and samples.is_integer() else operator.index(samples)
+    except TypeError:
+        raise TypeError(f"the number of samples is a whole number, is {samples!r}") from None
+    if not 0 <= number <= MOST_SAMPLES:
+        raise ValueError(f"the number of samples must be at least 0, and at most {MOST_SAMPLES}, is {number}")
+    return number
 
 
 def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:

@@ -12,7 +12,7 @@ from ..errors import ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
-from .counting import ONLY_COUNTS, count_samples
+from .counting import ONLY_COUNTS, count_samples, whole_number
 from .located import located, unused
 from .own_data import UNUSED
 from .ranges import count, union
@@ -264,8 +264,7 @@ class Share:
         Raises:
             ShoalError: a pass of the batch has come before, with another weight.
         """
-        if number < 0:
-            raise ValueError(f"the number of samples must be at least 0, is {number}")
+        number = whole_number(number)
         if self._current is not None and self._accumulated and not self._is_weighed:
             raise ShoalError("num_samples was called after a backward pass of this batch: call it before the first one")
         self._number, self._is_weighed = number, True

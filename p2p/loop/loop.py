@@ -232,13 +232,19 @@ class Loop:
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 
     def not_loaded(self, offer: StateOffer, refusal: JoinRefused | None) -> None:
-        """As `Observer.not_loaded`, of the state that was offered."""
         self._carrier.carry_out(self._observer.not_loaded(self.now(), offer.step, offer.chain, refusal))
 
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""
         self.note(Kind.LEAVES, self.core.done)
         self._carrier.carry_out(self.core.leave(self.now()))
+
+    def interrupt(self) -> None:
+        """As `leave`; behind this nothing that was submitted is read or sent, so that the script may write it."""
+        self.resources.host_memory.install(None)
+        self.open_step.stop()
+        self.resources.transport.stop_data()
+        self.leave()
 
     # What the reactor drives.
 
@@ -256,11 +262,9 @@ class Loop:
         return min(*own, self.resources.transport.pacer.next_at)
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait for the sockets."""
         return self.resources.transport.poll(timeout_s)
 
     def advance(self) -> RunState:
-        """Go on with what runs, and see what the others have finished."""
         try:
             state, effects = self.open_step.advance()
         except RemoteProtocolError as error:
@@ -268,8 +272,7 @@ class Loop:
             return IDLE
         except DeviceLost as error:  # nothing of the sum is published
             self.inbox.tell(error)
-            self.open_step.stop()
-            self.leave()
+            self.interrupt()
             return IDLE
         if effects:
             self._carrier.carry_out(effects)
@@ -280,7 +283,6 @@ class Loop:
         return WAITING if runner.announced is not None else state
 
     def take_deaths(self, polled: Polled) -> None:
-        """The kernel says whose processes have ended."""
         if not polled.fds:
             return
         doorbell = self.resources.host_memory.doorbell
@@ -329,17 +331,14 @@ class Loop:
         return self._listening
 
     def wait_for_data(self, timeout_s: float) -> bool:
-        """As of the transport."""
         return self.resources.transport.wait_for_data(timeout_s)
 
     def take_data(self) -> None:
-        """Segments, FINISHED and parcels that have come."""
         self.resources.transport.pacer.go_on()
         for header, payload in self.measuring.timed(self.resources.transport.receive_data()):
             self._take_data(header, payload)
 
     def crash(self, error: BaseException) -> None:
-        """Nothing can be driven any more."""
         logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
         self.inbox.tell_crash(error)
 

@@ -55,6 +55,11 @@ class DriveLock:
         return self._drive is Drive.WANTED
 
     @property
+    def is_mine(self) -> bool:
+        """The calling thread waits for it, or has it: a signal's handler runs."""
+        return self.is_wanted and self._driver == threading.get_ident()
+
+    @property
     def is_busy(self) -> bool:
         """The training thread must not be interrupted now."""
         return self._drive not in INTERRUPTIBLE

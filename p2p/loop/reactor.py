@@ -25,6 +25,8 @@ DEVICE_LOOK_S: Final = 1e-3
 """Who sleeps while a device of this peer works looks again after this long. The poll of the sockets knows no less."""
 END_S: Final = 10.0
 """Whoever stops it waits so long: a file system or a lock may not answer."""
+LOOK_S: Final = 0.01
+"""Who waits for the loop's thread looks so often whether that has ended."""
 LOOK_OUT_S: Final = 1e-3
 """So long the sockets may be left alone while there is other work."""
 MUCH_DATA_S: Final = 4e-3
@@ -139,6 +141,15 @@ class Reactor:
             self._hand_over(command, is_urgent)
         finally:
             self.drive_lock.unshield(before)
+
+    def run(self, command: Callable[[], None]) -> None:
+        """As `post`, and wait until that is done, `END_S` at most, and not if nothing is driven any more."""
+        is_done = threading.Event()
+        self.post(command)
+        self.post(is_done.set)
+        for _ in range(round(END_S / LOOK_S)):
+            if is_done.wait(LOOK_S) or self.ended.is_set():
+                return
 
     def _hand_over(self, command: Callable[[], None], is_urgent: bool) -> None:
         self._commands.put(command)

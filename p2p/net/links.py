@@ -203,9 +203,15 @@ class Link:
         return None if flow is None else (self._monitors[self._data_address].num_opened << 48) + flow.acked
 
     def close(self, linger_ms: int) -> None:
+        self.close_data(linger_ms)
         for monitor in self._monitors.values():
             monitor.close()
         self.control.close(linger_ms)
+
+    def close_data(self, linger_ms: int) -> None:
+        """What is not sent within `linger_ms` is forgotten. It may be called again."""
+        if (monitor := self._monitors.pop(self._data_address, None)) is not None:
+            monitor.close()
         self.data.close(linger_ms)
 
 

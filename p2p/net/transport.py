@@ -162,6 +162,11 @@ class Transport:
             self.pacer.forget(peer_id)
             link.close(linger_ms=0)
 
+    def stop_data(self) -> None:
+        """Send no data any more: what was lent, and not sent yet, is forgotten."""
+        for link in self._links.values():
+            link.close_data(linger_ms=0)
+
     def lost_links(self) -> list[str]:
         """Peers whose control link broke and could not be opened again, as of now. Ask a few times a second."""
         return [peer_id for peer_id, link in self._links.items() if link.is_lost()]
@@ -243,6 +248,8 @@ class Transport:
 
     def _queue_data(self, peer_id: str, header: bytes, view: memoryview) -> bool:
         link = self._links[peer_id]
+        if link.data.closed:
+            return self._drop("no link")
         # No high-water mark, so no call can find the queue full; libzmq has none any more where somebody else answered.
         try:
             if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:

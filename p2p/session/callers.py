@@ -17,14 +17,21 @@ from .attempt import EARLY, Attempt
 
 BACKWARD_CALL = "loss.backward"
 
+EXPECTED = (ShoalError, ValueError, TypeError)
+"""Errors that say what has become of the step, or that nothing was done. All others come in the middle of something."""
+
 
 class Caller:
-    """A thread, and what it has called: a block in which it is in that call."""
+    """A thread, and what it has called: a block in which it is in that call.
 
-    __slots__ = ("_callers", "call", "thread")
+    If a signal's handler, or another error, ends the block behind a first act, the script cannot know what is done.
+    """
+
+    __slots__ = ("_callers", "_num_acts", "call", "thread")
 
     def __init__(self, callers: "Callers", call: str) -> None:
         self._callers, self.call, self.thread = callers, call, threading.current_thread()
+        self._num_acts = callers.num_acts
 
     def __enter__(self) -> None:
         if os.getpid() != self._callers.pid:
@@ -40,9 +47,12 @@ class Caller:
                 self.__exit__()
                 raise
 
-    def __exit__(self, *_: object) -> None:
-        if self._callers.in_call.get("now") is self:
-            del self._callers.in_call["now"]
+    def __exit__(self, _: object = None, error: BaseException | None = None, trace: object = None) -> None:
+        callers = self._callers
+        if callers.in_call.get("now") is self:
+            del callers.in_call["now"]
+            if error is not None and callers.num_acts != self._num_acts and not isinstance(error, EXPECTED):
+                callers.interrupt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +87,14 @@ class Callers:
         pid: of the process that has joined.
         in_call: `now`: who is in a call, if anybody is.
         opener: who has opened the last step.
+        num_acts: how often a call has begun to do what cannot be taken back; counted by who does it.
+        interrupt: is called when a call ends in the middle of that.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, interrupt: Callable[[], None] = lambda: None) -> None:
         """`attempt`: says whether a step is open."""
         self._attempt = attempt
+        self.num_acts, self.interrupt = 0, interrupt
         self.pid = os.getpid()
         self.in_call: dict[str, Caller] = {}
         self.opener: Caller | None = None

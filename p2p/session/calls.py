@@ -18,7 +18,7 @@ import numpy as np
 from collectives import Array
 from collectives.goals import GOALS
 
-from ..data.counting import count_samples
+from ..data.counting import count_samples, whole_number
 from ..device import HOST, Device
 from ..errors import RootLost, ShoalError
 from ..staging import Staged
@@ -73,6 +73,7 @@ class ScriptStep:
             ValueError: one of the step writes what it reads or writes; nothing is submitted.
         """
         call.note_access(self._accesses)
+        self.session.callers.num_acts += 1
         self._calls.append(call)
         self._waiting += ((call, index) for index in range(len(call.operations)))
         while self._waiting and self._waiting[0][0].is_ready(self._waiting[0][1]):
@@ -85,17 +86,19 @@ class ScriptStep:
     def commit(self) -> None:
         """Wait until all members have finished the step, and write its results. The first time; then there they are."""
         if self.is_open:
+            self.session.callers.num_acts += 1
             self.is_open = False
             while self._waiting:
                 call, index = self._waiting[0]
                 call.wait(index)
                 self._submit()
             self.session.commit()
-            self._is_committed = True
             for call in self._calls:
                 call.hand_out(self.number)
+            self._is_committed = True
             self.session.history.announce()
         elif not self._is_committed:
+            self.session.membership.check_usable()
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
 
     def check_devices(self) -> None:
@@ -126,6 +129,8 @@ class ScriptStep:
     def withdraw(self, error: BaseException) -> None:
         """Take everything back: `error` ended the step."""
         self.is_open = False
+        if self.session.membership.unusable is not None:
+            return
         self.session.withdraw(f"{type(error).__name__} ended a {self._what} of peer {self.session.loop.peer_id}")
 
 
@@ -343,8 +348,7 @@ class Calls:
 
     def combine(self, value: float | Mapping[str, float], samples: int) -> tuple[Any, int]:
         """See `Peer.combine`."""
-        if samples < 0:
-            raise ValueError(f"the number of samples must be at least 0, is {samples}")
+        samples = whole_number(samples)
         samples = 0 if self._session.share.only_looks_on else samples
         named = dict(sorted(value.items())) if isinstance(value, Mapping) else {"value": value}
         mine = [_number(name, each) * samples if samples else 0.0 for name, each in named.items()]
@@ -358,28 +362,30 @@ class Calls:
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:
         """See `Peer.step`."""
-        if samples is not None and samples < 0:
-            raise ValueError(f"the number of samples must be at least 0, is {samples}")
+        samples = None if samples is None else whole_number(samples)
         share, callers = self._session.share, self._session.callers
-        with callers.call("peer.step"):
-            weight = share.weight if samples is None else samples
-            counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
-            step = self._block = ScriptStep(self._session, BY_HAND)
+        step: ScriptStep | None = None
         try:
-            self._session.submit(counts)
+            with callers.call("peer.step"):
+                weight = share.weight if samples is None else samples
+                counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
+                step = self._block = ScriptStep(self._session, BY_HAND)
+                self._session.submit(counts)
             yield Step(step.number, weight)
             step.check_devices()
             step.check_inputs()
+            self._block = None
+            with callers.call("peer.step"):
+                step.commit()
+                if samples is None:
+                    share.spend()
+                step.check()
         except BaseException as error:
-            step.withdraw(error)
+            if step is not None and step.is_open:
+                step.withdraw(error)
             raise
         finally:
             self._block = None
-        with callers.call("peer.step"):
-            step.commit()
-            if samples is None:
-                share.spend()
-            step.check()
 
 
 def _number(name: str, value: Any) -> float:

@@ -31,6 +31,14 @@ UNFROZEN: Final = (
     "wrap; where scripts plan that (`changes=`), nobody has to"
 )
 
+LEFT: Final = "this peer has left its swarm: call `p2p.join` to be another one"
+AMID_BATCH: Final = (
+    "this peer is between two updates of one batch, and the members begin another batch, so it cannot follow them: "
+    "start it again (`shoal run --restarts`); which updates a script makes in a step may depend on `peer.done`, not on "
+    "a counter of its own"
+)
+INTERRUPTED: Final = "the step before was interrupted, so this peer leaves the others to it: join again"
+
 NO_POLICIES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 _TEXT_MAX: Final = SHOWN_MAX + 64

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from queue import Empty
-from typing import Protocol
 
 from gossip import Member, Run, View
 
@@ -22,9 +21,19 @@ from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
 from ..step.speeds import Speeds
 from ..step.waiting import explain_no_seat
-from .description import describe_run, explain_late, explain_refusal, explain_unread, without_model
+from .description import (
+    AMID_BATCH,
+    INTERRUPTED,
+    LEFT,
+    describe_run,
+    explain_late,
+    explain_refusal,
+    explain_unread,
+    without_model,
+)
 from .history import History
 from .incarnations import Incarnations
+from .keeper import Keeper
 from .lineage import continued
 from .script_end import ends_well
 from .state_edge import StateEdge
@@ -37,38 +46,6 @@ REMIND_S = 5.0
 StateDigest = Callable[[], bytes]
 """Of the parameters that step done + 1 is computed with."""
 
-LEFT = "this peer has left its swarm: call `p2p.join` to be another one"
-AMID_BATCH = (
-    "this peer is between two updates of one batch, and the members begin another batch, so it cannot follow them: "
-    "start it again (`shoal run --restarts`); which updates a script makes in a step may depend on `peer.done`, not on "
-    "a counter of its own"
-)
-INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
-
-
-class Keeper(Protocol):
-    """Keeps the state of a run (p2p/checkpoint/)."""
-
-    def at_edge(self) -> None:
-        """The state after the last committed step is complete, and stays so until the script goes on."""
-        ...
-
-    def begin_leaving(self) -> None:
-        """The script makes no more calls; this peer still has its seat."""
-        ...
-
-    def end_leaving(self) -> None:
-        """It has left."""
-        ...
-
-    def defer(self, interruption: BaseException) -> bool:
-        """Whether `at_edge` will raise it."""
-        ...
-
-    def check_is_newest(self, dead: AllMembersDead) -> None:
-        """The run goes on with the state that is here, as another start. Raises `dead` if a checkpoint is newer."""
-        ...
-
 
 class Membership:
     """Of one peer, with the state that it brings along and may be given.
@@ -79,7 +56,7 @@ class Membership:
         history, replica: what is committed, and what it has brought along.
         edge: when the state behind that is complete.
         unusable: why this peer cannot go on; None: it can.
-        has_left: it was asked to leave.
+        has_left, is_closed: it was asked to leave, and has nothing open any more.
         keeper: of the state, if there is one.
     """
 
@@ -111,8 +88,9 @@ class Membership:
             ),  # who asks later wakes it
             write=self._write,
         )
-        self._has_asked = False
-        self.has_left = self._is_closed = False
+        self._has_asked = self._was_interrupted = False
+        self.has_left = self._is_closing = self.is_closed = False
+        self._deferred: BaseException | None = None
         self.loop.reactor.start()
 
     @property
@@ -271,45 +249,62 @@ class Membership:
         open_step[:] = self.replica.renew(open_step, history.done + 1, history.view)
 
     def interrupt(self, why: ShoalError | None = None) -> None:
-        """The script left in the middle of a step, or `why`: this peer leaves as well, and does not wait for it."""
-        self.unusable = why or ShoalError(INTERRUPTED)
-        self.post(self.loop.leave)
-        if why is None:  # the script goes on, and may change the state
+        """The script left in the middle of a call, or `why`: this peer leaves as well, and does not wait for that.
+
+        Behind this nobody reads what was submitted, since the script goes on, and may write it. Idempotent.
+        """
+        if self._was_interrupted:
+            return
+        self._was_interrupted, self.unusable = True, why or ShoalError(INTERRUPTED)
+        (self.post if why else self.loop.reactor.run)(self.loop.interrupt)
+        if why is None:
             self.replica.copies.hold()
 
     def leave(self, *, is_aside: bool = False) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.
 
-        Args:
-            is_aside: another thread waits for what it has called, and is told that this peer has left.
+        In a signal's handler, while this thread drives the loop, it only begins: the operation that waits raises, and
+        the next call, of the `with` block or at the interpreter's end, does the rest. With `is_aside` another thread
+        waits for what it has called, and is told that this peer has left.
         """
-        if self.has_left:
+        reactor = self.loop.reactor
+        drives = reactor.drive_lock.is_mine
+        if not self.has_left:
+            self._begin_leaving(is_aside=is_aside, is_told=is_aside or drives)
+        if drives or self._is_closing:
             return
+        self._is_closing = True
+        try:
+            reactor.ended.wait(self._config.leave_timeout_s)
+        finally:
+            has_ended, self.is_closed = reactor.stop(is_aside=is_aside), True
+            if not has_ended:
+                logger.warning("the loop of this peer has not ended within %g s, and goes on beside the script", END_S)
+            self.history.close()
+            if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
+                logger.error("%s", self._unrecorded)  # which no call has raised
+        if self.keeper is not None:
+            self.keeper.end_leaving()
+        if self._deferred is not None:
+            raise self._deferred
+
+    def _begin_leaving(self, *, is_aside: bool, is_told: bool) -> None:
         if self.keeper is not None and not is_aside:
             self.keeper.begin_leaving()
         self.has_left, self.unusable = True, ShoalError(LEFT)
         self.loop.resources.registry.ends_well = ends_well()
         self.replica.copies.end()
         self.loop.resources.host_memory.unpin()
-        reactor = self.loop.reactor
-        if is_aside:
+        if is_told:
             self.loop.inbox.tell(self.unusable)
-        reactor.post(self.loop.leave, is_aside=is_aside)
-        try:
-            reactor.ended.wait(self._config.leave_timeout_s)
-        finally:
-            if not reactor.stop(is_aside=is_aside):
-                logger.warning("the loop of this peer has not ended within %g s, and goes on beside the script", END_S)
-            self.history.close()
-            if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
-                logger.error("%s", self._unrecorded)  # which no call has raised
-            self._is_closed = True
-        if self.keeper is not None:
-            self.keeper.end_leaving()
+        self.loop.reactor.post(self.loop.leave, is_aside=is_aside)
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        if (self.has_left and not self._is_closed) or (self.keeper is not None and self.keeper.defer(interruption)):
+        if self._is_closing and not self.is_closed:
+            self._deferred = interruption
+            return True
+        if self.keeper is not None and self.keeper.defer(interruption):
             return True
         return self.loop.reactor.drive_lock.defer(interruption)
 
@@ -380,6 +375,10 @@ class Membership:
         """Who asks for a seat from now on has to have this one."""
         self.replica = replica
         self.post(partial(self.loop.describe, self._run))
+
+    def inner_steps_of_others(self) -> dict[Member, int]:
+        """As of the core; nobody makes any where steps are no rounds."""
+        return {} if self.share.rounds is None else self.loop.core.inner_steps_of_others()
 
     def asks_for_batch(self) -> None:
         """The script has done with its last step."""

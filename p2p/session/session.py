@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from collectives import Array
-from gossip import Member, View
+from gossip import View
 
 from ..catchup.replica import Replica
 from ..config import PeerConfig
@@ -64,7 +64,7 @@ class Session:
         self._limit_s, self._join_limit_s, self._seat_s = config.step_timeout_s, config.join_timeout_s, 0.0
         self.note = self.loop.resources.seen.training.note  # in all incarnations
         self._attempt = Attempt()
-        self.callers = Callers(self._attempt)
+        self.callers = Callers(self._attempt, self.membership.interrupt)
         self.logged = Logged()
         self.mixed = config.mixed
         self.device_of = config.loop.device_of
@@ -144,6 +144,7 @@ class Session:
 
     def _open_step(self, what: str, *, is_given: bool = True) -> None:
         """As `open_step`, of who is in a call already, and can go on."""
+        self.callers.num_acts += 1
         self._attempt.begin(what)
         if self._offer is not None:
             self.membership.loop.inbox.notices.put(self._offer)  # the script has asked for no batch
@@ -163,6 +164,7 @@ class Session:
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
+            self.callers.num_acts += 1
             self._attempt.add(operation)
             self.membership.post(self._submission(operation), is_urgent=is_urgent)
 
@@ -182,6 +184,7 @@ class Session:
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
+            self.callers.num_acts += 1
             buckets = self._attempt.new_buckets()
             for num_bytes in buckets:
                 self.note(BUCKET, self.history.done + 1, size=len(buckets), value=num_bytes)
@@ -207,6 +210,7 @@ class Session:
         if offer is not None:
             with self.callers.call("a batch of a loader"):
                 self.membership.check_usable()
+                self.callers.num_acts += 1
                 self.membership.load(offer, None)
         return offer is not None
 
@@ -227,6 +231,7 @@ class Session:
 
     def _await_withdrawn(self, attempt: int) -> bool:
         """Take that back. Whether this peer is who it was; else the others have gone on without it, and it is back."""
+        self.callers.num_acts += 1
         self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, attempt))
         try:
             self._await((Withdrawn,))
@@ -318,7 +323,7 @@ class Session:
         """
         submitted = [] if Uncommitted in awaited else self._attempt.end()
         limit_s = self._limit_s + self._seat_s
-        deadline, others = self.membership.loop.now() + limit_s, self._inner_steps_of_others()
+        deadline, others = self.membership.loop.now() + limit_s, self.membership.inner_steps_of_others()
         arrival: Notice | None = None
         offer: StateOffer | None = None
         try:
@@ -331,7 +336,7 @@ class Session:
                         given, commands = commands, ()
                         arrival = self.membership.loop.reactor.call(*given, timeout_s=left_s)
                 except Empty:
-                    before, others = others, self._inner_steps_of_others()
+                    before, others = others, self.membership.inner_steps_of_others()
                     if not any(number > before.get(who, 0) for who, number in others.items()):
                         raise
                     deadline = self.membership.loop.now() + limit_s
@@ -369,10 +374,6 @@ class Session:
             if operation.completed is not None:
                 operation.completed(commit.view.hash)
         self._committed_s, self._seat_s = self.membership.loop.now(), 0.0
-
-    def _inner_steps_of_others(self) -> dict[Member, int]:
-        """As of the core; nobody makes any where steps are no rounds."""
-        return {} if self.share.rounds is None else self.membership.loop.core.inner_steps_of_others()
 
     def _begins_anew(
         self, arrival: Notice, operations: list[Operation], state_digest: StateDigest, *, is_round: bool

@@ -12,6 +12,7 @@ from gossip import View
 
 from ..device import HOST
 from ..errors import OperationMismatch, ShoalError
+from ..session.callers import EXPECTED
 from ..session.history import NEVER
 from ..session.session import BACKWARD, Session
 from ..step.operation import Operation
@@ -372,6 +373,8 @@ class Passes:
             if isinstance(error, OperationMismatch) and (models := " and ".join(self._gradients.reached)):
                 error.args = (f"the backward pass of this peer has reached {models}: {error}",)
             self._gradients.drop()  # what only this peer has computed must not update its replica
+            if not isinstance(error, EXPECTED):
+                self._session.membership.interrupt()
             raise
         finally:
             self._reset()

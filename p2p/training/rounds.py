@@ -310,17 +310,18 @@ class Rounds:
                 self._session.submit(operation, is_urgent=False)
         for operation in operations:
             self._session.submit(operation, is_urgent=False)
-        if self._session.commit(self._digest, is_round=True):
-            self._apply(operations)
-            self._committed_at = self._share.num_batches
-            if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:
-                self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
-        else:
-            self._committed_at = None
-            self._share.give_up_step()
-            self._forget_moments()
-            self._undo()  # for a script that ends before the state is loaded
-        self._end_round()
+        with self._session.callers.call("optimizer.step"):
+            if self._session.commit(self._digest, is_round=True):
+                self._apply(operations)
+                self._committed_at = self._share.num_batches
+                if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:
+                    self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
+            else:
+                self._committed_at = None
+                self._share.give_up_step()
+                self._forget_moments()
+                self._undo()  # for a script that ends before the state is loaded
+            self._end_round()
         self._began_s = self._session.loop.now()
         self._session.announce()
 
@@ -380,9 +381,8 @@ class Rounds:
         gathered = [each.result.reshape(-1, each.input.size) for each in operations]
         if not is_of_loader:
             self._same_deltas.look(gathered, receipt)
-        weights = [each.weight for each in receipt.contributions]
-        me = self._session.loop.peer_id
-        rank = next((rank for rank, each in enumerate(receipt.contributions) if each.peer_id == me), None)
+        weights, who = zip(*((each.weight, each.peer_id) for each in receipt.contributions), strict=True)
+        rank = who.index(self._session.loop.peer_id) if self._session.loop.peer_id in who else None
         self._outer.apply(gathered, weights, rank)
         if rank is None or not weights[rank]:
             self._forget_moments()

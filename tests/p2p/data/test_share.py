@@ -27,7 +27,7 @@ def test_a_script_of_its_own_adds_its_number_in_each_pass() -> None:
     assert share.counts == (UNKNOWN_SAMPLE, 11, 11)
     share.spend()
     assert share.counts == (UNKNOWN_SAMPLE, 4, 4)
-    with pytest.raises(ValueError, match="at least 0, is -1"):
+    with pytest.raises(ValueError, match=r"at least 0, and at most .*, is -1"):
         share.set_number(-1)
 
 

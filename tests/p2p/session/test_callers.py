@@ -202,3 +202,41 @@ def test_every_call_in_a_forked_child_raises_and_names_both_processes(callers: C
         assert answer.read() == ""
     assert not callers.is_fork
     call(callers)
+
+
+class Stopped(Exception):
+    """Of a handler of the script's own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "acts", "is_interrupted"),
+    [
+        (KeyboardInterrupt(), True, True),
+        (Stopped(), True, True),
+        (KeyboardInterrupt(), False, False),
+        (ShoalError("said so"), True, False),
+        (ValueError("said so"), True, False),
+        (None, True, False),
+    ],
+)
+def test_a_call_that_ends_in_the_middle_of_what_it_does_is_told(
+    attempt: Attempt, error: BaseException | None, acts: bool, is_interrupted: bool
+) -> None:
+    told: list[str] = []
+    callers = Callers(attempt, lambda: told.append("interrupted"))
+
+    def run() -> None:
+        with callers.call("peer.all_reduce"), callers.call("loss.backward"):
+            callers.num_acts += acts
+            if error is not None:
+                raise error
+
+    if error is None:
+        run()
+    else:
+        with pytest.raises(type(error)):
+            run()
+    assert told == ["interrupted"] * is_interrupted
+    with pytest.raises(KeyboardInterrupt), callers.call("peer.barrier"):  # the acts of the call before are its own
+        raise KeyboardInterrupt
+    assert told == ["interrupted"] * is_interrupted

@@ -1,0 +1,260 @@
+"""Ctrl-C, and handlers of the script's own that raise, in the middle of calls: what the script may do behind them."""
+
+import signal
+
+import pytest
+
+from tests.live.swarm import Swarm
+from tests.live.test_uncommitted import ARENAS
+
+OVERWRITTEN = """
+import random, signal, sys, threading, time
+import numpy as np
+import p2p
+
+COUNT, own = 4 << 20, dict(arena_bytes=int(sys.argv[1]), may_differ=["2"])
+
+def add(tensor, result):
+    tensor.fill(1)
+    peer.all_reduce(tensor, out=result)
+    low, high = int(result.min()), int(result.max())
+    assert low == high and 1 <= low <= 3, (peer.last_step, low, high)
+
+if sys.argv[2] == "stays":
+    with p2p.join(**own) as peer:
+        print("here", peer.peer_id)
+        peer.wait_view()
+        tensor, result = np.empty(COUNT, np.float32), np.empty(COUNT, np.float32)
+        is_over = threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.readline(), is_over.set()), daemon=True).start()
+        while not is_over.is_set():
+            try:
+                add(tensor, result)
+            except p2p.OperationInterrupted:
+                continue
+        print("right", peer.last_step > 50)
+    sys.exit()
+
+draw, me = random.Random(0), threading.main_thread().ident
+for turn in range(12):
+    with p2p.join(**own) as peer:
+        if not turn:
+            print("here", peer.peer_id)
+        peer.wait_view()
+        tensor, result = np.empty(COUNT, np.float32), np.empty(COUNT, np.float32)
+        began = time.perf_counter()
+        try:
+            add(tensor, result)
+            tensor.fill(1)
+            wait_s = draw.random() * min(0.1, time.perf_counter() - began)
+            threading.Timer(wait_s, signal.pthread_kill, (me, signal.SIGINT)).start()
+            while True:
+                peer.all_reduce(tensor, out=result)
+        except KeyboardInterrupt:
+            tensor.fill(1000)  # it is the script's again
+            print("interrupted", flush=True)
+"""
+
+
+@ARENAS
+def test_what_an_interrupted_operation_has_submitted_may_be_overwritten(swarm: Swarm, arena_bytes: int) -> None:
+    """Nobody reads it any more: the others add without it."""
+    stay = [swarm.start(OVERWRITTEN, str(arena_bytes), "stays", min_peers=2) for _ in range(2)]
+    for peer in stay:
+        peer.expect("here")
+    comes = swarm.start(OVERWRITTEN, str(arena_bytes), "comes", min_peers=2)
+    assert comes.end() == 0, comes.report()
+    assert comes.stdout.count("interrupted") == 12
+    for peer in stay:
+        peer.tell("stop")
+    assert [peer.end() for peer in stay] == [0, 0], "\n".join(peer.report() for peer in stay)
+    assert {peer.stdout[-1] for peer in stay} == {"right True"}
+
+
+AT_A_PLACE = """
+import signal, sys
+import numpy as np
+import p2p
+
+def at(name, file, run):
+    def look(frame, event, arg):
+        if event == "call" and frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+    sys.setprofile(look)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return
+    finally:
+        sys.setprofile(None)
+    raise AssertionError(f"{name} was not called")
+
+def add():
+    one = np.full(5, turn, np.int32)
+    peer.all_reduce(one)
+    return int(one[0])
+
+def block():
+    with peer.step(samples=1):
+        peer.all_reduce(np.full(5, turn, np.int32))
+
+WAYS = {
+    "results": ("hand_out", "operation_call.py", add),
+    "submission": ("_submission", "session.py", add),
+    "end": ("end", "attempt.py", add),
+    "block": ("add", "attempt.py", block),
+    "closing": ("_closing", "session.py", block),
+}
+
+with p2p.join(may_differ=["1"]) as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    way = WAYS.get(sys.argv[1])
+    for turn in range(20):
+        if turn == 10 and way:
+            at(*way)
+            try:
+                print("again", add())
+            except p2p.ShoalError as error:
+                print("refused", error)
+            break
+        try:
+            one = np.full(5, turn, np.int32)
+            peer.all_reduce(one)
+        except p2p.OperationInterrupted:
+            peer.all_reduce(one)
+        assert one[0] == turn * peer.world_size, (turn, one, peer.world_size)
+    print("done", peer.world_size)
+"""
+
+
+@pytest.mark.parametrize("way", ["results", "submission", "end", "block", "closing"])
+def test_who_was_interrupted_in_the_middle_of_a_call_leaves_the_others_to_their_steps(swarm: Swarm, way: str) -> None:
+    """It cannot know whether its step counts, so it would be one call ahead of them, or behind, without a word."""
+    others = [swarm.start(AT_A_PLACE, "", min_peers=3) for _ in range(2)]
+    peer = swarm.start(AT_A_PLACE, way, min_peers=3)
+    assert peer.end() == 0, peer.report()
+    peer.expect("refused the step before was interrupted, so this peer leaves the others to it: join again")
+    assert [each.end() for each in others] == [0, 0], "\n".join(each.report() for each in others)
+    assert {each.stdout[-1] for each in others} == {"done 2"}
+
+
+IN_JOIN = """
+import signal, sys
+import p2p
+
+p2p.join  # imported now, since an import may be interrupted, too
+
+PLACES = ("open_socket", "links.py"), ("enter", "registry.py"), ("__init__", "core.py"), ("start", "reactor.py")
+for name, file in PLACES:
+    def look(frame, event, arg):
+        if event == "call" and frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+    sys.setprofile(look)
+    try:
+        p2p.join()
+        print("not interrupted", name)
+    except KeyboardInterrupt:
+        print("interrupted", name)
+    with p2p.join() as peer:
+        peer.wait_view(timeout_s=5)
+        print("joined", peer.world_size)
+"""
+
+
+def test_who_is_interrupted_as_it_joins_leaves_nothing_and_can_join_again(swarm: Swarm) -> None:
+    peer = swarm.start(IN_JOIN)
+    assert peer.end() == 0, peer.report()
+    names = "open_socket", "enter", "__init__", "start"
+    assert peer.stdout == [line for name in names for line in (f"interrupted {name}", "joined 1")], peer.report()
+
+
+LEAVES_IN_HANDLER = """
+import signal, sys, time
+import numpy as np
+import p2p
+
+peer = p2p.join()
+print("here", peer.peer_id)
+peer.wait_view()
+peer.all_reduce(np.ones(3))
+
+def leave(*_):
+    began = time.monotonic()
+    peer.leave()
+    print("left" if time.monotonic() - began < 2 else "late", flush=True)
+    if sys.argv[1] == "exits":
+        sys.exit(0)
+
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+if sys.argv[2] == "waits":
+    try:
+        peer.all_reduce(np.ones(3))
+        print("added", peer.last_step)
+    except p2p.ShoalError as error:
+        print("ended", error)
+else:
+    sys.stdin.readline()
+    time.sleep(0.2)
+    one = np.ones(3)
+    peer.all_reduce(one)
+    print("added", one[0])
+"""
+
+
+@pytest.mark.parametrize("then", ["exits", "goes on"])
+def test_a_peer_leaves_in_a_handler_while_its_operation_waits(swarm: Swarm, then: str) -> None:
+    other = swarm.start(LEAVES_IN_HANDLER, then, "computes", min_peers=2)
+    peer = swarm.start(LEAVES_IN_HANDLER, then, "waits", min_peers=2)
+    peer.expect("ready")
+    other.expect("ready")
+    peer.send_signal(signal.SIGTERM)
+    peer.expect("left")
+    assert peer.end() == 0, peer.report()
+    ended = [line for line in peer.stdout if line.startswith("ended")]
+    assert ended == (
+        [] if then == "exits" else ["ended this peer has left its swarm: call `p2p.join` to be another one"]
+    )
+    other.tell("go")
+    other.expect("added 1.0")
+    assert other.end() == 0, other.report()
+
+
+AS_IT_LEAVES = """
+import signal, sys
+import p2p
+
+def look(frame, event, arg):
+    if event == "call" and frame.f_code.co_name == "stop" and frame.f_code.co_filename.endswith("reactor.py"):
+        sys.setprofile(None)
+        signal.raise_signal(int(sys.argv[1]))
+
+peer = p2p.join()
+print("here", peer.peer_id)
+peer.wait_view()
+sys.setprofile(look)
+try:
+    peer.leave()
+    print("nothing was raised")
+except (KeyboardInterrupt, SystemExit) as interruption:
+    print("raised", repr(interruption))
+try:
+    peer.barrier()
+except p2p.ShoalError as error:
+    print("has left:", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, "KeyboardInterrupt()"), (signal.SIGTERM, "SystemExit(143)")]
+)
+def test_a_signal_that_comes_as_a_peer_leaves_is_raised_when_it_has_left(
+    swarm: Swarm, number: signal.Signals, raised: str
+) -> None:
+    peer = swarm.start(AS_IT_LEAVES, str(int(number)))
+    assert peer.end() == 0, peer.report()
+    left = "has left: this peer has left its swarm: call `p2p.join` to be another one"
+    assert peer.stdout[1:] == [f"raised {raised}", left], peer.report()
