@@ -94,8 +94,10 @@ class StepMachine:
         self.digest = blake2b(view.lineage, digest_size=16).digest()
         return self.install(view)
 
-    def install(self, view: View, gone: tuple[tuple[Member, State], ...] = ()) -> list[Effect]:
-        """End the view before and say READY for this one. `gone`: as of `Installed`."""
+    def install(
+        self, view: View, gone: tuple[tuple[Member, State], ...] = (), *, has_stalled: bool = False
+    ) -> list[Effect]:
+        """End the view before and say READY for this one. `gone`, `has_stalled`: as of `Installed`."""
         if self._giving_up.is_in_use and self.view is not None and self.view.members != view.members:
             reason = "results of it were in use before its commit, and members have come or gone"
             self._giving_up.give_up(self.done + 1, self.view.number, Cause.IN_USE, reason)  # others have other results
@@ -110,7 +112,7 @@ class StepMachine:
         self._maps_all = self._reads_all(view)
         founded_in = self.parting.founded_in
         mine = Ready(self.seated, self.done, self.digest, self.finish, self.given_up, self._maps_all, founded_in)
-        effects: list[Effect] = [Installed(view, gone), *self._tell_all(mine)]
+        effects: list[Effect] = [Installed(view, gone, has_stalled), *self._tell_all(mine)]
         return [*effects, *self.receive(self._me, mine)]
 
     def loaded(self, step: int, digest: bytes) -> list[Effect]:

@@ -59,11 +59,13 @@ class Installed:
 
     The host looks up members that were not `Discovered`: whoever knew them may be dead. It meets or buries them.
     `gone`: members of the view before that are in this one no more: DEAD, LEFT (it said LEAVE), or LOST (nobody hears
-    it); as this peer knows, so the view alone is compared.
+    it); as this peer knows, so the view alone is compared. `has_stalled`: it is reported that frames of the open step
+    were lost, and nobody has gone.
     """
 
     view: View
     gone: tuple[tuple[Member, State], ...] = field(default=(), compare=False)
+    has_stalled: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

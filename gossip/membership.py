@@ -179,10 +179,12 @@ class Membership:
     def _install(self, now: float, view: View) -> list[Effect]:
         before = () if self.view is None else self.view.members
         parted = tuple([(member, self._why_gone(member)) for member in before if view.since(member) is None])
+        has_stalled = not parted and self.next.reports.has_stalled(now, self._steps.done + 1)
         self._last_progress = now
         self._swim.keep(view.members)
         self._observing.install(view)
-        effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view, parted)]
+        effects: list[Effect] = [*self.next.install(now, view)]
+        effects += self._steps.install(view, parted, has_stalled=has_stalled)
         for seat in view.seats:  # whoever knew a member may have died before it told of it
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
                 effects += self._swim.hear(now, Claim(seat.member, State.ALIVE, seat.contact))

@@ -136,6 +136,11 @@ class Reports:
         """Whether anybody reports that `member` comes and goes."""
         return any(kind is ReportKind.FLAPPING and subject == member for kind, _, subject, _ in self._leases)
 
+    def has_stalled(self, now: float, step: int) -> bool:
+        """Whether anybody reports that frames of `step` were lost."""
+        leases = self._leases.items()
+        return any(key[0] is ReportKind.STALLED and key[3] == step and lease.until > now for key, lease in leases)
+
     def cut(self, now: float, step: int) -> Cut:
         """Who should go at `now`, while `step` is open."""
         assert self._view is not None

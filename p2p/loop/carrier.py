@@ -36,6 +36,7 @@ from .inbox import Inbox, error_of
 from .neighbours import Neighbours
 from .resources import Resources
 from .seat_request import SeatRequest
+from .stalls import Stalls
 
 logger = logging.getLogger("p2p")
 
@@ -89,6 +90,7 @@ class Carrier:
         self._effects: deque[Effect] = deque()
         self._members: tuple[Member, ...] = ()
         self._why = Why(0)
+        self._stalls = Stalls(parts.resources.transport)
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
@@ -274,6 +276,9 @@ class Carrier:
             self.parts.note(Kind.OUT, view=view.number, peer=peer_number(member.peer_id), how=PARTED[state][0])
         self._members = view.members
         self.parts.frames.install(view)
+        if effect.has_stalled:
+            stayed = [member for member in view.members if member not in came]  # who came may be under way to its state
+            self._stalls.redone(self.parts.core.done + 1, stayed)
         self.carry_out(self.parts.open_step.installed(view))
         self.parts.donor.install()
         self.parts.donor.end_exchange()

@@ -17,6 +17,10 @@ MAX_DATA_BYTES: Final = 8 << 20
 HEARTBEAT_MS: Final = 250
 """libzmq's own thread answers: without the interpreter, not in a stopped process. After four in vain a link breaks."""
 
+_MOST_UNHEARD_BEATS: Final = 16
+"""4 s, 16 s on a WAN: longer than who is silent, or stopped, whose window is shut, keeps its seat (3 and 12 s; a link
+stalls for 4 s there), shorter than a step waits for lost frames (5 and 20 s), so that it is done over on a new one."""
+
 _IPC_BUFFER_BYTES: Final = 2 << 20  # as far as the system allows; 16 MB in 0.9 of the time. Never for TCP.
 _HANDSHAKE_MS: Final = 5000
 _CONNECT_MS: Final = 2500
@@ -154,6 +158,8 @@ class Link:
                 for socket, needs_it in zip((self.control, self.data), is_tcp, strict=True):
                     if needs_it:
                         introduce(socket, peer_id)
+            if is_tcp[1]:
+                limit_silence(self.data, heartbeat_ms)
             beat_ms = heartbeat_ms if is_tcp[0] else HEARTBEAT_MS
             self.control.heartbeat_ivl, self.control.heartbeat_timeout = beat_ms, 4 * beat_ms
             watched = [(control_address, self.control), (data_address, self.data)]
@@ -201,6 +207,12 @@ class Link:
         """Bytes of `flow` that have arrived, counted from afar for each further connection; None: as there."""
         flow = self.flow()
         return None if flow is None else (self._monitors[self._data_address].num_opened << 48) + flow.acked
+
+    def reopen_data(self) -> None:
+        """Send data over another connection from now on; what was not sent, or not taken yet, is lost."""
+        with suppress(zmq.ZMQError):  # libzmq has none, since somebody else answered there
+            self.data.disconnect(self._data_address)
+            self.data.connect(self._data_address)
 
     def close(self, linger_ms: int) -> None:
         self.close_data(linger_ms)
@@ -322,6 +334,19 @@ class SeedCalls:
         """End all calls."""
         for address in list(self._calls):
             self.hang_up(address)
+
+
+def limit_silence(socket: "zmq.Socket[bytes]", heartbeat_ms: int) -> None:
+    """Have the kernel close each TCP connection whose other end has acknowledged nothing for 16 heartbeats.
+
+    Of what was sent, or, where nothing is, of three empty packets (keepalive), which also keep a NAT from forgetting
+    it. A window that is shut for so long counts, too.
+    """
+    unheard_ms = _MOST_UNHEARD_BEATS * heartbeat_ms
+    probe_s = max(1, unheard_ms // 5000)
+    socket.tcp_maxrt = unheard_ms
+    socket.tcp_keepalive, socket.tcp_keepalive_cnt = 1, 3
+    socket.tcp_keepalive_idle, socket.tcp_keepalive_intvl = max(1, unheard_ms // 1000 - 3 * probe_s), probe_s
 
 
 def open_socket(

@@ -29,7 +29,7 @@ from ..host.keys import derive
 from .addresses import ANY, Endpoint, advertised, resolve
 from .half_open import MOST as MOST_HALF_OPEN
 from .half_open import HalfOpen
-from .links import HEARTBEAT_MS, MAX_DATA_BYTES, open_socket
+from .links import HEARTBEAT_MS, MAX_DATA_BYTES, limit_silence, open_socket
 from .tcp import Network, TcpConfig
 from .wire import MAX_CONTROL_BYTES
 
@@ -124,11 +124,12 @@ class _Listener:
         credentials: Credentials,
         max_frame_bytes: int,
         high_water_mark: int,
-        handshake_ms: int,
+        network: Network,
     ) -> None:
         limit_bytes = max_frame_bytes + _SEAL_BYTES
         self.router = open_socket(context, zmq.ROUTER, limit_bytes, high_water_mark, is_tcp=True)
-        self.router.handshake_ivl = handshake_ms
+        self.router.handshake_ivl = _HANDSHAKE_MS[network]
+        limit_silence(self.router, _HEARTBEAT_MS[network])  # of others, who may have vanished: descriptors are few
         credentials.admit(self.router)
         address = f"inproc://monitor-{id(self)}"
         self.router.monitor(address, _MONITORED)
@@ -241,9 +242,8 @@ class TcpListeners:
             self.zap_socket = self.context.socket(zmq.REP)
             self._closing.callback(self.zap_socket.close, linger=0)
             self.zap_socket.bind(_ZAP_ADDRESS)
-            handshake_ms = _HANDSHAKE_MS[config.network]
-            control = self._listen(MAX_CONTROL_BYTES, high_water_mark=1000, handshake_ms=handshake_ms)
-            data = self._listen(MAX_DATA_BYTES, high_water_mark=0, handshake_ms=handshake_ms)
+            control = self._listen(MAX_CONTROL_BYTES, high_water_mark=1000, network=config.network)
+            data = self._listen(MAX_DATA_BYTES, high_water_mark=0, network=config.network)
             self._listeners = control, data
             self.control, self.data, self.accepted = control.router, data.router, data.half_open
             self.monitors = control.monitor, data.monitor
@@ -258,8 +258,8 @@ class TcpListeners:
             raise
         logger.info("listening on %s; others are told %s and %s", bound, self.control_address, self.data_address)
 
-    def _listen(self, max_frame_bytes: int, high_water_mark: int, handshake_ms: int) -> _Listener:
-        listener = _Listener(self.context, self.credentials, max_frame_bytes, high_water_mark, handshake_ms)
+    def _listen(self, max_frame_bytes: int, high_water_mark: int, network: Network) -> _Listener:
+        listener = _Listener(self.context, self.credentials, max_frame_bytes, high_water_mark, network)
         self._closing.callback(listener.close)
         return listener
 

@@ -194,6 +194,17 @@ class Transport:
         for link in self._links.values():
             link.renew()
 
+    def reopen_data(self, peer_ids: Iterable[str]) -> bool:
+        """Send data to them over other connections from now on, if they are on other hosts; whether any of them is.
+
+        What these were sent, and have not taken yet, is lost.
+        """
+        remote = [peer_id for peer_id in peer_ids if peer_id in self._links and self._links[peer_id].is_remote]
+        for peer_id in remote:
+            self.pacer.forget(peer_id)
+            self._links[peer_id].reopen_data()
+        return bool(remote)
+
     def _acked(self, peer_id: str) -> int | None:
         return self._links[peer_id].acked() if peer_id in self._links else None
 

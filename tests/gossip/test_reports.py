@@ -367,6 +367,14 @@ def test_the_open_step_starts_over_with_the_same_members(kind: ReportKind, reaso
     assert new.cut(1.5, STEP) == NOBODY
 
 
+def test_lost_frames_are_those_of_the_open_step_as_long_as_they_are_reported() -> None:
+    new = reports()
+    new.receive(0.0, B, Report(ReportKind.WITHDRAWN, B, STEP))
+    assert not new.has_stalled(0.0, STEP)
+    new.receive(0.0, C, Report(ReportKind.STALLED, C, STEP))
+    assert new.has_stalled(1.4, STEP) and not new.has_stalled(1.4, STEP + 1) and not new.has_stalled(1.5, STEP)
+
+
 def test_a_link_that_was_refused_in_the_open_step_is_no_reason_to_start_over() -> None:
     new = reports()
     new.receive(0.0, B, Report(ReportKind.REFUSED, C, STEP))

@@ -3,7 +3,7 @@
 import pytest
 
 from gossip import NO_VIEW, Core, Stamp
-from gossip.effects import Aborted, Activated, Effect, Explain
+from gossip.effects import Aborted, Activated, Effect, Explain, Installed
 from gossip.given_up import Cause, GivenUp
 from gossip.messages import Body, Decide, Leave, Report, ReportKind
 from gossip.progress import Beat, Finish, Progress, Ready
@@ -204,10 +204,21 @@ def test_an_operation_that_all_have_submitted_and_that_does_not_get_on_is_stalle
     assert bodies(Report, submit(peer, 3, 0.0, 2.0)) == []
     assert bodies(Report, submit(peer, 3, 2.0, 2.5))[:2] == STALLED
     assert peer.reason == "3 of 3 members of view 2 are here; step 0 is stalled: frames were lost"
-    decide(peer, B, 2.5)
+    assert [each.has_stalled for each in only(Installed, decide(peer, B, 2.5))] == [True]
     assert view_of(peer).members == (A, B, C)
     say(peer, B, NOTHING)
     assert only(Activated, say(peer, C, NOTHING)) == [Activated(view_of(peer), -1)]
+
+
+def test_frames_that_were_lost_are_no_reason_for_a_view_without_a_member_or_for_another_reason() -> None:
+    peer = seated(B, C, stall_s=2.0)
+    peer.submitted(0, 3, 2)
+    submit(peer, 3, 0.0, 2.5)
+    without_c = after(view_of(peer), A, B)
+    assert [each.has_stalled for each in only(Installed, say(peer, B, Decide(without_c), now=2.5))] == [False]
+    withdrawn = seated(B, C, stall_s=2.0)
+    withdraw(withdrawn)
+    assert [each.has_stalled for each in only(Installed, decide(withdrawn, B, 0.0))] == [False]
 
 
 def test_who_has_given_the_step_up_goes_on_saying_so_though_operations_of_it_do_not_get_on() -> None:

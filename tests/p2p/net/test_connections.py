@@ -10,11 +10,13 @@ import pytest
 import zmq
 
 from p2p.net.flows import copy_of, ends_of
+from p2p.net.headers import HEADER_BYTES
 from p2p.net.links import Link
 from p2p.net.tcp import Network
+from p2p.net.transport import Transport
 from tests.p2p.net.pond import Pond, open_pond, poll_until
 
-B = "b" * 16
+A, B, C = "a" * 16, "b" * 16, "c" * 16
 
 
 @pytest.fixture
@@ -53,6 +55,67 @@ def test_what_has_arrived_over_one_connection_is_nothing_of_what_was_sent_over_t
         link.close(linger_ms=0)
 
 
+@pytest.mark.parametrize(
+    ("network", "wanted"), [(Network.LAN, (4000, 1, 1, 1, 3)), (Network.WAN, (16_000, 1, 7, 3, 3))]
+)
+def test_the_kernel_closes_data_connections_that_nobody_acknowledges_anything_on(
+    pond: Pond, network: Network, wanted: tuple[int, ...]
+) -> None:
+    """A little before a step is done over since frames of it were lost, after 5 s or 20 s."""
+    a, b = pond.open(A, network=network), pond.open(B, network=network)
+    a.connect(B, *pond.addresses(B))
+    poll_until(lambda: not a.unopened_links(), a, b)
+    assert silences(connections_to(pond.addresses(B)[1])) == {wanted}
+    for address in pond.addresses(B):
+        assert silences(connections_from(address)) == {wanted}
+
+
+def test_data_go_over_another_connection_when_they_are_told_to_and_control_stays(pond: Pond) -> None:
+    a, b = pond.open(A), pond.open(B)
+    b.connect(A, *pond.addresses(A))
+    assert not b.reopen_data([C])
+    b.send_data(A, bytes(HEADER_BYTES), b"before")
+    assert received(a, b) == b"before"
+    (before,) = (ends_of(each) for each in connections_to(pond.addresses(A)[1]))
+    assert b.reopen_data([A, C])
+    b.send_data(A, bytes(HEADER_BYTES), b"after")
+    assert received(a, b) == b"after"
+
+    def is_gone() -> bool:
+        b.send_data(A, bytes(HEADER_BYTES), b"and on")  # libzmq closes a connection as its socket is used
+        return before not in [ends_of(each) for each in connections_to(pond.addresses(A)[1])]
+
+    poll_until(is_gone, a, b)
+    assert (b.broken_links(), b.unopened_links()) == ([], {}) and b.flows().keys() == {A}
+
+
+def test_peers_of_this_host_have_no_connection_that_could_be_forgotten(pond: Pond) -> None:
+    a, b = pond.open(A), pond.open(B)
+    a.connect(B, *(f"ipc://{path}" for path in b._paths))
+    assert not a.reopen_data([B])
+
+
+def received(target: Transport, *others: Transport) -> bytes:
+    """The payload that comes next."""
+    came: list[bytes] = []
+
+    def has_come() -> bool:
+        came.extend(bytes(payload) for _, payload in target.receive_data())
+        return bool(came)
+
+    poll_until(has_come, target, *others)
+    (payload,) = came
+    return payload
+
+
+def silences(found: Iterator[socket.socket]) -> set[tuple[int, ...]]:
+    """In milliseconds, of what was sent; whether else is asked, after how many seconds, how often, how many times."""
+    tcp = socket.TCP_USER_TIMEOUT, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+    options = [(socket.IPPROTO_TCP, each) for each in tcp]
+    options.insert(1, (socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+    return {tuple(each.getsockopt(*option) for option in options) for each in found}
+
+
 def congestion_controls(address: str) -> set[str]:
     """By which this process sends to there; a connection that libzmq has just opened anew goes by the default."""
     options = socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16
@@ -61,9 +124,18 @@ def congestion_controls(address: str) -> set[str]:
 
 def connections_to(address: str) -> Iterator[socket.socket]:
     """Copies of what this process has connected to there."""
+    return connections(address, here=0)
+
+
+def connections_from(address: str) -> Iterator[socket.socket]:
+    """Copies of what this process has accepted there."""
+    return connections(address, here=1)
+
+
+def connections(address: str, *, here: int) -> Iterator[socket.socket]:
     for name in os.listdir("/proc/self/fd"):
         if (copy := copy_of(int(name))) is not None:
             with closing(copy):
                 ends = ends_of(copy) if copy.family in (socket.AF_INET, socket.AF_INET6) else None
-                if ends is not None and address.endswith(f":{ends[1][1]}"):
+                if ends is not None and address.endswith(f":{ends[1 - here][1]}"):
                     yield copy

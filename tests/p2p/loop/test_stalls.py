@@ -1,0 +1,46 @@
+"""A step that stalls again and again: connections to other hosts are opened anew, and that is said once."""
+
+import logging
+
+import pytest
+
+from gossip import Member
+from p2p.loop.stalls import Stalls
+from p2p.net.links import Link
+from p2p.net.transport import Transport
+from tests.p2p.net.pond import open_pond, poll_until
+
+A, B = "a" * 16, "b" * 16
+MEMBERS = [Member(A, 1), Member(B, 1)]
+
+
+def num_opened(a: Transport, link: Link, b: Transport) -> int:
+    """Connections for data so far, one of which is open."""
+    poll_until(lambda: not link.unopened() and link.flow() is not None, a, b)
+    return (link.acked() or 0) >> 48
+
+
+def test_from_the_second_time_on_that_a_step_stalls_connections_are_opened_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with open_pond() as pond:
+        a, b = pond.open(A), pond.open(B)
+        a.connect(B, *pond.addresses(B))
+        stalls, link = Stalls(a), a._links[B]
+        seen = []
+        for step in (7, 7, 7, 8, 9, 9):
+            stalls.redone(step, MEMBERS)
+            seen.append(num_opened(a, link, b))
+    assert seen == [1, 2, 3, 3, 3, 4]
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(":")[0] for line in said] == ["step 7 has stalled twice", "step 9 has stalled twice"]
+    assert "Does a proxy, a NAT or a firewall between hosts" in said[0]
+
+
+def test_where_all_are_on_one_host_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with open_pond() as pond:
+        stalls = Stalls(pond.open(A))
+        for _ in range(3):
+            stalls.redone(7, MEMBERS)
+    assert not caplog.records
