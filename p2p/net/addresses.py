@@ -85,6 +85,20 @@ def resolve(host: str) -> frozenset[str]:
         return frozenset()
 
 
+def has_ipv4(addresses: Collection[str]) -> bool:
+    """Whether one of these, in digits, is of the version that all hosts have a way to, if they have one."""
+    return any(":" not in address for address in addresses)
+
+
+def to_listen_at(host: str, addresses: Collection[str], is_here: Callable[[str], bool] | None = None) -> list[str]:
+    """At which of `addresses`, those of `host`, to listen: at all of this machine, since others may use any.
+
+    If none of them is of this machine, at what an error will name.
+    """
+    ordered = sorted(addresses, key=lambda address: (":" in address, address))
+    return [address for address in ordered if (is_here or _is_here)(address)] or ordered[:1] or [host]
+
+
 def is_interface(host: str) -> bool:
     """Whether this machine has an interface of this name: one can listen there, too."""
     return host in (name for _, name in socket.if_nameindex())
@@ -97,7 +111,7 @@ def why_ambiguous(seed: Endpoint, addresses: Collection[str], is_here: Callable[
     this one any may answer, and several addresses of this one are one machine.
     """
     here = sorted(address for address in addresses if (is_here or _is_here)(address))
-    elsewhere = sorted({*addresses} - {*here})
+    elsewhere = sorted(each for each in {*addresses} - {*here} if not ipaddress.ip_address(each).is_loopback)
     if not (here and elsewhere):
         return ""
     each = ",".join(str(Endpoint(address, seed.port)) for address in sorted(addresses))
@@ -126,22 +140,22 @@ def advertised(bound: Endpoint, seeds: Sequence[Endpoint]) -> Endpoint:
 
 def _is_here(host: str) -> bool:
     """Whether `host`, in digits, is an address of this machine."""
-    with _udp(host) as probe:
-        try:
+    try:
+        with _udp(host) as probe:
             probe.bind((host, 0))
-        except OSError:
-            return False
+    except OSError:  # also where the kernel has no IPv6
+        return False
     return True
 
 
 def _leaves_from(target: str) -> str | None:
     """The address that packets to `target`, in digits, would have; nothing is sent."""
-    with _udp(target) as probe:
-        try:
+    try:
+        with _udp(target) as probe:
             probe.connect((target, 9))
-        except OSError:
-            return None
-        return str(probe.getsockname()[0])
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
 
 
 def _udp(host: str) -> socket.socket:

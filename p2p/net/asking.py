@@ -23,7 +23,7 @@ def ask_status(config: TcpConfig, clock: Callable[[], float]) -> StatusAnswer:
         NetworkError: none of them answers; says of each what came of asking.
         RemoteProtocolError: what is answered is of another version.
     """
-    credentials = Credentials(config.realm, "", config.secret)
+    credentials = Credentials(config.realm, "", config.secret, config.ipv4_names)
     query = Codec(CONTROL_TYPES).encode(StatusQuery())
     told = []
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -34,7 +34,7 @@ _CALL_RECONNECT_MS: Final = 500  # whoever has another key hangs up at once, aga
 class Introduce(Protocol):
     """Lets a socket prove at TCP addresses that it belongs to the swarm, and whom it wants to talk to."""
 
-    def __call__(self, socket: "zmq.Socket[bytes]", target: str) -> None: ...
+    def __call__(self, socket: "zmq.Socket[bytes]", target: str, address: str) -> None: ...
 
 
 class _Connection(Enum):
@@ -155,9 +155,9 @@ class Link:
             self.data = open_socket(context, zmq.DEALER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=is_tcp[1])
             on_failure.callback(self.data.close, 0)
             if introduce is not None:
-                for socket, needs_it in zip((self.control, self.data), is_tcp, strict=True):
-                    if needs_it:
-                        introduce(socket, peer_id)
+                for socket, address in ((self.control, control_address), (self.data, data_address)):
+                    if address.startswith("tcp://"):
+                        introduce(socket, peer_id, address)
             if is_tcp[1]:
                 limit_silence(self.data, heartbeat_ms)
             beat_ms = heartbeat_ms if is_tcp[0] else HEARTBEAT_MS
@@ -263,7 +263,7 @@ class SeedCall:
             on_failure.callback(self._dealer.close, 0)
             self._dealer.immediate = True  # nothing is queued for who is not there: it is said again anyway
             self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
-            introduce(self._dealer, "")
+            introduce(self._dealer, "", address)
             events = zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED
             self._monitor = self._dealer.get_monitor_socket(events)
             on_failure.callback(self._monitor.close, 0)

@@ -26,7 +26,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ..errors import NetworkError, SecurityError
 from ..host.keys import derive
-from .addresses import ANY, Endpoint, advertised, resolve
+from .addresses import ANY, Endpoint, advertised, resolve, to_listen_at
 from .half_open import MOST as MOST_HALF_OPEN
 from .half_open import HalfOpen
 from .links import HEARTBEAT_MS, MAX_DATA_BYTES, limit_silence, open_socket
@@ -60,9 +60,13 @@ _LOOPBACK: Final = {ANY: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 class Credentials:
     """How a peer proves to others that it belongs to the swarm, and how it tells who does."""
 
-    def __init__(self, swarm: str, peer_id: str, secret: bytes | None) -> None:
+    def __init__(
+        self, swarm: str, peer_id: str, secret: bytes | None, ipv4_names: frozenset[str] = frozenset()
+    ) -> None:
+        """`ipv4_names`: as of `TcpConfig`."""
         self._swarm = swarm
         self._secret = secret
+        self._ipv4_names = ipv4_names
         self._own_names = ("", peer_id)  # who calls a seed does not know yet who is there
         self._callers = () if secret is None else tuple(self._public(name) for name in self._own_names)
         self._server = None if secret is None else zmq.curve_public(z85.encode(derive(secret, "server")))
@@ -84,8 +88,8 @@ class Credentials:
         socket.zap_domain = self._swarm.encode()
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
-    def introduce(self, socket: "zmq.Socket[bytes]", target: str) -> None:
-        """Let `socket` connect to the peer `target`; "": to whoever is there."""
+    def introduce(self, socket: "zmq.Socket[bytes]", target: str, address: str = "") -> None:
+        """Let `socket` connect to the peer `target`, at this address; "": to whoever is there, or wherever."""
         if self._secret is None:
             socket.plain_username, socket.plain_password = self._swarm.encode(), (target or _NOBODY).encode()
         else:
@@ -93,7 +97,7 @@ class Credentials:
             socket.curve_serverkey = self._server
             socket.curve_secretkey = self._key_for(target)
             socket.curve_publickey = z85.encode(self._public(target))
-        socket.ipv6 = True
+        socket.ipv6 = address.removeprefix("tcp://").rpartition(":")[0] not in self._ipv4_names
 
     def accepts(self, domain: bytes, mechanism: bytes, presented: Sequence[bytes]) -> bool:
         """Whether whoever has `presented` these may come in."""
@@ -148,16 +152,20 @@ class _Listener:
         Raises:
             NetworkError: it cannot be bound.
         """
-        numeric = where if where.is_wildcard else Endpoint(min(resolve(where.host), default=where.host), where.port)
-        self.router.ipv6 = numeric.is_ipv6 or numeric.host == ANY
-        try:
-            self.router.bind(numeric.address)
-        except zmq.ZMQError as error:
-            what = "another peer? give another port, or port 0 for any that is free"
-            if error.errno != errno.EADDRINUSE:
-                what = "give --bind an address of this machine"
-            raise NetworkError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}; {what}") from None
-        return Endpoint(where.host, self.port)
+        hosts = [where.host] if where.is_wildcard else to_listen_at(where.host, resolve(where.host))
+        port = where.port
+        for host in hosts:
+            numeric = Endpoint(host, port)
+            self.router.ipv6 = numeric.is_ipv6 or numeric.host == ANY
+            try:
+                self.router.bind(numeric.address)
+            except zmq.ZMQError as error:
+                what = "another peer? give another port, or port 0 for any that is free"
+                if error.errno != errno.EADDRINUSE:
+                    what = "give --bind an address of this machine"
+                raise NetworkError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}; {what}") from None
+            port = self.port
+        return Endpoint(where.host, port)
 
     @property
     def port(self) -> int:
@@ -229,7 +237,7 @@ class TcpListeners:
             SecurityError: a stranger got in, or nobody does.
         """
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(config.io_threads)
-        self.credentials = Credentials(config.realm, peer_id, config.secret)
+        self.credentials = Credentials(config.realm, peer_id, config.secret, config.ipv4_names)
         self.heartbeat_ms = _HEARTBEAT_MS[config.network]
         self.congestion_control = _CONGESTION_CONTROL[config.network]
         self._has_warned = False

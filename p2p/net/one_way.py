@@ -45,7 +45,7 @@ class OneWaySends:
 
     def __init__(self, config: TcpConfig, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
-        self._credentials = Credentials(config.realm, "", config.secret)
+        self._credentials = Credentials(config.realm, "", config.secret, config.ipv4_names)
         self._patience_s = PATIENCE_S[config.network]
         self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -67,7 +67,7 @@ class OneWaySends:
             self._context = zmq.Context()
         try:
             dealer = open_socket(self._context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1, is_tcp=True)
-            self._credentials.introduce(dealer, peer_id)
+            self._credentials.introduce(dealer, peer_id, address)
             monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
             self._one_way.append(_OneWaySend(address, dealer, monitor, self._clock() + self._patience_s))
             dealer.connect(address)

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from ..errors import NetworkError, SecurityError
 from ..host.keys import read_key, reference
-from .addresses import ANY, Endpoint, is_interface, resolve, why_ambiguous
+from .addresses import ANY, Endpoint, has_ipv4, is_interface, resolve, why_ambiguous
 
 YES: Final = ("1", "true", "t", "yes", "y", "on")
 """As `shoal run` reads a variable; anything else is no."""
@@ -117,7 +117,8 @@ class TcpOptions:
         secret = None if self.key is None else read_key(self.key)
         network = Network(self.network)
         given = TcpConfig(swarm=swarm, bind=bind, advertise=advertise, seeds=seeds, secret=secret, network=network)
-        return replace(given, unknown_seeds=unknown)
+        ipv4_names = frozenset(seed.host for seed, at in known.items() if has_ipv4(at) and seed.host not in at)
+        return replace(given, unknown_seeds=unknown, ipv4_names=ipv4_names)
 
 
 def share_cores(config: "TcpConfig", num_cores: int, num_peers: int) -> "TcpConfig":
@@ -135,6 +136,8 @@ class TcpConfig:
         bind: the control socket's; data listens at the next port, or any.
         advertise: the control socket's for others; port 0: the bound one; None: to be chosen.
         unknown_seeds: addresses whose names nobody knew.
+        ipv4_names: of seeds that have an IPv4 address, and are called there: libzmq takes an IPv6 one where there is
+            one, to which not every host has a way.
         secret: of the swarm key; None: insecure.
         io_threads: of libzmq; each connection belongs to one of them, which encrypts all that it carries.
     """
@@ -144,6 +147,7 @@ class TcpConfig:
     advertise: Endpoint | None = None
     seeds: tuple[Endpoint, ...] = ()
     unknown_seeds: frozenset[str] = frozenset()
+    ipv4_names: frozenset[str] = frozenset()
     secret: bytes | None = field(default=None, repr=False)
     network: Network = Network.LAN
     io_threads: int = 1

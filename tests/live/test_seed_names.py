@@ -35,3 +35,28 @@ def test_a_name_of_several_hosts_is_refused_and_one_that_nobody_knows_is_named(n
     waiting.expect_line(r"\[0\].* seed tcp://nowhere\.invalid:7400 has a name that nobody knew when .*", is_error=True)
     waiting.kill()
     waiting.end()
+
+
+STEPS = """
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    for _ in range(5):
+        peer.all_reduce(np.ones(10, np.float32))
+    print("summed by", peer.world_size)
+"""
+
+
+def test_a_seed_whose_name_has_addresses_of_both_kinds_is_reached_by_who_has_no_way_to_one(
+    new_lab: NewLab, tmp_path: Path
+) -> None:
+    script, lab = tmp_path / "steps.py", new_lab(2)
+    script.write_text(STEPS)
+    names = "printf '10.77.0.1 both\\nfd77::1 both\\n' >> /etc/hosts"
+    shoal = f"exec {sys.executable} -m p2p.cli run -n 1 --min-peers 2 --seeds both:7400"
+    commands = [f"ip -6 addr add fd77::1/128 dev lo; {shoal} --bind both:7400 {script}", f"{shoal} {script}"]
+    peers = [program(lab, host, "sh", "-c", f"{names}; {command}") for host, command in enumerate(commands)]
+    for peer in peers:
+        peer.expect_line(r"\[0\] summed by 2")
+        assert peer.end() == 0, peer.report()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.net.addresses import ANY, Endpoint, advertised, check_address, resolve, why_ambiguous
+from p2p.net.addresses import ANY, Endpoint, advertised, check_address, resolve, to_listen_at, why_ambiguous
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,17 @@ def test_a_name_that_nobody_knows_has_no_address() -> None:
 )
 def test_a_name_may_have_several_addresses_of_this_machine_or_none(addresses: tuple[str, ...]) -> None:
     assert why_ambiguous(Endpoint("pods", 7700), addresses, {"10.0.0.1", "10.0.0.5", "::1"}.__contains__) == ""
+
+
+def test_a_loopback_address_that_this_machine_lacks_is_of_no_other_one() -> None:
+    assert why_ambiguous(Endpoint("localhost", 7700), ("127.0.0.1", "::1"), {"127.0.0.1"}.__contains__) == ""
+
+
+def test_a_name_is_listened_for_at_each_address_that_is_here() -> None:
+    addresses = {"::1", "127.0.0.1", "192.0.2.77"}
+    assert to_listen_at("pods", addresses, {"127.0.0.1", "::1"}.__contains__) == ["127.0.0.1", "::1"]
+    assert to_listen_at("pods", addresses, {"::1"}.__contains__) == ["::1"]
+    assert to_listen_at("pods", ["192.0.2.77"]) == ["192.0.2.77"] and to_listen_at("eth0", ()) == ["eth0"]
 
 
 def test_a_name_of_this_machine_and_of_others_is_no_seed() -> None:

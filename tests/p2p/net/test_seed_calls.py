@@ -13,7 +13,7 @@ NOBODY = "tcp://127.0.0.1:1"
 
 def test_a_call_for_which_there_is_no_file_is_made_when_there_is_one() -> None:
     with zmq.Context() as context:
-        calls = SeedCalls(context, lambda socket, target: None)
+        calls = SeedCalls(context, lambda socket, target, address: None)
         for number in range(4):
             with few_files(number):
                 assert calls.call(NOBODY, []) is None and not calls._calls
@@ -26,9 +26,9 @@ def test_of_a_call_that_cannot_be_made_nothing_stays_open() -> None:
     """Otherwise the end of the context would wait for it, for ever."""
     with zmq.Context() as context:
 
-        def fail(socket: "zmq.Socket[bytes]", target: str) -> None:
+        def fail(socket: "zmq.Socket[bytes]", target: str, address: str) -> None:
             raise zmq.ZMQError(errno.EMFILE)
 
-        for introduce, address in ((fail, NOBODY), (lambda socket, target: None, "tcp://nowhere")):
+        for introduce, address in ((fail, NOBODY), (lambda socket, target, address: None, "tcp://nowhere")):
             with pytest.raises(zmq.ZMQError):
                 SeedCalls(context, introduce).call(address, [])

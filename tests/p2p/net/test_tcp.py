@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zmq
 
 from gossip import WAN, CoreConfig
 from p2p.config import LoopConfig, PeerConfig
 from p2p.errors import NetworkError, SecurityError
 from p2p.host.keys import read_key, write_key
 from p2p.net.addresses import ANY, Endpoint
+from p2p.net.listener import Credentials
 from p2p.net.tcp import TcpConfig, TcpOptions, share_cores
 
 
@@ -56,6 +58,17 @@ def test_seeds_alone_are_enough() -> None:
 def test_a_seed_whose_name_nobody_knows_is_remembered() -> None:
     config = TcpOptions(seeds="nobody.invalid:1,10.0.0.5:1", insecure=True).check("pond")
     assert config is not None and config.unknown_seeds == {"tcp://nobody.invalid:1"}
+
+
+def test_seeds_with_an_ipv4_address_are_called_at_it() -> None:
+    config = TcpOptions(seeds="localhost:1,nobody.invalid:1,[::1]:1", insecure=True).check("pond")
+    assert config is not None and config.ipv4_names == {"localhost"}
+    credentials = Credentials(config.realm, "", None, config.ipv4_names)
+    with zmq.Context() as context:
+        for host, is_either in (("localhost", True), ("localhost", False), ("nobody.invalid", True), ("[::1]", True)):
+            with context.socket(zmq.DEALER) as dealer:
+                credentials.introduce(dealer, "", "" if host == "localhost" and is_either else f"tcp://{host}:1")
+                assert dealer.ipv6 == is_either
 
 
 @pytest.mark.parametrize(
