@@ -1,31 +1,43 @@
 """Connections that strangers have opened, and of which nothing has come that only a holder of the key can say.
 
 libzmq tells which descriptor it has accepted, not whose handshake has succeeded. What tells that is how much this side
-has sent: whoever connects is sent a greeting, and more only once its first command was right. A descriptor that libzmq
-named may be another one by now, so it is looked at, and shut down, through a copy, which pins what it is a copy of.
+has sent: whoever connects is sent a greeting, and WELCOME for a HELLO, which may be a member's, said again by somebody
+who has heard it; READY only for what answers that WELCOME. A descriptor that libzmq named may be another one by now, so
+it is looked at, and shut down, through a copy, which pins what it is a copy of.
 """
 
+import ipaddress
 import socket
 import struct
+from collections import Counter
 from contextlib import closing, suppress
 from typing import Final
 
 from .flows import Connection, Ends, copy_of, ends_of
 
 MOST: Final = 64
-"""At one listening socket; of more the oldest are shut down."""
+"""At one listening socket; of more the oldest of who has opened most are shut down."""
 
 GREETING_BYTES: Final = 64
-_SENT: Final = struct.Struct("<Q")
-_SENT_OFFSET: Final = 200  # of tcpi_bytes_sent in struct tcp_info
+CURVE_BYTES: Final = GREETING_BYTES + 170
+PLAIN_BYTES: Final = GREETING_BYTES + 10
+"""Greeting and WELCOME (ZMTP 3.1, RFC 37; CurveZMQ, RFC 26): READY is what follows."""
+
+_SENT: Final = struct.Struct("<QQ")
+_SENT_OFFSET: Final = 200  # of tcpi_bytes_sent and tcpi_bytes_retrans in struct tcp_info
+_NETWORK_BITS: Final = 64  # of an IPv6 address; who has one has them all
 _INFO_BYTES: Final = 256
 
 
 class HalfOpen:
     """Descriptors that were accepted, oldest first; those that were let in are forgotten when there are too many."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = CURVE_BYTES) -> None:
+        """`most_bytes`: that are sent to who is not let in."""
+        self._most_bytes = most_bytes
+        self._num_new = 0
         self._ends: dict[int, Ends] = {}
+        self._origins: dict[int, object] = {}
         self._connections: dict[int, Connection] = {}
 
     def accepted(self, fd: int) -> None:
@@ -33,11 +45,13 @@ class HalfOpen:
         connection = self._connections[fd] = Connection(fd)
         self._ends.pop(fd, None)
         if connection.ends is not None:
-            self._ends[fd] = connection.ends
+            self._ends[fd], self._origins[fd] = connection.ends, _origin(connection.ends)
+            self._num_new += 1
 
     def closed(self, fd: int) -> None:
         """The connection is no more."""
         self._ends.pop(fd, None)
+        self._origins.pop(fd, None)
         self._connections.pop(fd, None)
 
     def num_received(self) -> int:
@@ -45,28 +59,47 @@ class HalfOpen:
         return sum(flow.received for each in self._connections.values() if (flow := each.flow()) is not None)
 
     def cut(self) -> list[int]:
-        """Shut the oldest down, if there are too many. libzmq finds their ends, and closes them."""
+        """Shut down, if there are too many, the oldest from where most are. libzmq finds their ends, and closes them.
+
+        Who is far away takes longer than many others to say what lets it in, and is not cut for that.
+        """
         cut = []
+        if len(self._ends) > MOST and self._num_new > MOST // 2:  # not each time: a look takes some microseconds
+            self._num_new = 0
+            self._ends = {fd: ends for fd, ends in self._ends.items() if self._is_half_open(fd, ends)}
         while len(self._ends) > MOST:
-            fd = next(iter(self._ends))
-            if _shut_down(fd, self._ends.pop(fd)):
+            ((crowded, _),) = Counter(self._origins[fd] for fd in self._ends).most_common(1)
+            fd = next(fd for fd in self._ends if self._origins[fd] == crowded)
+            if self._is_half_open(fd, self._ends.pop(fd), shuts_down=True):
                 cut.append(fd)
         return cut
 
-
-def _shut_down(fd: int, ends: Ends) -> bool:
-    """Whether `fd` was still the connection with these ends, with nobody at the other one who was let in."""
-    copy = copy_of(fd)
-    if copy is None:
-        return False
-    with closing(copy):
-        if ends_of(copy) != ends or _num_sent(copy) > GREETING_BYTES:
+    def _is_half_open(self, fd: int, ends: Ends, *, shuts_down: bool = False) -> bool:
+        """Whether `fd` is still the connection with these ends, with nobody at the other one who was let in."""
+        copy = copy_of(fd)
+        if copy is None:
             return False
-        with suppress(OSError):  # the other side was faster
-            copy.shutdown(socket.SHUT_RDWR)
-        return True
+        with closing(copy):
+            if ends_of(copy) != ends or _num_sent(copy) > self._most_bytes:
+                return False
+            if shuts_down:
+                with suppress(OSError):  # the other side was faster
+                    copy.shutdown(socket.SHUT_RDWR)
+            return True
+
+
+def _origin(ends: Ends) -> object:
+    """Where a connection comes from: an IPv4 address, or a network of IPv6."""
+    host = ends[1][0] if isinstance(ends[1], tuple) else ""
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host)
+    return address.ipv4_mapped or int(address) >> _NETWORK_BITS
 
 
 def _num_sent(copy: socket.socket) -> int:
     info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    return int(_SENT.unpack_from(info, _SENT_OFFSET)[0]) if len(info) >= _SENT_OFFSET + _SENT.size else 0
+    if len(info) < _SENT_OFFSET + _SENT.size:
+        return 0
+    num_bytes, num_again = _SENT.unpack_from(info, _SENT_OFFSET)
+    return int(num_bytes - num_again)

@@ -27,8 +27,8 @@ from zmq.utils.monitor import recv_monitor_message
 from ..errors import NetworkError, SecurityError
 from ..host.keys import derive
 from .addresses import ANY, Endpoint, advertised, resolve, to_listen_at
+from .half_open import CURVE_BYTES, PLAIN_BYTES, HalfOpen
 from .half_open import MOST as MOST_HALF_OPEN
-from .half_open import HalfOpen
 from .links import HEARTBEAT_MS, MAX_DATA_BYTES, limit_silence, open_socket
 from .tcp import Network, TcpConfig
 from .wire import MAX_CONTROL_BYTES
@@ -46,7 +46,7 @@ _FAILURES: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it has no key, or another one",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it broke the handshake off",
 }
-_TOO_MANY: Final = f"more than {MOST_HALF_OPEN} connections say nothing, and the oldest of them is cut"
+_TOO_MANY: Final = f"more than {MOST_HALF_OPEN} connections say nothing, and the oldest of who opens most is cut"
 _NO_ZMTP: Final = "it does not speak ZMTP 3, or says nothing"
 _ANY_FAILURE: Final = sum(_FAILURES)
 _MONITORED: Final = _ANY_FAILURE | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -70,6 +70,11 @@ class Credentials:
         self._own_names = ("", peer_id)  # who calls a seed does not know yet who is there
         self._callers = () if secret is None else tuple(self._public(name) for name in self._own_names)
         self._server = None if secret is None else zmq.curve_public(z85.encode(derive(secret, "server")))
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether connections are encrypted."""
+        return self._secret is not None
 
     def _key_for(self, target: str) -> bytes:
         assert self._secret is not None
@@ -140,7 +145,7 @@ class _Listener:
         self.monitor = context.socket(zmq.PAIR)
         self.monitor.rcvhwm = 0  # full, it would block libzmq's I/O thread, and with it all links
         self.monitor.connect(address)
-        self.half_open = HalfOpen()
+        self.half_open = HalfOpen(CURVE_BYTES if credentials.is_secret else PLAIN_BYTES)
         self._num_let_in = 0
         self._before: dict[int, int] = {}
         self._cut: set[int] = set()
@@ -178,7 +183,7 @@ class _Listener:
 
         A failure is followed by the DISCONNECTED of its connection; with several I/O threads those of others may come
         in between, and have its reason. Who does not speak ZMTP 3 is cut off without a word; it is known by nobody
-        having been let in since it came. Of too many that say nothing the oldest are cut.
+        having been let in since it came. Of too many that say nothing some are cut.
         """
         reasons = []
         for _ in range(_MOST_EVENTS):  # the rest next time

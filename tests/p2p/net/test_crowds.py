@@ -8,9 +8,10 @@ from contextlib import ExitStack, suppress
 import pytest
 import zmq
 
-from p2p.net.half_open import GREETING_BYTES, MOST
+from p2p.net.half_open import CURVE_BYTES, GREETING_BYTES, MOST, PLAIN_BYTES
+from p2p.net.tcp import Network
 
-from .pond import HANG_S, Pond, open_pond, poll_until
+from .pond import HANG_S, SECRET, Pond, open_pond, poll_until
 from .test_listener import A, B, gather, refused, throw
 
 
@@ -59,6 +60,40 @@ def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> 
         throw(pond.port(A), said)
         poll_until(lambda number=number: refused(a) == number, a)  # type: ignore[misc]
     assert list(a.receive_control()) == [] and a.dropped == {"refused": 2}
+
+
+@pytest.mark.parametrize("secret", [SECRET, None], ids=["key", "insecure"])
+def test_what_a_member_has_said_first_counts_for_nothing_when_it_is_said_again_by_many(
+    pond: Pond, secret: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = pond.open(A, secret, network=Network.WAN), pond.open(B, secret, network=Network.WAN)
+    with socket.create_server(("127.0.0.1", 0)) as between, ThreadPoolExecutor(2) as threads:
+        heard: list[bytes] = []
+        relayed = threads.submit(relay, between, pond.port(A), heard, threads)
+        b.connect(A, f"tcp://127.0.0.1:{between.getsockname()[1]}", pond.addresses(A)[1])
+        b.send_control(A, b"a fish")
+        assert gather(a, 1, b) == [b"a fish"]
+        b.disconnect(A)
+        relayed.result(timeout=HANG_S)
+    said = b"".join(heard)
+    hello = said[: GREETING_BYTES + 2 + said[GREETING_BYTES + 1]]  # a short command: flags, length
+    with ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", pond.port(A)), timeout=HANG_S))
+            for _ in range(MOST)
+        ]
+        for each in connections:
+            each.sendall(hello)
+        answered = CURVE_BYTES if secret else PLAIN_BYTES
+        poll_until(lambda: all(len(peek(each)) == answered for each in connections), a)
+        stack.enter_context(socket.create_connection(("127.0.0.1", pond.port(A))))
+        poll_until(lambda: refused(a) > 0, a)
+        assert "more than 64 connections say nothing" in caplog.text, "before the handshake of any is too late"
+
+
+def peek(connection: socket.socket) -> bytes:
+    """What has come, without taking it."""
+    return connection.recv(4096, socket.MSG_PEEK)
 
 
 def relay(between: socket.socket, port: int, heard: list[bytes], threads: ThreadPoolExecutor) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from p2p.net.half_open import GREETING_BYTES, MOST, HalfOpen
+from p2p.net.half_open import CURVE_BYTES, MOST, PLAIN_BYTES, HalfOpen, _origin
 
 
 class Door:
@@ -17,9 +17,10 @@ class Door:
         self._stack = stack
         self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
-    def connect(self) -> tuple[socket.socket, socket.socket]:
-        """Ours, and the stranger's."""
-        theirs = self._stack.enter_context(socket.create_connection(self._server.getsockname()))
+    def connect(self, origin: str = "127.0.0.1") -> tuple[socket.socket, socket.socket]:
+        """Ours, and the stranger's, which comes from this address."""
+        opened = socket.create_connection(self._server.getsockname(), source_address=(origin, 0))
+        theirs = self._stack.enter_context(opened)
         ours, _ = self._server.accept()
         return self._stack.enter_context(ours), theirs
 
@@ -30,8 +31,10 @@ def door() -> Iterator[Door]:
         yield Door(stack)
 
 
-def accept(half_open: HalfOpen, door: Door, number: int) -> list[tuple[socket.socket, socket.socket]]:
-    pairs = [door.connect() for _ in range(number)]
+def accept(
+    half_open: HalfOpen, door: Door, number: int, origin: str = "127.0.0.1"
+) -> list[tuple[socket.socket, socket.socket]]:
+    pairs = [door.connect(origin) for _ in range(number)]
     for ours, _ in pairs:
         half_open.accepted(ours.fileno())
     return pairs
@@ -70,14 +73,43 @@ def test_of_too_many_the_oldest_are_shut_down(door: Door) -> None:
     assert half_open.cut() == []
 
 
-def test_who_was_answered_to_its_first_command_is_not_cut(door: Door) -> None:
+def test_who_is_far_away_is_not_cut_since_another_opens_many(door: Door) -> None:
     half_open = HalfOpen()
-    (greeted, _), (let_in, member) = accept(half_open, door, 2)
-    greeted.sendall(bytes(GREETING_BYTES))
-    let_in.sendall(bytes(GREETING_BYTES + 1))
+    ((_, far),) = accept(half_open, door, 1, "127.0.0.2")
+    pairs = accept(half_open, door, MOST + 2)
+    assert half_open.cut() == [ours.fileno() for ours, _ in pairs[:3]]
+    assert not is_shut(far)
+
+
+def test_who_was_let_in_makes_no_crowd(door: Door) -> None:
+    half_open = HalfOpen()
+    for ours, _ in accept(half_open, door, MOST // 2 + 8):
+        ours.sendall(bytes(CURVE_BYTES + 1))
+    ((_, member),) = accept(half_open, door, 1)
+    strangers = accept(half_open, door, MOST // 2, "127.0.0.2")
+    assert half_open.cut() == []
+    strangers += accept(half_open, door, MOST // 2 + 1, "127.0.0.2")
+    assert half_open.cut() == [ours.fileno() for ours, _ in strangers[:2]]
+    assert not is_shut(member)
+
+
+def test_who_has_one_address_of_a_network_has_all_of_them() -> None:
+    def origin(address: str) -> object:
+        return _origin((("::1", 1, 0, 0), (address, 2, 0, 0)))
+
+    assert origin("2001:db8::1") == origin("2001:db8::ffff:2") != origin("2001:db8:0:1::1")
+    assert origin("::ffff:192.0.2.1") != origin("::ffff:192.0.2.2")
+
+
+@pytest.mark.parametrize("most_bytes", [CURVE_BYTES, PLAIN_BYTES])
+def test_who_was_answered_to_more_than_its_hello_is_not_cut(door: Door, most_bytes: int) -> None:
+    half_open = HalfOpen(most_bytes)
+    (welcome, _), (let_in, member) = accept(half_open, door, 2)
+    welcome.sendall(bytes(most_bytes))
+    let_in.sendall(bytes(most_bytes + 1))
     accept(half_open, door, MOST)
-    assert half_open.cut() == [greeted.fileno()]
-    assert member.recv(4096) == bytes(GREETING_BYTES + 1) and not is_shut(member)
+    assert half_open.cut() == [welcome.fileno()]
+    assert member.recv(4096) == bytes(most_bytes + 1) and not is_shut(member)
 
 
 def test_a_descriptor_that_is_another_connection_by_now_survives(door: Door) -> None:
