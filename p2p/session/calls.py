@@ -385,7 +385,8 @@ class Calls:
                 step.withdraw(error)
             raise
         finally:
-            self._block = None
+            if step is not None:  # else another thread has one
+                self._block = None
 
 
 def _number(name: str, value: Any) -> float:
