@@ -45,7 +45,11 @@ class CoreConfig:
     """Who could not be connected to for this long is reported: whatever may come from it, nothing gets there."""
 
     founding_s: float = 10.0
-    """A seed that has not answered for this long is unreachable."""
+    """A seed, or who was met, that has not answered for this long is unreachable."""
+
+    greeting_s: float = 3.0
+    """Nobody founds before it has listened for this long at its address, which members of a swarm call four times a s;
+    where all for whom the first step waits wait, too, a third of it."""
 
     status_s: float = 5.0
     """How a peer is doing is said this often at most."""
@@ -92,6 +96,7 @@ _TIMERS = (
     "leave_s",
     "opening_s",
     "founding_s",
+    "greeting_s",
     "status_s",
     "state_s",
     "heir_s",
@@ -116,6 +121,7 @@ WAN: Final = CoreConfig(
     stall_s=20.0,
     pause_s=3.0,
     opening_s=10.0,
+    greeting_s=10.0,
     state_s=4.0,
     heir_s=120.0,
 )

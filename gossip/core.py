@@ -66,10 +66,7 @@ class Core(Standing):
         return self._follow_up(now, self._membership.found(now, view))
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
-        """Once a seat is asked for: found the swarm if the first of `seeds`, control addresses, is this peer's.
-
-        Raises ValueError if there are none, or one is there twice.
-        """
+        """As of `Joining`, once a seat is asked for; `seeds` are control addresses."""
         self._joining.found_from_seeds(now, seeds, lineage, size, policy)
 
     def ask_for_seat(self, now: float, run: Run, *, follows: bool = False) -> list[Effect]:
@@ -316,8 +313,9 @@ class Core(Standing):
         effects = self._notice_pause(now)
         self._swim.heard(now, source)
         in_view = self.view is not None and stamp == self.view.stamp
-        if self.view is not None and stamp.lineage not in (b"", self.view.lineage):
-            effects += self._membership.meet_strangers(now, source, stamp.lineage)
+        if stamp.lineage not in (b"", self.stamp.lineage):
+            meet = self._joining.hear_lineage if self.view is None else self._membership.meet_strangers
+            effects += meet(now, source, stamp.lineage)
         if in_view and isinstance(body, Progress):  # every step; views stay as they are
             return self._done_with(now, [*effects, *self._membership.receive(now, source, body)])
         if isinstance(body, SwimBody):
@@ -355,6 +353,7 @@ class Core(Standing):
             return []
         self._swim.resume(now)
         self._next.resume(now)
+        self._joining.resume(now)
         return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
 
     def _follow_up(self, now: float, effects: list[Effect]) -> list[Effect]:

@@ -1,12 +1,45 @@
 """Who founds the swarm when every peer is given the same list of seeds: whose address is the first.
 
-It founds when each other seed has said that it knows no lineage, or could not be reached for a while; all others wait.
-So two peers never found at once, unless their lists differ or a seed was cut off, and then the two swarms name
-each other's founder when they meet. Nothing is ever merged.
+It founds when nobody whom it has met, and no other seed, has a lineage; who does not say so is waited for a while. And
+not before it has listened for as long as members of a swarm that lives take to call its address: they call each seed
+that is not there, again and again (p2p/loop/seeds.py). All others wait. So two peers never found at once, unless their
+lists differ or one was cut off, and then the two swarms name each other's founder when they meet. Nothing is merged.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from .view import Member
+
+MOST_SOURCES = 64
+"""Members that are remembered to have a lineage."""
+
+
+class KnownLineages:
+    """Who has said that it has a lineage, whether this peer is to found or not.
+
+    Attributes:
+        quiet_since: since then this peer has listened, and nobody is left that has one.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.quiet_since = now
+        self._sources: dict[Member, tuple[bytes, float]] = {}
+
+    def hear(self, now: float, source: Member, lineage: bytes) -> None:
+        self._sources.pop(source, None)
+        self._sources[source] = lineage, now
+        if len(self._sources) > MOST_SOURCES:
+            del self._sources[next(iter(self._sources))]
+
+    def find(self, is_gone: Callable[[Member, float], bool]) -> bytes:
+        """One that there is; empty: none is known. `is_gone`: of a source, and when it was heard."""
+        for source, (_, heard_at) in list(self._sources.items()):
+            if is_gone(source, heard_at):
+                self.quiet_since = max(self.quiet_since, heard_at)
+                del self._sources[source]
+        return next((lineage for lineage, _ in self._sources.values()), b"")
 
 
 @dataclass(slots=True)
@@ -16,35 +49,63 @@ class Founding:
     Attributes:
         seeds: addresses, in the order that is the same everywhere.
         own: this peer's.
-        deadline: a seed that has not answered by then is unreachable.
+        size: the first step waits for so many peers.
+        begun: when it was to found.
+        patience_s: who does not answer for so long has nothing to say.
+        greeting_s: members of a swarm that lives have called its address by then.
     """
 
     seeds: Sequence[str]
     own: str
-    deadline: float
-    _without: dict[str, None] = field(default_factory=dict)
-    _lineage: bytes = b""
+    size: int
+    begun: float
+    patience_s: float
+    greeting_s: float
+    _without: dict[Member, None] = field(default_factory=dict)
+    _met: dict[Member, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be distinct addresses, at least one, are {list(self.seeds)}")
 
-    def answered(self, seed: str, lineage: bytes) -> None:
-        """`seed` knows this lineage, or none if it is empty."""
-        if seed in self.seeds:
-            self._lineage = self._lineage or lineage
-            self._without[seed] = None
+    @property
+    def founds(self) -> bool:
+        """Whether it is this peer that founds, if anybody has to."""
+        return self.seeds[0] == self.own
 
-    def decide(self, now: float) -> tuple[bool, str]:
-        """Whether to found now, and why or why not."""
-        if self._lineage:
-            return False, f"the swarm exists: lineage {self._lineage.hex()}"
-        if self.seeds[0] != self.own:
+    def has_none(self, member: Member) -> None:
+        """`member` knows no lineage."""
+        self._without[member] = None
+
+    def decide(self, now: float, alive: Mapping[Member, str], lineage: bytes, quiet_since: float) -> tuple[bool, str]:
+        """Whether to found now, and why or why not.
+
+        Args:
+            now: the time.
+            alive: the others, with their addresses.
+            lineage: one that somebody has; empty: nobody, as far as is known.
+            quiet_since: this peer has listened since then, and heard of none.
+        """
+        self._met = {member: self._met.get(member, now) for member in alive}
+        self._without = {member: None for member in self._without if member in alive}
+        if lineage:
+            return False, f"the swarm exists: lineage {lineage.hex()}"
+        if not self.founds:
             return False, f"waiting for a seat; seed {self.seeds[0]} founds"
-        silent = [seed for seed in self.seeds[1:] if seed not in self._without]
-        if silent and now < self.deadline:
-            return (
-                False,
-                f"waiting {self.deadline - now:.0f} s more for {', '.join(silent)} to say whether a swarm exists",
-            )
-        return True, "no other seed knows a swarm" + (f"; {', '.join(silent)} did not answer" if silent else "")
+        silent, left_s = self._silent(now, alive)
+        if left_s > 0:
+            return False, f"waiting {left_s:.0f} s more for {', '.join(silent)} to say whether a swarm exists"
+        left_s = quiet_since + self._listens_s() - now
+        if left_s > 0:
+            return False, f"waiting {left_s:.1f} s more for members of a swarm that may exist to call"
+        return True, "nobody knows a swarm" + (f"; {', '.join(silent)} did not answer" if silent else "")
+
+    def _silent(self, now: float, alive: Mapping[Member, str]) -> tuple[list[str], float]:
+        """Who has not said what it knows, and for how long they are waited for."""
+        since = {address: self.begun for address in self.seeds[1:] if address not in alive.values()}
+        since |= {alive[member]: met for member, met in self._met.items() if member not in self._without}
+        return list(since), max(since.values(), default=-math.inf) + self.patience_s - now
+
+    def _listens_s(self) -> float:
+        """Where all for whom the first step waits wait, too, it is a first start, most likely: a third will do."""
+        return self.greeting_s / 3 if 1 < self.size <= len(self._without) + 1 else self.greeting_s

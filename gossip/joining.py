@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .commit import StepMachine
 from .config import CoreConfig
 from .effects import Effect, Refused, Removed, Send
-from .founding import Founding
+from .founding import Founding, KnownLineages
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
 from .numerics import apart, inherited
@@ -30,7 +30,7 @@ class Joining:
     `numerics`: its numerics class; `views`: of which it has heard.
     """
 
-    def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig) -> None:
+    def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig, now: float) -> None:
         self.run: Run | None = None
         self.numerics = NO_NUMERICS
         self._states: dict[tuple[int, bytes], bytes] = {}
@@ -41,6 +41,7 @@ class Joining:
         self._observing = observing
         self._config = config
         self.views = KnownViews()
+        self._lineages = KnownLineages(now)
         self._from = NOTHING_DONE, b""
         self._founding: Founding | None = None
         self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
@@ -74,26 +75,25 @@ class Joining:
             self.numerics = inherited(self.run.numerics, donors, self._swim.me.member, step)
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
-        """Found with these if it falls to this peer.
+        """Found with these if it falls to this peer: its address is the first of `seeds`, and nobody has a lineage.
 
         Raises:
             ValueError: no seeds, or one twice.
         """
-        self._founding = Founding(seeds, self._swim.me.contact.seed, now + self._config.founding_s)
+        own, config = self._swim.me.contact.seed, self._config
+        self._founding = Founding(seeds, own, size, now, config.founding_s, config.greeting_s)
         self._found_with = lineage, size, policy
 
     def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
-        """Ask everybody, or `targets`, for a seat, and the seeds whether there is a swarm."""
+        """Ask everybody, or `targets`, for a seat; and whether there is a swarm, if this peer may found one."""
         if self.run is None:
             return []
         asked = self._swim.alive() if targets is None else targets
         self._asked = tuple(asked) if targets is None else self._asked
         self._from = self._observing.asks_from()
         effects: list[Effect] = [Send(member, self._join(self.run.description, member)) for member in asked]
-        if self._founding is not None:
-            effects += [
-                Send(member, LineageQuery()) for member in asked if self._address(member) in self._founding.seeds
-            ]
+        if self._founding is not None and self._founding.founds:
+            effects += [Send(member, LineageQuery()) for member in asked]
         return effects
 
     def _join(self, run: RunDescription, member: Member) -> Join:
@@ -107,8 +107,7 @@ class Joining:
                 return [] if self._steps.seated else self.hear_head(now, source, lineage, body)
             case Refuse():
                 return [Refused(body)] if self._steps.view is None and self.run is not None else []
-        self.hear_lineage(source, body.lineage)
-        return []
+        return self.hear_lineage(now, source, body.lineage)
 
     def hear_head(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
         """`source`, a member of `lineage`, says how far it is; the last step is said by the feeder only."""
@@ -150,9 +149,17 @@ class Joining:
         self._reason = "others take this peer for dead"
         return [Removed(self._reason)]
 
-    def hear_lineage(self, source: Member, lineage: bytes) -> None:
-        if self._founding is not None:
-            self._founding.answered(self._address(source), lineage)
+    def hear_lineage(self, now: float, source: Member, lineage: bytes) -> list[Effect]:
+        """`source` has this one, or knows none if it is empty."""
+        if lineage:
+            self._lineages.hear(now, source, lineage)
+        elif self._founding is not None:
+            self._founding.has_none(source)
+        return []
+
+    def resume(self, now: float) -> None:
+        """This process was stopped: it has not listened."""
+        self._lineages.quiet_since = now
 
     def foundation(self, now: float) -> tuple[bytes, int, Policy] | None:
         """Lineage, founding size and policy, if this peer is to found the swarm now."""
@@ -161,9 +168,13 @@ class Joining:
         if self._observing.knows_steps:
             self._reason = "a run of which this peer has been told a committed step is gone, and it founds no other"
             return None
-        founds, self._reason = self._founding.decide(now)
+        lineage = self._lineages.find(lambda source, heard_at: self._is_gone(now, source, heard_at))
+        alive = {claim.member: claim.contact.seed for claim in self._swim.acquaintances()}
+        alive = {member: address for member, address in alive.items() if self._swim.is_alive(member)}
+        founds, self._reason = self._founding.decide(now, alive, lineage, self._lineages.quiet_since)
         return self._found_with if founds else None
 
-    def _address(self, member: Member) -> str:
-        claim = self._swim.claim_of(member)
-        return "" if claim is None else claim.contact.seed
+    def _is_gone(self, now: float, source: Member, heard_at: float) -> bool:
+        """Whether a member of a lineage is gone for certain, or has been lost for so long that it is forgotten."""
+        is_forgotten = self._swim.claim_of(source) is None and now - heard_at > self._config.founding_s
+        return self._swim.is_gone(source) or is_forgotten

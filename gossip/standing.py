@@ -31,7 +31,7 @@ class Standing:
         self._observing = Observing(self._swim, self._steps, config=config)
         self._membership = Membership(self._swim, self._steps, self._observing, rng=rng, config=config)
         self._next = self._membership.next
-        self._joining = Joining(self._swim, self._steps, self._observing, config=config)
+        self._joining = Joining(self._swim, self._steps, self._observing, config=config, now=now)
         parts = self._swim, self._steps, self._observing, self._joining.views, self._next.dead
         self._heirs = Heirs(*parts, config=config)
 

@@ -18,6 +18,7 @@ from random import Random
 from gossip import Claim, Member, View
 from p2p.host.entry import Entry, Role, heir
 
+from .simulated.calling import Calling
 from .simulated.faults import Faults
 from .simulated.hosts import Hosts, Place
 from .simulated.invariants import Invariants, Lineage, Violation
@@ -33,6 +34,8 @@ REFUTED_S = 5.0
 """A suspicion of somebody alive lasts for less than this, on links that mostly work."""
 CLOCK_BACK = 0.03
 """Share of the restarts that find the clock of their host set back."""
+FOUNDING_S = 5.0
+"""Who could be heard for so long is not overlooked by who founds."""
 SETTLED_S = 12.0
 """So long after the last fault nobody is removed any more."""
 
@@ -143,6 +146,8 @@ class Simulation:
             peer.paused_until = self.clock.now
         if self._groups is not None:
             self._join_groups()
+        for name in self.seeds:  # or nobody would find those who live
+            self.launch(name)
 
     def _note_suspicions(self) -> None:
         self.suspicions = suspicions(self)
@@ -189,13 +194,37 @@ class Simulation:
             place = replace(place, offset_s=offset_s, rate=rate)
         peer = self._enter(peer_id, place, behind)
         peer.meet(self.acquaintances_of(peer))
-        if self.plan.founding == "seeds" and not self.invariants.lineages:
+        if self.plan.calls:
+            self._seek(peer)
+        elif self.plan.founding == "seeds" and not self.invariants.lineages:
             seeds = tuple(f"p{index + 1}" for index in range(min(self.plan.num_peers, 3)))
             peer.found_from_seeds(seeds, self._lineage())
         elif is_founder or len(self._alive) == 1:
             peer.found(self._lineage())
         else:
             peer.ask_for_seat()
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """Addresses that are called."""
+        return tuple(f"p{index + 1}" for index in range(self.plan.calls))
+
+    def _seek(self, peer: Peer) -> None:
+        """As p2p/loop/seat_request.py with seeds: whoever finds no member on its host may found, if it is the first."""
+        if any(other.host == peer.host and other.view is not None for other in self.alive()):
+            peer.ask_for_seat()
+        else:
+            peer.found_from_seeds(self.seeds, self._lineage())
+
+    def founded(self, founder: Peer, lineage: bytes) -> None:
+        """S31: nobody founds while a member of another lineage lives, if it could be heard for long enough."""
+        since = self.clock.now - FOUNDING_S
+        for other in self.alive() if self.plan.calls else ():
+            names = other.member.peer_id, founder.member.peer_id
+            is_cut = max(self.network.last_cut(*names), self.network.last_cut(*names[::-1])) > since
+            is_deaf = is_cut or any(name in self.network.bad for name in names) or other.paused_until > since
+            if other.view is not None and other.view.lineage != lineage and not (is_deaf or other.leaving):
+                raise Violation("S31", f"{brief(founder.member)} founds {lineage!r}, and {brief(other.member)} lives")
 
     def _lineage(self) -> bytes:
         self._num_lineages += 1
@@ -209,6 +238,8 @@ class Simulation:
             member = Member(peer_id, behind.incarnation - 5)
         peer = Peer(self, member, place)
         self.peers[peer.member] = self._alive[peer_id] = peer
+        if self.plan.calls:
+            self.clock.after(0.0, peer, "calls", Calling(peer, self).go_on)
         return peer
 
     def acquaintances_of(self, peer: Peer) -> list[Claim]:
@@ -218,7 +249,7 @@ class Simulation:
         if groups is not None:
             others = [p for p in others if groups[p.member.peer_id] == groups[name]]
         near = [p for p in others if p.host == peer.host]
-        far = [p for p in others if p.host != peer.host]
+        far = [p for p in others if p.host != peer.host and not self.plan.calls]
         return [p.claim for p in (*near, *self.rng.sample(far, min(2, len(far))))]
 
     def end(self, peer: Peer, reason: str, restart_s: float | None = None) -> None:

@@ -1,7 +1,8 @@
 """Finding a swarm whose peers are known by address only. Belongs to the loop.
 
-Each seed is called until the peer that is there has been met by its name: it is told who this is, and answers with
-everybody it knows. Who founds is the core's business (gossip/founding.py).
+Each seed is called until the peer that is there has been met by its name, and again once that one is suspected or gone:
+it is told who this is, and answers with everybody it knows. Members of a swarm do so as long as they live, so whoever
+starts at the address of a seed hears of them. Who founds is the core's business (gossip/founding.py).
 """
 
 import logging
@@ -9,7 +10,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Final, Self
 
-from gossip import Core, Policy
+from gossip import Core, Policy, State
 
 from ..config import LoopConfig
 from ..host.entry import Role
@@ -20,7 +21,7 @@ from .resources import Resources
 
 logger = logging.getLogger("p2p")
 
-CALL_S: Final = 0.5
+CALL_S: Final = 0.25
 SILENT_S: Final = 5.0
 """A seed that is silent for so long is named in a warning; what is certain is said at once."""
 
@@ -66,7 +67,7 @@ class Seeds:
         if not self._next_call:
             self._warn_from = now + SILENT_S
         self._next_call = now + CALL_S
-        met = {claim.contact.seed for claim in core.claims()}
+        met = {claim.contact.seed for claim in core.claims() if claim.state is State.ALIVE}  # else another may be there
         frames = [self._frames.encode(body) for body in core.introduction()]
         for address in self._addresses:
             if address in met:

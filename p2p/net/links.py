@@ -26,9 +26,11 @@ _HANDSHAKE_MS: Final = 5000
 _CONNECT_MS: Final = 2500
 """An attempt to open a connection ends after that, and another one begins: the kernel would ask again after 1, 3, 7
 and 15 s, so that a link could stay shut for so long after a cut was healed."""
+_CALL_CONNECT_MS: Final = 1500
+"""The same where nobody may be yet: the kernel asks, or another attempt begins, every second."""
 _RECONNECT_MS: Final = 10
 _RECONNECT_MAX_MS: Final = 500
-_CALL_RECONNECT_MS: Final = 500  # whoever has another key hangs up at once, again and again
+_CALL_RECONNECT_MS: Final = 250  # whoever has another key hangs up at once, again and again
 
 
 class Introduce(Protocol):
@@ -263,6 +265,7 @@ class SeedCall:
             on_failure.callback(self._dealer.close, 0)
             self._dealer.immediate = True  # nothing is queued for who is not there: it is said again anyway
             self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
+            self._dealer.connect_timeout = _CALL_CONNECT_MS
             introduce(self._dealer, "", address)
             events = zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED
             self._monitor = self._dealer.get_monitor_socket(events)

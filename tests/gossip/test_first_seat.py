@@ -104,13 +104,32 @@ def test_the_first_seed_founds_when_another_cannot_be_reached() -> None:
     assert len(only(Installed, run(peer, 9.5, 10.5, 0.25))) == 1
 
 
-def test_the_first_seed_does_not_found_what_another_seed_knows() -> None:
+def test_g15_the_first_seed_does_not_found_what_anybody_knows() -> None:
     peer = seed(A)
-    meet(peer, [B])
+    meet(peer, [C])
     peer.ask_for_seat(0.0, RUN)
-    say(peer, B, LineageAnswer(b"\xfe"))
+    say(peer, C, LineageAnswer(b"\xfe"))
     assert only(Installed, run(peer, 0.0, 20.0, 0.25)) == []
     assert peer.reason == "the swarm exists: lineage fe"
+
+
+def test_g15_whatever_a_member_says_the_first_seed_knows_that_there_is_a_swarm() -> None:
+    peer = core()
+    gossip, _ = core(D).introduction()
+    say(peer, D, gossip, view_with(A, D).stamp)
+    peer.found_from_seeds(0.0, ["control a"], LINEAGE, 1, Policy.LIVE)
+    peer.ask_for_seat(0.0, RUN)
+    assert only(Installed, run(peer, 0.0, 8.0, 0.25)) == []
+    assert peer.reason == f"the swarm exists: lineage {view_with(A, D).lineage.hex()}"
+
+
+def test_g15_while_it_was_stopped_the_first_seed_has_not_listened() -> None:
+    peer = core()
+    peer.found_from_seeds(0.0, ["control a"], LINEAGE, 1, Policy.LIVE)
+    peer.ask_for_seat(0.0, RUN)
+    assert only(Installed, run(peer, 0.0, 1.0)) == []
+    assert only(Installed, run(peer, 5.0, 7.9)) == []
+    assert len(only(Installed, run(peer, 7.9, 8.6))) == 1
 
 
 def test_who_is_not_the_first_seed_waits_for_it() -> None:
@@ -123,9 +142,9 @@ def test_who_is_not_the_first_seed_waits_for_it() -> None:
 def test_nobody_founds_before_it_asks_for_a_seat() -> None:
     peer = core()
     peer.found_from_seeds(0.0, ["control a"], LINEAGE, 1, Policy.LIVE)
-    assert only(Installed, run(peer, 0.0, 2.0)) == []
-    peer.ask_for_seat(2.0, RUN)
-    assert len(only(Installed, run(peer, 2.0, 3.0))) == 1
+    assert only(Installed, run(peer, 0.0, 4.0)) == []
+    peer.ask_for_seat(4.0, RUN)
+    assert len(only(Installed, run(peer, 4.0, 5.0))) == 1, "it has listened all along"
 
 
 def test_seeds_have_to_be_distinct() -> None:

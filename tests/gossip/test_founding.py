@@ -1,60 +1,92 @@
-"""Who founds a swarm whose peers are all given the same seeds."""
+"""Who founds a swarm whose peers are all given the same seeds, and when. G15 of PROTOCOL.md."""
+
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.founding import Founding
+from gossip import Member
+from gossip.founding import MOST_SOURCES, Founding, KnownLineages
+
+from .members import A, B, C, D
 
 SEEDS = ("one", "two", "three")
 LINEAGE = b"\x01\x02"
+ALL = {B: "two", C: "three"}
+NOBODY: Mapping[Member, str] = {}
+LONG_AGO = -100.0
+EXISTS = False, "the swarm exists: lineage 0102"
+FOUNDS = True, "nobody knows a swarm"
 
 
-def founding(own: str = "one", seeds: tuple[str, ...] = SEEDS) -> Founding:
-    return Founding(seeds, own, deadline=10.0)
+def founding(own: str = "one", seeds: tuple[str, ...] = SEEDS, size: int = 1) -> Founding:
+    return Founding(seeds, own, size, begun=0.0, patience_s=10.0, greeting_s=3.0)
+
+
+def told(own: str, have_none: Iterable[Member], size: int = 1) -> Founding:
+    new = founding(own, size=size)
+    for member in have_none:
+        new.has_none(member)
+    return new
 
 
 def test_the_first_seed_founds_when_every_other_knows_no_swarm() -> None:
-    new = founding()
-    new.answered("two", b"")
-    assert new.decide(0.0) == (False, "waiting 10 s more for three to say whether a swarm exists")
-    new.answered("three", b"")
-    assert new.decide(0.0) == (True, "no other seed knows a swarm")
+    new = told("one", [B])
+    assert new.decide(0.0, ALL, b"", LONG_AGO) == (False, "waiting 10 s more for three to say whether a swarm exists")
+    new.has_none(C)
+    assert new.decide(0.0, ALL, b"", LONG_AGO) == FOUNDS
 
 
 def test_a_seed_that_does_not_answer_is_waited_for_until_the_deadline() -> None:
     new = founding()
-    assert new.decide(4.0) == (False, "waiting 6 s more for two, three to say whether a swarm exists")
-    new.answered("three", b"")
-    assert new.decide(9.9) == (False, "waiting 0 s more for two to say whether a swarm exists")
-    assert new.decide(10.0) == (True, "no other seed knows a swarm; two did not answer")
+    for_both = False, "waiting 6 s more for two, three to say whether a swarm exists"
+    assert new.decide(4.0, NOBODY, b"", LONG_AGO) == for_both
+    new.has_none(C)
+    for_one = False, "waiting 0 s more for two to say whether a swarm exists"
+    assert new.decide(9.9, {C: "three"}, b"", LONG_AGO) == for_one
+    assert new.decide(10.0, {C: "three"}, b"", LONG_AGO) == (True, f"{FOUNDS[1]}; two did not answer")
 
 
-def test_who_is_the_only_seed_founds_at_once() -> None:
-    assert founding(seeds=("one",)).decide(0.0) == (True, "no other seed knows a swarm")
+def test_who_was_met_and_is_no_seed_is_waited_for_as_long_as_it_lives() -> None:
+    new = founding(seeds=("one",))
+    assert new.decide(5.0, {D: "elsewhere"}, b"", 0.0)[1].startswith("waiting 10 s more for elsewhere")
+    assert new.decide(14.0, {D: "elsewhere"}, b"", 0.0)[1].startswith("waiting 1 s more for elsewhere")
+    assert new.decide(15.0, {D: "elsewhere"}, b"", 0.0) == (True, f"{FOUNDS[1]}; elsewhere did not answer")
+    assert new.decide(14.0, NOBODY, b"", 0.0) == FOUNDS
+
+
+def test_nobody_founds_before_members_that_live_have_had_the_time_to_call() -> None:
+    new = founding(seeds=("one",))
+    waits = False, "waiting 0.5 s more for members of a swarm that may exist to call"
+    assert new.decide(4.5, NOBODY, b"", 2.0) == waits
+    assert new.decide(5.0, NOBODY, b"", 2.0) == FOUNDS
+
+
+@pytest.mark.parametrize(("size", "is_shorter"), [(1, False), (3, True), (4, False)])
+def test_where_all_for_whom_the_first_step_waits_wait_it_takes_a_third_of_that(size: int, is_shorter: bool) -> None:
+    new = told("one", [B, C], size)
+    assert new.decide(0.99, ALL, b"", 0.0)[0] is False
+    assert new.decide(1.0, ALL, b"", 0.0)[0] is is_shorter
+    assert new.decide(3.0, ALL, b"", 0.0) == FOUNDS
+
+
+def test_the_dead_do_not_count_as_waiting() -> None:
+    new = founding(seeds=("one",), size=3)
+    for member in (B, C):
+        new.has_none(member)
+    assert new.decide(1.0, {B: "two"}, b"", 0.0)[0] is False
 
 
 @pytest.mark.parametrize("own", ["two", "three", "no seed"])
 def test_all_others_wait_for_ever(own: str) -> None:
-    new = founding(own)
-    for seed in SEEDS:
-        new.answered(seed, b"")
-    assert new.decide(1e9) == (False, "waiting for a seat; seed one founds")
+    new = told(own, [A, B, C])
+    assert new.decide(1e9, ALL, b"", LONG_AGO) == (False, "waiting for a seat; seed one founds")
 
 
 @pytest.mark.parametrize("own", ["one", "two"])
 def test_where_a_swarm_exists_nobody_founds(own: str) -> None:
-    new = founding(own)
-    new.answered("three", LINEAGE)
-    new.answered("three", b"")
-    new.answered("two", b"another")
-    assert new.decide(1e9) == (False, "the swarm exists: lineage 0102")
-
-
-def test_who_is_no_seed_has_no_say() -> None:
-    new = founding()
-    new.answered("somebody", LINEAGE)
-    assert new.decide(10.0) == (True, "no other seed knows a swarm; two, three did not answer")
+    assert told(own, [B, C]).decide(1e9, ALL, LINEAGE, LONG_AGO) == EXISTS
 
 
 @pytest.mark.parametrize("seeds", [(), ("one", "two", "one")])
@@ -64,23 +96,45 @@ def test_seeds_are_distinct_and_there_is_one(seeds: tuple[str, ...]) -> None:
     assert str(list(seeds)) in str(raised.value)
 
 
+def test_a_lineage_is_known_until_all_who_have_it_are_gone_and_then_it_was_heard_of_until_lately() -> None:
+    known, gone = KnownLineages(1.0), set[Member]()
+    assert known.find(lambda member, heard_at: member in gone) == b""
+    known.hear(2.0, B, LINEAGE)
+    known.hear(4.0, C, b"another")
+    known.hear(5.0, B, LINEAGE)
+    assert known.find(lambda member, heard_at: member in gone) == b"another"
+    gone.add(C)
+    assert (known.find(lambda member, heard_at: member in gone), known.quiet_since) == (LINEAGE, 4.0)
+    assert (known.find(lambda member, heard_at: heard_at < 6.0), known.quiet_since) == (b"", 5.0)
+
+
+def test_of_many_who_have_a_lineage_the_last_are_remembered() -> None:
+    known = KnownLineages(0.0)
+    for number in range(MOST_SOURCES + 3):
+        known.hear(0.0, Member("b", number), bytes([number]))
+    assert len(known._sources) == MOST_SOURCES and known.find(lambda member, heard_at: False) == bytes([3])
+
+
 names = st.sampled_from(["one", "two", "three", "four", "no seed"])
+MEMBERS = {name: Member(name, 1) for name in ("one", "two", "three", "four", "no seed")}
 
 
 @given(
     st.lists(names, min_size=1, unique=True).map(tuple),
-    st.lists(st.tuples(names, names, st.sampled_from([b"", LINEAGE]))),
+    st.lists(st.tuples(names, names)),
+    st.lists(names, unique=True),
     st.floats(0.0, 20.0),
 )
 def test_two_peers_with_the_same_seeds_never_both_found(
-    seeds: tuple[str, ...], told: list[tuple[str, str, bytes]], now: float
+    seeds: tuple[str, ...], told: list[tuple[str, str]], met: list[str], now: float
 ) -> None:
-    peers = {own: founding(own, seeds) for own in ("one", "two", "three", "four", "no seed")}
-    for own, seed, lineage in told:
-        peers[own].answered(seed, lineage)
-    founders = [own for own, peer in peers.items() if peer.decide(now)[0]]
+    peers = {own: founding(own, seeds) for own in MEMBERS}
+    for own, other in told:
+        peers[own].has_none(MEMBERS[other])
+    alive = {own: {MEMBERS[name]: name for name in met if name != own} for own in peers}
+    founders = [own for own, peer in peers.items() if peer.decide(now, alive[own], b"", 0.0)[0]]
     assert founders in ([], [seeds[0]])
     if founders:
-        answers = {seed: lineage for own, seed, lineage in told if own == seeds[0] and seed in seeds}
-        assert not any(answers.values())
-        assert now >= 10.0 or {*seeds[1:]} <= {*answers}
+        answered = {other for own, other in told if own == seeds[0]}
+        assert now >= 3.0
+        assert now >= 10.0 or {*seeds[1:], *met} - {seeds[0]} <= answered

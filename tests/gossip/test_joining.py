@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gossip import CoreConfig, Member, Phase, Policy, Seat
+from gossip import CoreConfig, Member, Phase, Policy, Seat, State
 from gossip.commit import StepMachine
 from gossip.effects import Activated, Effect, Installed, Removed, Send
 from gossip.joining import MOST_STATES, Joining
@@ -37,7 +37,7 @@ def joining(me: Member = A, *known: Member, steps: StepMachine | None = None) ->
     for member in known:
         swim.hear(0.0, claim(member))
     steps = StepMachine(me) if steps is None else steps
-    return Joining(swim, steps, Observing(swim, steps, config=CoreConfig()), config=CoreConfig())
+    return Joining(swim, steps, Observing(swim, steps, config=CoreConfig()), config=CoreConfig(), now=0.0)
 
 
 def observer(done: int, digest: bytes = b"done") -> Joining:
@@ -177,52 +177,95 @@ def test_r8_who_may_have_had_a_seat_asks_no_more_if_nobody_knows() -> None:
 # Founding.
 
 
-def test_only_seeds_are_asked_whether_there_is_a_swarm() -> None:
+def test_who_may_found_asks_everybody_whether_there_is_a_swarm() -> None:
     new = joining(A, B, D)
     new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
     assert new.ask() == []
     new.begin(RUN, follows=False)
-    assert new.ask() == [Send(B, Join(SAME)), Send(D, Join(SAME)), Send(B, LineageQuery())]
+    asked = Send(B, LineageQuery()), Send(D, LineageQuery())
+    assert new.ask() == [Send(B, Join(SAME)), Send(D, Join(SAME)), *asked]
 
 
-def test_the_first_seed_founds_once_it_has_a_layout_and_the_others_know_no_swarm() -> None:
-    new = joining(A, B, C)
-    assert new.foundation(0.0) is NOT_YET
-    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.LIVE)
-    new.hear_lineage(B, b"")
-    new.hear_lineage(C, b"")
-    assert new.foundation(0.0) is NOT_YET
-    new.begin(RUN, follows=False)
-    assert new.foundation(0.0) == (LINEAGE, 3, Policy.LIVE)
-    assert new.reason == "no other seed knows a swarm"
-
-
-def test_a_seed_that_does_not_answer_is_waited_for() -> None:
-    new = joining(A, B, C)
-    new.found_from_seeds(5.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
-    new.begin(RUN, follows=False)
-    new.hear_lineage(B, b"")
-    assert new.foundation(14.9) is NOT_YET
-    assert new.reason == "waiting 0 s more for control c to say whether a swarm exists"
-    assert new.foundation(15.0) == (LINEAGE, 3, Policy.MAJORITY)
-
-
-def test_where_a_swarm_exists_nobody_founds() -> None:
-    new = joining(A, B)
+def test_who_is_not_to_found_asks_nobody_whether_there_is_one() -> None:
+    new = joining(B, A)
     new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
     new.begin(RUN, follows=False)
-    new.hear_lineage(B, b"\x07")
+    assert new.ask() == [Send(A, Join(SAME))]
+
+
+def test_the_first_seed_founds_once_it_has_a_layout_and_nobody_knows_a_swarm() -> None:
+    new = joining(A, B, C)
+    assert new.foundation(9.0) is NOT_YET
+    new.hear_lineage(0.0, B, b"")
+    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.LIVE)
+    new.hear_lineage(0.0, B, b"")
+    new.hear_lineage(0.0, C, b"")
+    assert new.foundation(9.0) is NOT_YET
+    new.begin(RUN, follows=False)
+    assert new.foundation(9.0) == (LINEAGE, 3, Policy.LIVE)
+    assert new.reason == "nobody knows a swarm"
+
+
+def test_who_was_met_and_does_not_answer_is_waited_for() -> None:
+    new = founds(A, B, C)
+    new.hear_lineage(0.0, B, b"")
+    assert new.foundation(1.0) is NOT_YET
+    assert new.foundation(10.9) is NOT_YET
+    assert new.reason == "waiting 0 s more for control c to say whether a swarm exists"
+    assert new.foundation(11.0) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def founds(*members: Member) -> Joining:
+    """The first of them, of which the first seed is A; has met the others, and has asked for a seat."""
+    new = joining(*members)
+    new.found_from_seeds(0.0, ("control a",), LINEAGE, 3, Policy.MAJORITY)
+    new.begin(RUN, follows=False)
+    return new
+
+
+def test_g15_nobody_founds_before_it_has_listened_for_a_while() -> None:
+    new = founds(A)
+    assert new.foundation(2.9) is NOT_YET
+    new.resume(2.9)
+    assert new.foundation(5.8) is NOT_YET
+    assert new.reason == "waiting 0.1 s more for members of a swarm that may exist to call"
+    assert new.foundation(6.0) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def test_g15_where_anybody_has_a_lineage_nobody_founds() -> None:
+    new = joining(A, D)
+    new.hear_lineage(0.0, D, b"\x07")
+    new.found_from_seeds(0.0, ("control a",), LINEAGE, 3, Policy.MAJORITY)
+    new.begin(RUN, follows=False)
+    new.hear_lineage(0.0, D, b"")
     assert new.foundation(99.0) is NOT_YET
     assert new.reason == "the swarm exists: lineage 07"
 
 
-def test_r18_who_was_told_of_a_committed_step_founds_nothing_though_no_seed_knows_a_swarm() -> None:
+@pytest.mark.parametrize("state", [State.LEFT, State.DEAD])
+def test_g15_once_all_members_are_gone_the_first_seed_founds(state: State) -> None:
+    new = founds(A, D)
+    new.hear_lineage(1.0, D, b"\x07")
+    assert new.foundation(2.0) is NOT_YET
+    new._swim.declare_dead(2.0, D, state)
+    assert new.foundation(3.9) is NOT_YET
+    assert new.foundation(4.0) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def test_g15_who_has_a_lineage_and_was_not_met_counts_for_a_while() -> None:
+    new = founds(A)
+    new.hear_lineage(1.0, D, b"\x07")
+    assert new.foundation(11.0) is NOT_YET
+    assert new.foundation(11.1) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def test_r18_who_was_told_of_a_committed_step_founds_nothing_though_nobody_knows_a_swarm() -> None:
     new = joining(A, B, C)
     new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
     new.begin(RUN, follows=True)
     new.hear_head(0.0, B, LINEAGE, Head(0, b"zero", 2, 2))
     for member in (B, C):
-        new.hear_lineage(member, b"")
+        new.hear_lineage(0.0, member, b"")
     assert new.foundation(99.0) is NOT_YET
     assert "founds no other" in new._reason
 
@@ -235,16 +278,6 @@ def test_who_waits_for_a_seat_says_whom_it_has_asked() -> None:
     assert new.reason == f"not in a view yet: asked {B}, {C} for a seat"
     new.ask([C])
     assert new.reason == f"not in a view yet: asked {B}, {C} for a seat"
-
-
-def test_who_is_no_seed_or_was_never_met_has_no_say_in_that() -> None:
-    new = joining(A, D)
-    new.hear_lineage(D, b"\x07")
-    new.found_from_seeds(0.0, ("control a", "control c"), LINEAGE, 3, Policy.MAJORITY)
-    new.begin(RUN, follows=False)
-    new.hear_lineage(D, b"\x07")
-    new.hear_lineage(C, b"\x07")
-    assert new.foundation(10.0) == (LINEAGE, 3, Policy.MAJORITY)
 
 
 def test_seeds_are_distinct() -> None:

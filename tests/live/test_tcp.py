@@ -285,3 +285,25 @@ def test_two_network_namespaces_are_two_hosts(new_host: NewHost, key: Path, wire
     for peer in (first, second):
         peer.expect("view of 2")
     stop([first, second])
+
+
+def test_the_only_seed_joins_those_who_go_on_when_it_is_started_again(
+    new_host: NewHost, key: Path, wires: list[str]
+) -> None:
+    """Nothing proves to the others that it has died, and nobody else is on its host."""
+    hosts = [new_host(), new_host()]
+    for namespace, host in zip(wires, hosts, strict=True):
+        host.prefix = ("ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        host.environ = {"SHOAL_SEEDS": "10.77.0.1:7700", **secured(key)}
+        host.leaves_files = True
+    hosts[0].environ["SHOAL_BIND"] = "*:7700"
+    seed, *others = [host.start(STREAM, min_peers=3) for host in (hosts[0], hosts[1], hosts[1])]
+    for peer in (seed, *others):
+        peer.expect_step(20)
+    seed.kill()
+    seed.end()
+    for peer in others:
+        peer.expect("view of 2")
+    again = hosts[0].start(STREAM, min_peers=1)
+    assert again.expect("step").split()[3] == "3", again.report()
+    stop([*others, again])

@@ -13,6 +13,7 @@ import sys
 from .mutant import Mutant
 from .mutants_agreement import AGREEMENT
 from .mutants_discovery import DISCOVERY
+from .mutants_founding import FOUNDING
 from .mutants_heirs import HEIRS
 from .mutants_lags import LAGS
 from .mutants_numerics import NUMERICS
@@ -39,6 +40,7 @@ MUTANTS: dict[str, Mutant] = {
     **SHARES,
     **LAGS,
     **HEIRS,
+    **FOUNDING,
 }
 
 if __name__ == "__main__":

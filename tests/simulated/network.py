@@ -1,6 +1,7 @@
 """Virtual time, and the links between simulated peers. Same seed, same run."""
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -148,6 +149,7 @@ class Network:
         self._seen = seen
         self._cuts: list[Cut] = []
         self._blocked: dict[Pair, Cut] = {}
+        self._last_blocked: dict[Pair, float] = {}
         self._held: list[Held] = []
         self._resets: dict[Pair, int] = {}
 
@@ -164,6 +166,7 @@ class Network:
 
     def changed(self) -> None:
         """After the pairs of a cut have changed: what was held on links that are back arrives."""
+        self._last_blocked |= dict.fromkeys(self._blocked, self._clock.now)
         self._blocked = {pair: cut for cut in self._cuts for pair in cut.pairs}
         held, self._held = self._held, []
         for item in held:
@@ -192,6 +195,11 @@ class Network:
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked
+
+    def last_cut(self, source: str, target: str) -> float:
+        """When nothing could come from `source` to `target` for the last time; minus infinity: it always could."""
+        pair = source, target
+        return self._clock.now if pair in self._blocked else self._last_blocked.get(pair, -math.inf)
 
     def reset(self, source: str, target: str) -> None:
         """The data link broke and comes back: what is under way on it, or held, is lost."""

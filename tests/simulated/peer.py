@@ -402,6 +402,8 @@ class Peer:
         world.membership.installed(self.member, self.view, view)
         if view.number == 1 and self.knows_steps:
             raise Violation("S15", f"{self.member} founds {view.lineage!r}, and was told of committed steps of a run")
+        if view.number == 1:
+            world.founded(self, view.lineage)
         self.view, self.active, self.waits = view, False, ""
         self.catch_up.install()
         self.perform(self.training.open_step.installed(view))

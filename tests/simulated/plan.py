@@ -55,6 +55,9 @@ FIRST_HELD = 70_000_000
 """In runs of this seed and later ones steps of the model are alike, so that scripts of slow observers are held, too.
 There may be room for few steps that observers are fed."""
 
+FIRST_CALLED = 80_000_000
+"""In runs of this seed and later ones peers call their seeds, and the first of these founds, also when it restarts."""
+
 PLOTS: dict[str, float] = {
     "": 70,
     "turnover": 4,
@@ -101,6 +104,7 @@ class Plan:
         measured_s: what a peer has measured of its links changes about so often; 0: nobody measures.
         broadcasts: each step of the model has one, from p1, p2 and p3 in turn.
         shares: each peer has a host of its own, so that several give a state to a joiner.
+        calls: peers know who is on their host, and call so many seeds, p1 first (G15); 0: they find some by themselves.
         restarts: where all members, on several hosts, have died, who observed goes on (R29).
         places: hosts of the first peers, in the order of their launches; those of the others are drawn.
         kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
@@ -136,6 +140,7 @@ class Plan:
     broadcasts: bool = False
     shares: bool = False
     restarts: bool = False
+    calls: int = 0
     places: tuple[int, ...] = ()
     calm_s: float = 25.0
     end_s: float = 45.0
@@ -170,6 +175,8 @@ class Plan:
         if seed >= FIRST_HELD:
             config = replace(plan.config, most_fed=rng.choice((3, 6, 1024)))
             plan = replace(plan, slowness=rng.choice((1.0, 8.0, 30.0)), config=config)
+        if seed >= FIRST_CALLED:
+            plan = replace(plan, founding="seeds", calls=rng.choice((1, 1, 2)))
         return replace(plan, num_kinds=num_kinds, kinds=kinds)
 
     @classmethod

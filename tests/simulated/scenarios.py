@@ -4,6 +4,7 @@ Each ends well with all rules in. Without the rule that it is about (mutants.py)
 """
 
 from .scenarios_all_dead import ALL_DEAD
+from .scenarios_founding import FOUNDING
 from .scenarios_heirs import HEIRS
 from .scenarios_lags import LAGS
 from .scenarios_links import LINKS
@@ -26,5 +27,6 @@ SCENARIOS = {
     **ROOTS,
     **ALL_DEAD,
     **HEIRS,
+    **FOUNDING,
     **SHARES,
 }

@@ -19,7 +19,7 @@ from tests.simulation import Failure, Outcome, Simulation
 
 from .faults import Faults
 from .mutant import Mutant, without
-from .plan import FAULTS, FIRST_HELD, FIRST_MEASURED, FIRST_MIXED, FIRST_MOVED, FIRST_SHARED, PLOTS
+from .plan import FAULTS, FIRST_CALLED, FIRST_HELD, FIRST_MEASURED, FIRST_MIXED, FIRST_MOVED, FIRST_SHARED, PLOTS
 from .pool import pool
 
 NUM_SEEDS = 30
@@ -35,6 +35,9 @@ MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
 
 SHARED = range(FIRST_SHARED, FIRST_SHARED + 6)
 """Where states come from several donors, too."""
+
+CALLED = range(FIRST_CALLED, FIRST_CALLED + 8)
+"""Where peers call seeds, and the first of these founds, also when it is started again."""
 
 HELD = range(FIRST_HELD + 8, FIRST_HELD + 10)
 """Where scripts of slow observers are held, too."""
@@ -165,6 +168,11 @@ def test_no_invariant_breaks_where_slow_observers_are_held() -> None:
     assert not failures(HELD), "\n\n".join(failures(HELD))
     seen = sum((each.seen for each in outcomes(*HELD).values() if isinstance(each, Outcome)), Counter[str]())
     assert seen["scripts held"] > 20 and seen["steps let go"] > 100
+
+
+@pytest.mark.timeout(300)
+def test_no_invariant_breaks_where_seeds_are_called() -> None:
+    assert not failures(CALLED), "\n\n".join(failures(CALLED))
 
 
 @pytest.mark.timeout(300)

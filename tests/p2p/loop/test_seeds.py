@@ -1,0 +1,60 @@
+"""Whom a peer calls: each seed at whose address it knows nobody who lives."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from gossip import Core, State
+from p2p.loop.seeds import CALL_S, Seeds
+from p2p.net.links import Verdict
+from tests.gossip.cores import core
+from tests.gossip.members import A, B, C, claim
+
+SEEDS = "control a", "control b", "control c"
+
+
+class Calls:
+    """What `Seeds` has of a transport and of frames: counts, and is never answered."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.ended: list[str] = []
+
+    def encode(self, body: object) -> bytes:
+        return b""
+
+    def call(self, address: str, frames: Iterable[bytes]) -> Verdict:
+        self.called.append(address)
+        return Verdict.SILENT
+
+    def hang_up(self, address: str) -> None:
+        self.ended.append(address)
+
+
+def look(peer: Core, now: float = 1.0) -> Calls:
+    calls = Calls()
+    Seeds(SEEDS, calls, calls, founds=True).call(now, peer)  # type: ignore[arg-type]
+    return calls
+
+
+def test_seeds_at_which_nobody_was_met_are_called_and_one_s_own_is_not() -> None:
+    assert look(core(A)).called == ["control b", "control c"]
+
+
+@pytest.mark.parametrize("state", [State.SUSPECT, State.LOST, State.LEFT, State.DEAD])
+def test_a_seed_is_called_again_unless_who_was_met_there_is_alive_for_certain(state: State) -> None:
+    peer = core(A)
+    for member in (B, C):
+        peer.meet(0.0, claim(member))
+    assert look(peer).called == [] and look(peer).ended == list(SEEDS)
+    peer.meet(0.0, replace(claim(B), state=state))
+    assert look(peer).called == ["control b"]
+
+
+def test_calls_are_repeated_after_a_while() -> None:
+    calls = Calls()
+    seeds = Seeds(SEEDS[:2], calls, calls, founds=True)  # type: ignore[arg-type]
+    for now in (1.0, 1.0 + CALL_S / 2, 1.0 + CALL_S):
+        seeds.call(now, core(A))
+    assert calls.called == ["control b", "control b"]
