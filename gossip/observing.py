@@ -362,6 +362,11 @@ class Observing:
         is_fed = self.follows and self._feeder in view.members and not self._lags
         return effects if is_fed else [*effects, *self._ask(now, donor, step)]
 
+    def awaited_state(self) -> tuple[int, tuple[Member, ...]] | None:
+        """After which step the state is that the barrier wants here, and who was asked; None: none, or it has come."""
+        wanted, is_here = self._steps.wanted_state(), self._loading is not None or self._waiting is not None
+        return None if wanted is None or is_here else (wanted[0], tuple(self._asked.members))
+
     def _look_back(self, now: float, num_lacking: int) -> None:
         """It is held no more, and lacks so many steps; members that have admitted it may not have heard that."""
         late_s = self._config.admission.late_s

@@ -152,6 +152,10 @@ class Standing:
         """For whom the barrier of the installed view waits, if it does, and the silence of each in s."""
         return {member: self._swim.silence_s(now, member) for member in self._steps.awaited()}
 
+    def awaited_state(self) -> tuple[int, tuple[Member, ...]] | None:
+        """As of `Observing`: what this peer, in a view, waits for before it is seated."""
+        return self._observing.awaited_state()
+
     @property
     def due(self) -> tuple[int, bytes] | None:
         """Number and digest of the fed step that is to be run now."""

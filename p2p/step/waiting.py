@@ -18,17 +18,27 @@ def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
         return core.reason
     barrier = core.barrier_awaits(now)
     if barrier:
-        names = ", ".join(f"peer {member} ({_heard(core, member, silence_s)})" for member, silence_s in barrier.items())
+        names = ", ".join(_in_barrier(core, now, member) for member in barrier)
         return f"view {view.number} begins once all of its members have come, and waits for {names}"
     parts = [open_step.explain_missing(view.members)]
-    for member, (count, silence_s) in awaited(core, now).items():
-        heard = _heard(core, member, silence_s)
-        parts.append(f"peer {member} ({heard}) has submitted {count} operations of step {core.done + 1}")
+    for member, (count, _) in awaited(core, now).items():
+        parts.append(f"{_heard(core, now, member)} has submitted {count} operations of step {core.done + 1}")
     return "; ".join(part for part in parts if part) or core.reason
 
 
-def _heard(core: Core, member: Member, silence_s: float) -> str:
-    return "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"
+def _in_barrier(core: Core, now: float, member: Member) -> str:
+    """What the barrier waits for: a member, or a state that this one was not given yet."""
+    state = core.awaited_state() if member == core.me else None
+    if state is None:
+        return _heard(core, now, member)
+    step, donors = state
+    asked = ", ".join(_heard(core, now, donor) for donor in donors)
+    return f"the state after step {step}" + (f", asked of {asked}" if asked else "")
+
+
+def _heard(core: Core, now: float, member: Member) -> str:
+    _, silence_s = core.standing(now, member)
+    return f"peer {member} ({'this one' if member == core.me else f'last heard {silence_s:.1f} s ago'})"
 
 
 def awaited(core: Core, now: float) -> dict[Member, tuple[int, float]]:

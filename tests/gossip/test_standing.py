@@ -5,7 +5,7 @@ from random import Random
 
 from gossip import Phase, State
 from gossip import messages as m
-from gossip.progress import Beat, Finish, Progress
+from gossip.progress import Beat, Finish, Progress, Ready
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 
@@ -61,3 +61,13 @@ def test_what_is_believed_of_a_member_and_of_one_that_came_before_it() -> None:
     swim.hear(0.0, claim(A2))
     assert (swim.state_of(A2), swim.state_of(A)) == (State.ALIVE, State.DEAD)
     assert swim.state_of(replace(A2, incarnation=3)) is State.LOST
+
+
+def test_a_state_is_awaited_from_its_question_until_it_has_come() -> None:
+    peer, view = joiner(), view_with(A, B)
+    say(peer, A, m.Decide(view))
+    assert peer.awaited_state() is None
+    say(peer, A, Ready(True, 4, b"digest", None), view.stamp)
+    assert peer.awaited_state() == (4, (A,))
+    peer.state_came(4, b"digest", view.lineage)
+    assert peer.awaited_state() is None
