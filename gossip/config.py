@@ -121,7 +121,7 @@ WAN: Final = CoreConfig(
     stall_s=20.0,
     pause_s=3.0,
     opening_s=10.0,
-    greeting_s=10.0,
+    greeting_s=8.0,
     state_s=4.0,
     heir_s=120.0,
 )

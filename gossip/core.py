@@ -391,8 +391,8 @@ class Core(Standing):
             self._swim.set_status(now, status)
 
     def _seek(self, now: float) -> list[Effect]:
-        self._next_beat = now + 2 * self._config.beat_s
         foundation = self._joining.foundation(now)
+        self._next_beat = min(now + 2 * self._config.beat_s, self._joining.foundation_due)
         if foundation is None or self._joining.run is None:
             return [*self._joining.ask(), *self._heirs.go_on(now, repeat=True)]
         lineage, size, policy = foundation

@@ -53,6 +53,7 @@ class Founding:
         begun: when it was to found.
         patience_s: who does not answer for so long has nothing to say.
         greeting_s: members of a swarm that lives have called its address by then.
+        due: when to decide again, at the latest; infinite: whenever.
     """
 
     seeds: Sequence[str]
@@ -61,6 +62,7 @@ class Founding:
     begun: float
     patience_s: float
     greeting_s: float
+    due: float = math.inf
     _without: dict[Member, None] = field(default_factory=dict)
     _met: dict[Member, float] = field(default_factory=dict)
 
@@ -86,16 +88,20 @@ class Founding:
             lineage: one that somebody has; empty: nobody, as far as is known.
             quiet_since: this peer has listened since then, and heard of none.
         """
+        self.due = math.inf
         self._met = {member: self._met.get(member, now) for member in alive}
         self._without = {member: None for member in self._without if member in alive}
         if lineage:
             return False, f"the swarm exists: lineage {lineage.hex()}"
         if not self.founds:
             return False, f"waiting for a seat; seed {self.seeds[0]} founds"
+        soonest, latest = quiet_since + self.greeting_s / 3, quiet_since + self.greeting_s
+        self.due = min((time for time in (soonest, latest) if time > now), default=math.inf)
         silent, left_s = self._silent(now, alive)
         if left_s > 0:
             return False, f"waiting {left_s:.0f} s more for {', '.join(silent)} to say whether a swarm exists"
-        left_s = quiet_since + self._listens_s() - now
+        is_first_start = 1 < self.size <= len(self._without) + 1  # most likely: all for whom the first step waits wait
+        left_s = (soonest if is_first_start else latest) - now
         if left_s > 0:
             return False, f"waiting {left_s:.1f} s more for members of a swarm that may exist to call"
         return True, "nobody knows a swarm" + (f"; {', '.join(silent)} did not answer" if silent else "")
@@ -105,7 +111,3 @@ class Founding:
         since = {address: self.begun for address in self.seeds[1:] if address not in alive.values()}
         since |= {alive[member]: met for member, met in self._met.items() if member not in self._without}
         return list(since), max(since.values(), default=-math.inf) + self.patience_s - now
-
-    def _listens_s(self) -> float:
-        """Where all for whom the first step waits wait, too, it is a first start, most likely: a third will do."""
-        return self.greeting_s / 3 if 1 < self.size <= len(self._without) + 1 else self.greeting_s

@@ -3,6 +3,7 @@
 Leaves out: how it catches up meanwhile (observing.py), and what happens once a view seats it (commit.py).
 """
 
+import math
 from collections.abc import Sequence
 
 from .commit import StepMachine
@@ -173,6 +174,11 @@ class Joining:
         alive = {member: address for member, address in alive.items() if self._swim.is_alive(member)}
         founds, self._reason = self._founding.decide(now, alive, lineage, self._lineages.quiet_since)
         return self._found_with if founds else None
+
+    @property
+    def foundation_due(self) -> float:
+        """When to ask for the foundation again, at the latest."""
+        return math.inf if self._founding is None else self._founding.due
 
     def _is_gone(self, now: float, source: Member, heard_at: float) -> bool:
         """Whether a member of a lineage is gone for certain, or has been lost for so long that it is forgotten."""

@@ -218,7 +218,7 @@ class Simulation:
 
     def founded(self, founder: Peer, lineage: bytes) -> None:
         """S31: nobody founds while a member of another lineage lives, if it could be heard for long enough."""
-        since = self.clock.now - FOUNDING_S
+        since = max(0.0, self.clock.now - FOUNDING_S)
         for other in self.alive() if self.plan.calls else ():
             names = other.member.peer_id, founder.member.peer_id
             is_cut = max(self.network.last_cut(*names), self.network.last_cut(*names[::-1])) > since

@@ -147,6 +147,16 @@ def test_nobody_founds_before_it_asks_for_a_seat() -> None:
     assert len(only(Installed, run(peer, 4.0, 5.0))) == 1, "it has listened all along"
 
 
+def test_g15_the_first_seed_founds_as_soon_as_it_may() -> None:
+    peer = core()
+    assert only(Installed, run(peer, 0.0, 0.9)) == []
+    peer.found_from_seeds(0.9, ["control a"], LINEAGE, 1, Policy.LIVE)
+    peer.ask_for_seat(0.9, RUN)
+    assert only(Installed, run(peer, 0.9, 2.9)) == []
+    assert peer.next_deadline() <= 3.0
+    assert len(only(Installed, peer.tick(3.0))) == 1
+
+
 def test_seeds_have_to_be_distinct() -> None:
     with pytest.raises(ValueError, match="seeds must be distinct addresses"):
         core().found_from_seeds(0.0, ["a", "a"], LINEAGE, 2, Policy.LIVE)

@@ -1,5 +1,6 @@
 """Who founds a swarm whose peers are all given the same seeds, and when. G15 of PROTOCOL.md."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -59,8 +60,10 @@ def test_who_was_met_and_is_no_seed_is_waited_for_as_long_as_it_lives() -> None:
 def test_nobody_founds_before_members_that_live_have_had_the_time_to_call() -> None:
     new = founding(seeds=("one",))
     waits = False, "waiting 0.5 s more for members of a swarm that may exist to call"
-    assert new.decide(4.5, NOBODY, b"", 2.0) == waits
+    assert (new.decide(2.5, NOBODY, b"", 2.0)[0], new.due) == (False, 3.0), "there may be others to wait with by then"
+    assert (new.decide(4.5, NOBODY, b"", 2.0), new.due) == (waits, 5.0)
     assert new.decide(5.0, NOBODY, b"", 2.0) == FOUNDS
+    assert (new.decide(5.0, NOBODY, LINEAGE, 2.0), new.due) == (EXISTS, math.inf)
 
 
 @pytest.mark.parametrize(("size", "is_shorter"), [(1, False), (3, True), (4, False)])

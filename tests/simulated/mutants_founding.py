@@ -1,5 +1,6 @@
 """Who founds, with one rule removed: G15 of PROTOCOL.md."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -29,11 +30,15 @@ def _find_for_ever(original: Callable[..., bytes]) -> Callable[..., bytes]:
     return lambda self, is_gone: original(self, lambda source, heard_at: False)
 
 
+def _decide_at_once(original: Callable[..., tuple[bool, str]]) -> Callable[..., tuple[bool, str]]:
+    return lambda self, now, alive, lineage, quiet_since: original(self, now, alive, lineage, -math.inf)
+
+
 CALLED_LATE = "FOUNDING: the only seed is started again, and is called only after 0.9 s"
 
 FOUNDING: dict[str, Mutant] = {
     "G15: the first seed founds before members can have called it": mutant(
-        (Founding, "_listens_s", lambda self: 0.0), breaks="S31", scenario=CALLED_LATE
+        (Founding, "decide", _decide_at_once(Founding.decide)), breaks="S31", scenario=CALLED_LATE
     ),
     "G15: members that are no seeds have no say": mutant(
         (Joining, "hear_lineage", _hear_seeds_only(Joining.hear_lineage)),
