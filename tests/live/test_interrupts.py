@@ -5,7 +5,6 @@ import signal
 import pytest
 
 from tests.live.swarm import Swarm
-from tests.live.test_uncommitted import ARENAS
 
 OVERWRITTEN = """
 import random, signal, sys, threading, time
@@ -56,7 +55,7 @@ for turn in range(12):
 """
 
 
-@ARENAS
+@pytest.mark.parametrize("arena_bytes", [1 << 30, pytest.param(0, marks=pytest.mark.long)], ids=["memory", "sockets"])
 def test_what_an_interrupted_operation_has_submitted_may_be_overwritten(swarm: Swarm, arena_bytes: int) -> None:
     """Nobody reads it any more: the others add without it."""
     stay = [swarm.start(OVERWRITTEN, str(arena_bytes), "stays", min_peers=2) for _ in range(2)]
@@ -129,6 +128,7 @@ with p2p.join(may_differ=["1"]) as peer:
 """
 
 
+@pytest.mark.light
 @pytest.mark.parametrize("way", ["results", "submission", "end", "block", "closing"])
 def test_who_was_interrupted_in_the_middle_of_a_call_leaves_the_others_to_their_steps(swarm: Swarm, way: str) -> None:
     """It cannot know whether its step counts, so it would be one call ahead of them, or behind, without a word."""
@@ -164,6 +164,7 @@ for name, file in PLACES:
 """
 
 
+@pytest.mark.light
 def test_who_is_interrupted_as_it_joins_leaves_nothing_and_can_join_again(swarm: Swarm) -> None:
     peer = swarm.start(IN_JOIN)
     assert peer.end() == 0, peer.report()
@@ -205,6 +206,7 @@ else:
 """
 
 
+@pytest.mark.light
 @pytest.mark.parametrize("then", ["exits", "goes on"])
 def test_a_peer_leaves_in_a_handler_while_its_operation_waits(swarm: Swarm, then: str) -> None:
     other = swarm.start(LEAVES_IN_HANDLER, then, "computes", min_peers=2)
@@ -248,6 +250,7 @@ except p2p.ShoalError as error:
 """
 
 
+@pytest.mark.light
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, "KeyboardInterrupt()"), (signal.SIGTERM, "SystemExit(143)")]
 )

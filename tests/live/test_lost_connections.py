@@ -15,6 +15,8 @@ from tests.live.conftest import NewHost, has_namespaces, ip
 from tests.live.swarm import STREAM, Process, stop
 from tests.live.test_tcp import free_ports, secured
 
+pytestmark = pytest.mark.light
+
 SOON = STREAM.replace(
     "with p2p.join() as peer:",
     """
