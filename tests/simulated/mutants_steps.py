@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import gossip.commit
 import gossip.levels
-from gossip import Core, Envelope, Member, Phase, State, View
+from gossip import Core, Envelope, Phase
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed, Missed
 from gossip.levels import chain
@@ -67,9 +68,9 @@ def _receive_steps_unfenced(original: Callable[..., list[Effect]]) -> Callable[.
 
 
 def _install_without_finish(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def install(self: StepMachine, view: View, gone: tuple[tuple[Member, State], ...] = ()) -> list[Effect]:
+    def install(self: StepMachine, *view: Any, **more: Any) -> list[Effect]:
         self.finish = None
-        return original(self, view, gone)
+        return original(self, *view, **more)
 
     return install
 
