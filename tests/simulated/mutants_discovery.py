@@ -72,7 +72,7 @@ DISCOVERY: dict[str, Mutant] = {
         (Beliefs, "_take", _take_and_forget(Beliefs._take)),
         (Roster, "tombstone", lambda self, peer_id: None),
         breaks="I16",
-        seed=5,
+        seed=28,
     ),
     "G14: who was lost twice is held down, however quiet it is": mutant(
         (Flapping, "release", lambda self, now, name, steady_since: False),

@@ -111,7 +111,7 @@ ROWS: dict[str, Mutant] = {
         (Speeds, "committed", _keep_verdict(Speeds.committed)), breaks="S24", seed=20000003
     ),
     "R24: each judges when it has heard enough": mutant(
-        (Speeds, "committed", _judge_at_any_step(Speeds.committed)), breaks="S24", seed=20000018
+        (Speeds, "committed", _judge_at_any_step(Speeds.committed)), breaks="S24", seed=20000048
     ),
     "R22: a table is used when it is made": mutant(
         (AgreedRows, "tabulated", _use_at_once), breaks="S24", scenario=AGREE

@@ -215,7 +215,7 @@ STEPS: dict[str, Mutant] = {
     "R4: the board shows a finish before the core hears of it": mutant(
         (Peer, "_finish", _finish_on_the_board_first), breaks="S8 S4 S5 never", seed=20
     ),
-    "R5: the highest level instead of the lowest": mutant((gossip.levels, "min", max), breaks="S8 S4 S5 never", seed=6),
+    "R5: the highest level instead of the lowest": mutant((gossip.levels, "min", max), breaks="S8 S4 S5 never", seed=4),
     "R5: what was finished survives the redo": mutant(
         (StepMachine, "_settle", _settle_and_keep(StepMachine._settle)), breaks="AssertionError S8 S9 never", seed=4
     ),
@@ -236,16 +236,16 @@ STEPS: dict[str, Mutant] = {
         (gossip.commit, "chain", _chain_of_nothing),
         (gossip.levels, "chain", _chain_of_nothing),
         breaks="S12",
-        seed=15,
+        seed=9,
         scenario="C7: an observer is fed with a step that is then redone",
     ),
     "R9: who is gone is fed on": mutant(
         (Membership, "note", _note_but_forget_nobody(Membership.note)),
         breaks="S23",
-        seed=13,
+        seed=21,
     ),
     "R9: an observer that lacks a step waits for it": mutant(
-        (Observing, "_has_gap", lambda self: self._steps.done == NOTHING_DONE), breaks="L1", seed=10
+        (Observing, "_has_gap", lambda self: self._steps.done == NOTHING_DONE), breaks="L1", seed=6
     ),
     "R9: a state is asked for, and not taken": mutant(
         (Observing, "comes", lambda self, now, source, step: False), breaks="L1", seed=0
@@ -253,7 +253,7 @@ STEPS: dict[str, Mutant] = {
     "R9: a state that comes ends who waits for an operation of its own": mutant(
         (Observing, "declined", _miss_at_once),
         breaks="S22",
-        seed=0,
+        seed=17,
         scenario="OWN: a slow observer that waits for an operation of its own is offered a state",
     ),
     "R9: who declines a state is offered it again at once": mutant(
@@ -289,7 +289,7 @@ STEPS: dict[str, Mutant] = {
         seed=40_500_191,
     ),
     "bug: what was finished in an older view counts as finished": mutant(
-        (gossip.commit, "has_finished", _has_finished_once), breaks="never S8", seed=15
+        (gossip.commit, "has_finished", _has_finished_once), breaks="never S8", seed=45
     ),
     "bug: what is done counts of who has no seat yet": mutant(
         (StepMachine, "_standing", _standing_of_anybody),
