@@ -31,7 +31,7 @@ from ..step.notices import Commit
 from ..step.receipts import counts_of
 from .frozen import FrozenDiffer
 from .replica import Packer, Replica
-from .rooms import Make, Rooms
+from .rooms import Make, Rooms, check_memory
 from .shares import Wishes
 from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of, sizes_for, sizes_of
 from .state_requests import Asked, StateRequests
@@ -51,8 +51,8 @@ lacks one of these must ask for another state, for which it takes as long again.
 PATIENCE_S = 10.0
 """Who takes nothing for this long is sent nothing more until it asks again."""
 
-UNPACKABLE = TypeError, ValueError, RuntimeError
-"""A state that cannot be copied now: it has what nobody can pack, or a forward pass has changed a `dict` meanwhile."""
+UNPACKABLE = TypeError, ValueError, RuntimeError, MemoryError
+"""It cannot be copied now: nobody can pack it, a pass has changed a `dict` meanwhile, or memory or threads lack."""
 
 KEPT_S = 30.0
 """The first of several donors keeps its copy for so long after it last heard of the joiner."""
@@ -283,6 +283,7 @@ class Donor:
         state = pack(frozen) if copy is None else copy.state
         is_shared = self._ask_donors(state, member, step, donors)
         if copy is None:
+            self._rooms.check(now, sizes_of(state))
             with self._rooms.taken() as room:
                 chunk_bytes = chunk_bytes_of(state, self._segment_bytes)
                 copy = StateCopy(step, state, chunk_bytes, is_shared=is_shared, room=room)
@@ -295,8 +296,10 @@ class Donor:
     def _share(self, wish: Wish) -> Parcel:
         assert self._packer is not None
         try:
+            state = self._packer[1](wish.frozen)
             with self._rooms.taken(wish.observer) as room:
-                return share_of(self._packer[1](wish.frozen), wish, room)
+                check_memory(sizes_for(state, wish) if room is None else ())
+                return share_of(state, wish, room)
         except UNPACKABLE:  # the first says so, too, if it cannot pack it either
             return declined(wish)
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from gossip import Member
 
+from ..host.memory_left import memory_bytes
 from ..host.ready_memory import Bytes, room_of
 from ..net.parcels import Wish
 
@@ -43,6 +44,17 @@ class Room(Protocol):
 Make = Callable[[int], Room]
 
 
+def check_memory(sizes: Sequence[int]) -> None:
+    """Raise MemoryError if a copy of so many bytes is more than this process may take: the kernel would end it."""
+    if not _is_there(sizes):
+        wanted, left = sum(sizes) / 1e6, memory_bytes() / 1e6
+        raise MemoryError(f"a copy of it takes {wanted:.0f} MB, and this member has {left:.0f} MB left")
+
+
+def _is_there(sizes: Sequence[int]) -> bool:
+    return sum(sizes) < LEAST_BYTES or sum(sizes) <= memory_bytes()
+
+
 class Rooms:
     """Of one donor: one for all of a state, and one for each share that it will be asked for."""
 
@@ -63,13 +75,18 @@ class Rooms:
         """Whether there is room for all of a state, or was waited for in vain."""
         return self._whole is not None and not self.is_held(now)
 
+    def check(self, now: float, sizes: Sequence[int]) -> None:
+        """Raise MemoryError if there is no room for such a state, and no memory to make it now."""
+        if not self.is_ready(now):
+            check_memory(sizes)
+
     def is_held(self, now: float) -> bool:
         """Whether who asks for a state waits for its memory."""
         return self._whole is not None and not self._whole.is_ready and now - self._since < LONGEST_S
 
     def begin(self, now: float, sizes: Sequence[int]) -> bool:
         """Have room made for a state whose tensors have these sizes in bytes. Whether that was begun just now."""
-        if sum(sizes) < LEAST_BYTES:
+        if sum(sizes) < LEAST_BYTES or not _is_there(sizes):
             return False
         assert self._make is not None and self._whole is None
         self._whole, self._since = self._make(room_of(sizes)), now
@@ -109,7 +126,7 @@ class Rooms:
         """Have room made for chunks of these sizes in bytes."""
         assert self._make is not None
         del self._expected[wish.observer]
-        if sum(sizes) >= LEAST_BYTES:
+        if sum(sizes) >= LEAST_BYTES and _is_there(sizes):
             self._shares[wish.observer] = self._make(room_of(sizes)), wish, now
 
     def forget(self, member: Member) -> None:

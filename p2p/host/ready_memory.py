@@ -50,7 +50,10 @@ class ReadyMemory:
         self._num_taken = self._num_touched = 0
         self._is_dropped = threading.Event()
         self._is_ready = threading.Event()
-        threading.Thread(target=self._touch, args=(self._block,), name="shoal-memory", daemon=True).start()
+        try:
+            threading.Thread(target=self._touch, args=(self._block,), name="shoal-memory", daemon=True).start()
+        except RuntimeError:  # there can be no more threads: pages are touched as they are written
+            self._is_ready.set()
 
     @property
     def is_ready(self) -> bool:

@@ -17,6 +17,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -106,7 +107,8 @@ class Page:
     def remove(self) -> None:
         """Unlink the file; what is mapped stays so. In a forked child nothing happens."""
         if self._pid == os.getpid():
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # of a folder that is read-only by now
+                self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

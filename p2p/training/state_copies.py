@@ -111,11 +111,11 @@ class StateCopies:
             return list(self._open)
 
     def _start(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
-        with self._lock:
-            self._open.append(copy)
         thread = threading.Thread(target=self._run, args=(copy, work, tell), name="shoal-copy", daemon=True)
         copy.thread = thread
-        thread.start()
+        with self._lock:  # which the thread needs to remove it
+            thread.start()  # or there can be no more threads, and nothing is open
+            self._open.append(copy)
 
     def _run(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
         try:

@@ -283,6 +283,34 @@ def test_a_state_that_cannot_be_packed_is_no_reason_to_wait() -> None:
     assert member == ME and "datetime" in why and first.spaces == []
 
 
+@pytest.mark.parametrize("left_bytes", [sum(SIZES) - 1, sum(SIZES)])
+def test_a_state_for_which_a_donor_has_no_memory_is_declined_with_both_sizes(
+    left_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would end it, and then the next who is asked."""
+    monkeypatch.setattr("p2p.catchup.rooms.memory_bytes", lambda: left_bytes)
+    first = Peer(A)
+    first.commit(STEP)
+    first.donor.ask(ME, STEP, has_seat=True)
+    declined = [*first.donor.serve(0.0, STEP, StateRecord(digest(STEP), view_of(A)))]
+    if left_bytes == sum(SIZES):
+        assert declined == [] and first.gives() == [STEP]
+        return
+    ((member, why),) = declined
+    assert member == ME and first.gives() == [] and first.thread.num_copies == 0
+    assert why.startswith("the state cannot be sent to it: a copy of it takes ") and " MB left" in why
+
+
+def test_no_room_is_made_where_there_is_no_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2p.catchup.rooms.memory_bytes", lambda: 1000)
+    first = Peer(A)
+    first.commit(STEP)
+    first.donor.wish(Wish(B, C, SOON, 1, 2, CHUNK_BYTES))
+    first.donor.ask(ME, STEP, has_seat=False)
+    ((member, why),) = first.donor.serve(0.0, STEP, StateRecord(digest(STEP), view_of(A)))
+    assert member == ME and "MB left" in why and first.spaces == []
+
+
 def test_rooms_without_a_maker_make_none() -> None:
     none = Rooms()
     none.expect(Wish(A, ME, SOON, 1, 2, CHUNK_BYTES))

@@ -2,10 +2,12 @@
 
 import mmap
 import resource
+import threading
 import weakref
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
+import pytest
 
 from p2p.host.ready_memory import ALIGNED_TO, PIECE_BYTES, ReadyMemory, room_of, touched
 
@@ -119,3 +121,17 @@ def test_touched_memory_has_its_pages() -> None:
     before = num_faults()
     memory[...] = 1
     assert num_faults() - before < 16 * MB / mmap.PAGESIZE / 100
+
+
+def refuse(thread: threading.Thread) -> None:
+    """As the kernel, at a limit of processes."""
+    raise RuntimeError("can't start new thread")
+
+
+def test_where_there_can_be_no_more_threads_memory_is_touched_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    memory = ReadyMemory(room_of([2 * MB]))
+    assert memory.is_ready
+    memory.wait()
+    piece = memory.take(2 * MB)
+    assert piece.size == 2 * MB and memory.reaches(piece)

@@ -337,6 +337,20 @@ def test_a_state_that_a_device_could_not_copy_is_not_given_and_ends_its_peer() -
     copies.end()
 
 
+def test_a_state_for_whose_copy_there_is_no_thread_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = StandIn(0)
+    copies = StateCopies(device, device.device_of, [np.empty(100, np.uint8) for _ in range(2)])
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):  # which a donor catches, and says
+        copies.aside(lambda: None, lambda: None, lambda: None)
+    copies.hold()
+    copies.end()
+
+
 def test_a_state_for_which_the_device_has_no_memory_is_not_given_and_its_peer_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
