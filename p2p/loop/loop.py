@@ -272,7 +272,8 @@ class Loop:
             return IDLE
         except DeviceLost as error:  # nothing of the sum is published
             self.inbox.tell(error)
-            self.interrupt()
+            self.open_step.stop()
+            self.leave()
             return IDLE
         if effects:
             self._carrier.carry_out(effects)
