@@ -465,3 +465,13 @@ def test_a_later_incarnation_of_a_member_is_met_and_the_older_is_unlinked() -> N
 def test_a_config_is_refused_if_a_lease_does_not_outlast_two_beats() -> None:
     with pytest.raises(ValueError, match="must outlast two beats"):
         CoreConfig(beat_s=1.0, stale_s=9.0, pause_s=9.0)
+
+
+def test_who_comes_back_has_lacked_a_seat_since_it_lacked_one_first() -> None:
+    former, new = joiner(B), joiner(B)
+    new.return_from(former)
+    assert new._observing._pace.patience is former._observing._pace.patience
+
+
+def test_a_state_that_was_never_offered_leaves_nothing_out() -> None:
+    assert joiner(B).lacks(5, b"of step 5") == []
