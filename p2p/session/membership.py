@@ -255,7 +255,8 @@ class Membership:
         """
         if self._was_interrupted:
             return
-        self._was_interrupted, self.unusable = True, why or ShoalError(INTERRUPTED)
+        self._was_interrupted = True
+        self.unusable = self.unusable if self.has_left else why or ShoalError(INTERRUPTED)
         (self.post if why else self.loop.reactor.run)(self.loop.interrupt)
         if why is None:
             self.replica.copies.hold()

@@ -360,7 +360,7 @@ class Session:
             why = f"step {self.history.done + 1} did not commit in {limit_s:g} s: {self.membership.loop.explain()}"
             self.membership.interrupt()
             if isinstance(error, Empty):
-                raise StepTimeout(why) from None
+                raise (self.membership.unusable if self.membership.has_left else None) or StepTimeout(why) from None
             raise
         if isinstance(arrival, Commit):
             self._committed(arrival)
