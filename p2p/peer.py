@@ -333,9 +333,11 @@ class Peer(Operations):
         Waits `leave_timeout_s` at most, in seconds, and not at all if this peer is alone. Afterwards it has no seat,
         thread, socket or registry entry, and operations raise `ShoalError`; what it says of committed steps stays.
         """
-        self._session.leave()
-        if self._session.membership.is_closed:
-            atexit.unregister(self._end_at_exit)
+        try:
+            self._session.leave()
+        finally:
+            if self._session.membership.is_closed:
+                atexit.unregister(self._end_at_exit)
 
     def _end(self) -> None:
         """Of the `with` block, or of the interpreter; a forked child comes to these, too, and is no peer."""

@@ -296,8 +296,8 @@ class Donor:
     def _share(self, wish: Wish) -> Parcel:
         assert self._packer is not None
         try:
-            state = self._packer[1](wish.frozen)
             with self._rooms.taken(wish.observer) as room:
+                state = self._packer[1](wish.frozen)
                 check_memory(sizes_for(state, wish) if room is None else ())
                 return share_of(state, wish, room)
         except UNPACKABLE:  # the first says so, too, if it cannot pack it either

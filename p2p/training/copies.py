@@ -113,6 +113,7 @@ class ModelCopies(Beside):
         given = [*every[0], *_given(self._parts)]
         taken = {each.data_ptr() for each in given} - {0}
         stateful, tensors = _alive()
+        # With what they are of, since an id is used again.
         ours = {id(each): each for each in (*given, *chain.from_iterable(every), *(each.grad for each in every[0]))}
         plain = _plain([each for each in tensors if id(each) not in ours and not each.is_nested], originals)
         for copy in chain(chain.from_iterable(map(_copies_of, stateful)), plain):
@@ -190,7 +191,8 @@ def _plain(alive: Sequence[Tensor], originals: Mapping[Shapes, Sequence[Sequence
         if any(_is_near(tensors, original) for original in originals.get(_shapes(tensors), ())):
             names = holder if isinstance(holder, dict) else ()
             made = (name for name in names if isinstance(name, str) and "." in name)
-            yield Copy(holder, f"a {type(holder).__name__} of the script", next(made, tensors[0]), tensors)
+            name = f"a {'list' if type(holder) is list else 'dict'} of the script"
+            yield Copy(holder, name, next(made, tensors[0]), tensors)
 
 
 @torch.no_grad()

@@ -70,24 +70,31 @@ def test_what_an_interrupted_operation_has_submitted_may_be_overwritten(swarm: S
     assert {peer.stdout[-1] for peer in stay} == {"right True"}
 
 
-AT_A_PLACE = """
+SIGNAL_AT = """
 import signal, sys
 import numpy as np
 import p2p
 
-def at(name, file, run):
+p2p.join  # imported now, since an import may be interrupted, too
+
+def signal_at(name, file, number=signal.SIGINT):  # once a function of this name is called, in such a file
     def look(frame, event, arg):
         if event == "call" and frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
             sys.setprofile(None)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
     sys.setprofile(look)
+"""
+
+AT_A_PLACE = f"""{SIGNAL_AT}
+def at(name, file, run):
+    signal_at(name, file)
     try:
         run()
     except KeyboardInterrupt:
         return
     finally:
         sys.setprofile(None)
-    raise AssertionError(f"{name} was not called")
+    raise AssertionError(name + " was not called")
 
 def add():
     one = np.full(5, turn, np.int32)
@@ -98,13 +105,13 @@ def block():
     with peer.step(samples=1):
         peer.all_reduce(np.full(5, turn, np.int32))
 
-WAYS = {
+WAYS = {{
     "results": ("hand_out", "operation_call.py", add),
     "submission": ("_submission", "session.py", add),
     "end": ("end", "attempt.py", add),
     "block": ("add", "attempt.py", block),
     "closing": ("_closing", "session.py", block),
-}
+}}
 
 with p2p.join(may_differ=["1"]) as peer:
     print("here", peer.peer_id)
@@ -140,19 +147,10 @@ def test_who_was_interrupted_in_the_middle_of_a_call_leaves_the_others_to_their_
     assert {each.stdout[-1] for each in others} == {"done 2"}
 
 
-IN_JOIN = """
-import signal, sys
-import p2p
-
-p2p.join  # imported now, since an import may be interrupted, too
-
+IN_JOIN = f"""{SIGNAL_AT}
 PLACES = ("open_socket", "links.py"), ("enter", "registry.py"), ("__init__", "core.py"), ("start", "reactor.py")
 for name, file in PLACES:
-    def look(frame, event, arg):
-        if event == "call" and frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
-            sys.setprofile(None)
-            signal.raise_signal(signal.SIGINT)
-    sys.setprofile(look)
+    signal_at(name, file)
     try:
         p2p.join()
         print("not interrupted", name)
@@ -172,11 +170,7 @@ def test_who_is_interrupted_as_it_joins_leaves_nothing_and_can_join_again(swarm:
     assert peer.stdout == [line for name in names for line in (f"interrupted {name}", "joined 1")], peer.report()
 
 
-LEAVES_IN_HANDLER = """
-import signal, sys
-import numpy as np
-import p2p
-
+LEAVES_IN_HANDLER = f"""{SIGNAL_AT}
 peer = p2p.join(may_differ=["2", "3"])
 print("here", peer.peer_id)
 peer.wait_view()
@@ -188,14 +182,9 @@ def leave(*_):
     if sys.argv[1] == "exits":
         sys.exit(0)
 
-def look(frame, event, arg):
-    if event == "call" and frame.f_code.co_name == sys.argv[2] and frame.f_code.co_filename.endswith(sys.argv[3]):
-        sys.setprofile(None)
-        signal.raise_signal(signal.SIGTERM)
-
 signal.signal(signal.SIGTERM, leave)
 if sys.argv[2]:
-    sys.setprofile(look)
+    signal_at(*sys.argv[2:], signal.SIGTERM)
 else:
     sys.stdin.readline()
 try:
@@ -225,19 +214,11 @@ def test_a_peer_leaves_in_a_handler_while_an_operation_waits_or_is_about_to(
     assert other.stdout[1:] == ["added 1.0"], other.report()
 
 
-AS_IT_LEAVES = """
-import signal, sys
-import p2p
-
-def look(frame, event, arg):
-    if event == "call" and frame.f_code.co_name == "stop" and frame.f_code.co_filename.endswith("reactor.py"):
-        sys.setprofile(None)
-        signal.raise_signal(int(sys.argv[1]))
-
+AS_IT_LEAVES = f"""{SIGNAL_AT}
 peer = p2p.join()
 print("here", peer.peer_id)
 peer.wait_view()
-sys.setprofile(look)
+signal_at("stop", "reactor.py", int(sys.argv[1]))
 try:
     peer.leave()
     print("nothing was raised")

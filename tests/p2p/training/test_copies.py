@@ -151,7 +151,7 @@ def list_of(model: nn.Module) -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     ("begin", "name"),
-    [(shadow_of, "a dict of the script"), (dict_of, "a OrderedDict of the script"), (list_of, "a list of the script")],
+    [(shadow_of, "a dict of the script"), (dict_of, "a dict of the script"), (list_of, "a list of the script")],
 )
 @pytest.mark.parametrize("is_one_of_two", [False, True])
 def test_a_list_or_dict_that_follows_the_model_is_named(
