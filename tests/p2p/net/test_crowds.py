@@ -10,6 +10,7 @@ import zmq
 
 from p2p.net.half_open import CURVE_BYTES, GREETING_BYTES, MOST, PLAIN_BYTES
 from p2p.net.tcp import Network
+from p2p.net.transport import Transport
 
 from .pond import HANG_S, SECRET, Pond, open_pond, poll_until
 from .test_listener import A, B, gather, refused, throw
@@ -44,17 +45,22 @@ def is_cut(connection: socket.socket) -> bool:
     return True
 
 
-def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> None:
-    a, b = pond.open(A), pond.open(B)
+def overheard(pond: Pond, a: Transport, b: Transport) -> bytes:
+    """All that B has said to A, up to a frame of its own."""
+    heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as between, ThreadPoolExecutor(2) as threads:
-        heard: list[bytes] = []
         relayed = threads.submit(relay, between, pond.port(A), heard, threads)
         b.connect(A, f"tcp://127.0.0.1:{between.getsockname()[1]}", pond.addresses(A)[1])
         b.send_control(A, b"transfer a fish")
         assert gather(a, 1, b) == [b"transfer a fish"]
         b.disconnect(A)
         relayed.result(timeout=HANG_S)
-    said = b"".join(heard)
+    return b"".join(heard)
+
+
+def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> None:
+    a, b = pond.open(A), pond.open(B)
+    said = overheard(pond, a, b)
     assert len(said) > 500
     for number in (1, 2):
         throw(pond.port(A), said)
@@ -67,15 +73,7 @@ def test_what_a_member_has_said_first_counts_for_nothing_when_it_is_said_again_b
     pond: Pond, secret: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = pond.open(A, secret, network=Network.WAN), pond.open(B, secret, network=Network.WAN)
-    with socket.create_server(("127.0.0.1", 0)) as between, ThreadPoolExecutor(2) as threads:
-        heard: list[bytes] = []
-        relayed = threads.submit(relay, between, pond.port(A), heard, threads)
-        b.connect(A, f"tcp://127.0.0.1:{between.getsockname()[1]}", pond.addresses(A)[1])
-        b.send_control(A, b"a fish")
-        assert gather(a, 1, b) == [b"a fish"]
-        b.disconnect(A)
-        relayed.result(timeout=HANG_S)
-    said = b"".join(heard)
+    said = overheard(pond, a, b)
     hello = said[: GREETING_BYTES + 2 + said[GREETING_BYTES + 1]]  # a short command: flags, length
     with ExitStack() as stack:
         connections = [
