@@ -211,12 +211,13 @@ class RemovedFromView(ShoalError):
         exit_code: of a script that leaves `with p2p.join()` by this error.
         reason: why, without what to do.
         is_astray: it has joined in another phase of the script's loop than that of the others, and tries again.
+        is_final: it does not come back by itself.
     """
 
     exit_code = 3
 
-    def __init__(self, reason: str, *, is_astray: bool = False) -> None:
-        self.is_astray = is_astray
+    def __init__(self, reason: str, *, is_astray: bool = False, is_final: bool = False) -> None:
+        self.is_astray, self.is_final = is_astray, is_final
         super().__init__(f"{reason}; start this peer again to join as a new member, or call `peer.wait_view` in it")
         self.reason = reason
 

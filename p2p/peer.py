@@ -116,7 +116,7 @@ class Peer(Operations):
     @property
     def receipt(self) -> Receipt | None:
         """Of the last committed step, as its members have it; None where this peer has not seen it committed."""
-        return self._session.receipt
+        return self._session.history.receipt
 
     def status(self) -> dict[str, Any]:
         """Where this peer stands and why, for people: a snapshot of what it knows now, which costs no message.

@@ -314,9 +314,8 @@ class Donor:
         if not feeds:
             return
         receipt = commit.receipt
-        is_of_model = finish.state_digest or (
-            finish.is_mixed and any(o.collective.is_counts for o in commit.operations)
-        )
+        counts = any(o.collective.is_counts for o in commit.operations)
+        is_of_model = finish.state_digest or (finish.is_mixed and counts)
         record = StepRecord(
             feeds[0].previous,
             feeds[0].digest,
@@ -327,6 +326,7 @@ class Donor:
             commit.fingerprints,
             self.show() if is_of_model else b"",
             numerics,
+            commit.path,
         )
         parcel = Parcel(finish.step, record, [copied(o.common.view(np.uint8).data) for o in commit.operations])
         for feed in feeds:

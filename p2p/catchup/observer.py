@@ -7,7 +7,8 @@ results instead, once its own training thread has submitted the same operations;
 optimizer happen to it as to all. A state is offered to the training thread, which loads it when it next waits in a
 step of the model: what it has submitted counts for nothing, so it does not matter which parameters that was computed
 with. Where it waits for an operation of its own instead, whose result no state has, the offer is taken back until
-that is run.
+that is run. Who was removed in one, and has loaded no state since, is given the result of the next one that members
+call in the same place of their loops, and comes to where it can load.
 """
 
 import logging
@@ -26,6 +27,7 @@ from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, S
 from ..step.effects import Leave, Note, StepEffect, Tell
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
+from ..step.place import Place
 from ..step.submission import Submission
 from ..step.transitions import Stage
 from ..telemetry.records import Kind
@@ -43,6 +45,14 @@ MOST_SOURCES = 256
 
 MOST_COMPARED = 32
 """Of the steps that were run, and of those that are kept, to find out whether the script's loop has several phases."""
+
+FIND_S = 30.0
+"""Members come to where a script waits that was removed there, within so long, or their loops do not come there."""
+
+NOWHERE = (
+    f"this peer was removed in an operation that its script calls by itself, and for {FIND_S:g} s the members have not "
+    "called it in the same place of their loops, so that it has no result here"
+)
 
 EACH_PERCENT = 5
 """Of a state are a record."""
@@ -94,6 +104,9 @@ class Observer:
         self._sizes: Sequence[int] = ()
         self._states: dict[tuple[int, bytes], Parcel] = {}
         self._offered: tuple[int, bytes] | None = None
+        self._is_told = False
+        self._sought: Place | None = None
+        self._sought_since = 0.0
         self._steps: dict[tuple[int, bytes], Parcel] = {}
         self._arrival = Arrival(-1)
         self._ran: deque[bytes] = deque(maxlen=MOST_COMPARED)
@@ -213,14 +226,36 @@ class Observer:
         parcel = self._states.get((step, digest))
         if parcel is None:
             return []
-        self._offered = step, digest
+        self._offered, self._is_told = (step, digest), False
+        return self._offer(now)
+
+    def _offer(self, now: float) -> list[Effect]:
+        """Say that the state is here, unless the training thread knows that, or waits for an operation of its own."""
+        assert self._offered is not None
         if self._waits(for_model=False):
-            return self._decline(now, self._offered)
+            assert self._open_step.submission is not None
+            place = self._open_step.submission.place
+            return self._decline(now, self._offered) if place is None or not place.is_sought else self._find(now, place)
+        if self._is_told:
+            return []
+        self._is_told = True
+        parcel = self._states[self._offered]
         record = parcel.record
         assert isinstance(record, StateRecord)
         tree, *tensors = parcel.parts
         state = PackedState(bytes(tree), tensors, known=record.frozen)
-        return [Tell(StateOffer(step, digest, record.view, state, record.is_due))]
+        return [Tell(StateOffer(parcel.step, record.digest, record.view, state, record.is_due))]
+
+    def _find(self, now: float, place: Place) -> list[Effect]:
+        """Give the training thread the result for which it waits at this place, if members have come there."""
+        since = self._sought_since if self._sought is place else now
+        self._sought, self._sought_since = place, since
+        for step in sorted(self._steps):
+            record = self._steps[step].record
+            assert isinstance(record, StepRecord)
+            if record.path == place.path and self._open_step.is_like(record):
+                return [Tell(self._open_step.find(record, self._steps[step].parts))]
+        return [Tell(RemovedFromView(NOWHERE, is_final=True))] if now >= since + FIND_S else []
 
     def _waits(self, *, for_model: bool) -> bool:
         """Whether the training thread waits in a step of the model, or else in an operation of its own."""
@@ -285,8 +320,8 @@ class Observer:
         """
         if whole := self._shared.look(now):
             return self._take_all(whole)
-        if self._offered is not None and self._waits(for_model=False):
-            return self._decline(now, self._offered)
+        if self._offered is not None and (offered := self._offer(now)):
+            return offered
         if self._waits(for_model=True) and (asked := self._core.waits(now, self._fits)) is not None:
             return [*asked]
         due = self._core.due if self._steps else None

@@ -185,7 +185,7 @@ class Keeper:
         if self._interruption is not None or not isinstance(interruption, SystemExit):
             return False
         self._interruption = interruption
-        if self._session.has_left:  # nothing is left but to write
+        if self._session.membership.has_left:  # nothing is left but to write
             return True
         main = threading.main_thread().ident
         assert main is not None

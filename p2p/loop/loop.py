@@ -30,6 +30,7 @@ from ..net.transport import Polled
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.operation import Operation
+from ..step.place import Place
 from ..step.waiting import explain_waiting
 from ..telemetry.records import How, Kind, peer_number
 from .carrier import Carrier, Parts
@@ -129,8 +130,7 @@ class Loop:
         self.shared = self._carrier.shared
         self._listening = Listening(transport.has_data)
         self._next_link_check = self._tick_at = 0.0
-        self._exit_looks = ExitLooks()
-        self._keeps_memory = False
+        self._exit_looks, self._keeps_memory = ExitLooks(), False
 
     @property
     def peer_id(self) -> str:
@@ -185,9 +185,9 @@ class Loop:
             self.measuring.watch(self.open_step)
             self._carrier.carry_out(effects)
 
-    def close_step(self, attempt: int, state_digest: bytes, took_us: int = 0) -> None:
+    def close_step(self, attempt: int, state_digest: bytes, took_us: int = 0, place: Place | None = None) -> None:
         """As `OpenStep.close`, unless this peer cannot go on."""
-        if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest, took_us)):
+        if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest, took_us, place)):
             self._carrier.carry_out(effects)
 
     def withdraw(self, step: int, attempt: int) -> None:

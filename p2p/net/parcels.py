@@ -123,6 +123,7 @@ class StepRecord:
         fingerprints: of the operations, in order.
         shown: what the replica of the sender is compared by; empty where the step is none of a model.
         numerics: class of the sender.
+        path: where in its loop the sender's script has called it (step/place.py), if it is none of a model.
     """
 
     previous: bytes
@@ -134,6 +135,7 @@ class StepRecord:
     fingerprints: tuple[bytes, ...]
     shown: bytes = b""
     numerics: bytes = NO_NUMERICS
+    path: bytes = b""
 
 
 Record = StateRecord | StepRecord | ShareRecord

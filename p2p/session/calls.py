@@ -55,7 +55,7 @@ class ScriptStep:
         """Open it; `what` is told to who opens another one before it is over."""
         session.membership.take_seat()
         session.open_step(what)
-        session.show_state()
+        session.membership.post(session.membership.standing_of_state())  # somebody may wait for that
         self.number = session.history.done + 1
         self.is_open = True
         self.session = session

@@ -27,6 +27,7 @@ class History:
         done: the last committed step; -1 before step 0.
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
+        num_loads: states that were loaded.
         num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
         count_listeners: called when the first step is committed that counts this peer.
         end_listeners: called when nothing more is committed.
@@ -42,7 +43,7 @@ class History:
         self.done = -1
         self.receipt: Receipt | None = None
         self.listeners: list[Callable[[View], None]] = []
-        self.num_steps = self.num_samples = 0
+        self.num_steps = self.num_samples = self.num_loads = 0
         self.count_listeners: list[Callable[[], None]] = []
         self.end_listeners: list[Callable[[], None]] = []
         self.kept: set[object] = set()
@@ -72,6 +73,15 @@ class History:
             self.num_samples += receipt.contributions[commit.view.members.index(me)].num_samples
             if self._ledger is not None:
                 self._ledger.record(receipt)
+
+    def loaded(self, step: int) -> None:
+        """The state behind it is here."""
+        self.done = step
+        self.num_loads += 1
+
+    def show(self, commit: Commit) -> None:
+        """Of a step that the members have committed this peer has results, but not the state behind it."""
+        self.view, self.receipt = commit.view, commit.receipt
 
     def _judge(self, receipt: Receipt, took_us: list[int], me: Member) -> None:
         """Say who is slow, once: the first member on the receipt does, and the slow one."""

@@ -83,9 +83,8 @@ class Membership:
             self.share,
             lambda: self.history.done,
             keep=lambda: self.replica.keep(),
-            give=lambda: self.post(
-                self._completion(), is_urgent=self.loop.is_asked_for_state
-            ),  # who asks later wakes it
+            # who asks later wakes it
+            give=lambda: self.post(self._completion(), is_urgent=self.loop.is_asked_for_state),
             write=self._write,
         )
         self._has_asked = self._was_interrupted = False
@@ -242,11 +241,7 @@ class Membership:
                 self.take_in(self.next_notice(max(0.0, deadline - self.loop.now())))
             except Empty:
                 raise JoinTimeout(self._why_no_seat(self._config.join_timeout_s)) from None
-        for operation in open_step:
-            if operation.collective.is_counts:
-                operation.input[:NUM_COUNTED] = NO_SAMPLES
-                operation.collective = self.share.collective
-        open_step[:] = self.replica.renew(open_step, history.done + 1, history.view)
+        self._renew(open_step)
 
     def interrupt(self, why: ShoalError | None = None) -> None:
         """The script left in the middle of a call, or `why`: this peer leaves as well, and does not wait for that.
@@ -354,32 +349,37 @@ class Membership:
         except FrozenDiffer:
             self.post(partial(self.loop.not_loaded, offer, None))
             return
-        operations = [] if open_step is None else open_step
-        for operation in operations:
-            if operation.collective.is_counts:
-                operation.collective = self.share.collective
-        self.history.done = offer.step
+        self.history.loaded(offer.step)
         if self.trains_model and offer.step >= 0:
             self.history.view = offer.view
         if state_digest is None:
             self.post(partial(self.loop.loaded, offer, None))
             return
-        operations[:] = self.replica.renew(operations, offer.step + 1, self.history.view)
+        operations = [] if open_step is None else open_step
+        self._renew(operations)
         self.post(partial(self.loop.loaded, offer, state_digest(), tuple(operations)))
 
+    def _renew(self, operations: list[Operation]) -> None:
+        """What was submitted is for the step after the last one now, and counts nothing of this peer."""
+        for operation in operations:
+            if operation.collective.is_counts:
+                operation.input[:NUM_COUNTED] = NO_SAMPLES
+                operation.collective = self.share.collective
+        operations[:] = self.replica.renew(operations, self.history.done + 1, self.history.view)
+
     def is_past(self, state: PackedState) -> bool:
-        """Whether the batch of the open step is over in it, or it is of another model: it is loaded behind the step."""
+        """Whether it is loaded behind the open step: the batch of that is over in it, or it is of another model.
+
+        Or the script has called an operation since it asked for that batch, and the donor has not.
+        """
         is_over = self.share.is_of_loader and self.share.is_past(self.replica.samples(state))
-        return not self.share.is_amid_batch and (is_over or self.replica.is_of_other_model(state))
+        is_over |= self.edge.is_past_request or self.replica.is_of_other_model(state)
+        return is_over and not self.share.is_amid_batch
 
     def describe(self, replica: Replica) -> None:
         """Who asks for a seat from now on has to have this one."""
         self.replica = replica
         self.post(partial(self.loop.describe, self._run))
-
-    def inner_steps_of_others(self) -> dict[Member, int]:
-        """As of the core; nobody makes any where steps are no rounds."""
-        return {} if self.share.rounds is None else self.loop.core.inner_steps_of_others()
 
     def asks_for_batch(self) -> None:
         """The script has done with its last step."""

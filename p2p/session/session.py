@@ -21,12 +21,13 @@ from ..loop.loop import Loop
 from ..loop.seat_request import AllMembersDead
 from ..step.notices import Commit, Complete, Notice, StateOffer, Uncommitted, Withdrawn
 from ..step.operation import Operation, Outcome
-from ..step.receipts import Receipt
 from ..telemetry.logged import Logged
 from ..telemetry.records import Kind
 from .attempt import EARLY, Attempt
 from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
+from .own_operations import OwnOperations
+from .patience import Patience
 
 BEGUN, SUBMITTED, RECEIVED, BUCKET = Kind.BEGUN, Kind.SUBMITTED, Kind.RECEIVED, Kind.BUCKET
 """Of each step: an enum looks its members up slowly."""
@@ -73,6 +74,7 @@ class Session:
         self._committed_s = self.loop.now()
         self.round_edge: Callable[[], None] = lambda: None
         self._offer: StateOffer | None = None
+        self._own = OwnOperations(self.history)
 
     @property
     def loop(self) -> Loop:
@@ -85,18 +87,9 @@ class Session:
         return self.history.done
 
     @property
-    def has_left(self) -> bool:
-        return self.membership.has_left
-
-    @property
     def num_submitted(self) -> int:
         """Operations of the open step, so far."""
         return len(self._attempt.operations)
-
-    @property
-    def receipt(self) -> Receipt | None:
-        """Of the last committed step, if this peer has seen it committed."""
-        return self.history.receipt
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A one-dimensional array of undefined elements, in the arena if there is room."""
@@ -117,10 +110,6 @@ class Session:
         """As `StateEdge.pass_begins`."""
         with self.callers.call("a forward pass"):
             self.membership.edge.pass_begins(is_over=is_over)
-
-    def announce(self) -> None:
-        """As `History.announce`."""
-        self.history.announce()
 
     def leave(self) -> None:
         """As `Membership.leave`, from any thread: what another one has called ends with an error."""
@@ -146,7 +135,7 @@ class Session:
         """As `open_step`, of who is in a call already, and can go on."""
         self.callers.num_acts += 1
         self._attempt.begin(what)
-        if self._offer is not None:
+        if self._offer is not None and (what is BACKWARD or not self._own.awaits_state):
             self.membership.loop.inbox.notices.put(self._offer)  # the script has asked for no batch
             self._offer = None
         self.callers.open_step()
@@ -189,13 +178,13 @@ class Session:
             for num_bytes in buckets:
                 self.note(BUCKET, self.history.done + 1, size=len(buckets), value=num_bytes)
             self.note(SUBMITTED, self.history.done + 1)
-            self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
+            self.membership.post(self._closing(state_digest))
             awaited = (Commit,) if state_digest is None else (Commit, StateOffer)
             arrival = self._await(awaited, state_digest, is_round=is_round)
             if isinstance(arrival, StateOffer):
-                before = self._attempt.number - 1  # what was submitted last
-                if self._await_withdrawn(before):
+                if self._await_withdrawn(self._attempt.number - 1):  # what was submitted last
                     self._offer = arrival
+                self._own.took_step_back()
         return isinstance(arrival, Commit)
 
     def advance(self, num_inner_steps: int) -> None:
@@ -211,6 +200,7 @@ class Session:
             with self.callers.call("a batch of a loader"):
                 self.membership.check_usable()
                 self.callers.num_acts += 1
+                self.share.give_up_step()  # the batch before is over
                 self.membership.load(offer, None)
         return offer is not None
 
@@ -242,20 +232,18 @@ class Session:
 
     def _return_after(self, removed: RemovedFromView) -> None:
         self.membership.return_after(removed)
-        self._seat_s = self._join_limit_s  # for which it may wait, too, before its next step
-
-    def show_state(self) -> None:
-        """An operation waits for all members, and one of them may wait for this peer's state."""
-        self.membership.post(self.membership.standing_of_state())
+        self._own.await_state()
+        self._offer, self._seat_s = None, self._join_limit_s  # for which it may wait, too, before its next step
 
     def run_alone(self, operation: Operation) -> None:
         """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
         self.membership.take_seat()
         self.share.check_is_not_timed()
         self._open_step("an operation waits for the others")
+        self._attempt.add(operation)
         self.note(SUBMITTED, self.history.done + 1)
-        closing = partial(self.membership.loop.close_step, self._attempt.number, b"")
-        self._await((Commit,), None, (self.membership.standing_of_state(), self._submission(operation), closing))
+        commands = self.membership.standing_of_state(), self._submission(operation), self._closing(None)
+        self._await((Commit,), None, commands)
 
     def replace_replica(self, replica: Replica, operation: Operation) -> None:
         """A step of its own, by which all members agree on another model; who asks for a seat has to have that."""
@@ -263,7 +251,7 @@ class Session:
             self.membership.edge.withhold()
             self.run_alone(operation)
             self.membership.describe(replica)
-            self.announce()
+            self.history.announce()
 
     def may_run_early(self, operation: Operation) -> bool:
         """Whether `run_early` may be called; the answer is the same on every member.
@@ -304,9 +292,13 @@ class Session:
     def _submission(self, operation: Operation) -> Callable[[], None]:
         return partial(self.membership.loop.submit, self.history.done + 1, self._attempt.number, operation)
 
-    def _closing(self, state_digest: bytes) -> Callable[[], None]:
+    def _closing(self, state_digest: StateDigest | None) -> Callable[[], None]:
+        """None: of operations that the script calls by itself."""
         took_us = round((self.membership.loop.now() - self._committed_s) * 1e6)
-        return partial(self.membership.loop.close_step, self._attempt.number, state_digest, took_us)
+        close = partial(self.membership.loop.close_step, self._attempt.number)
+        if state_digest is not None:
+            return partial(close, state_digest(), took_us)
+        return partial(close, b"", took_us, self._own.place() if self.membership.trains_model else None)
 
     def _await(
         self,
@@ -322,33 +314,35 @@ class Session:
         a round. With `commands`, which are run first, the calling thread drives the loop meanwhile.
         """
         submitted = [] if Uncommitted in awaited else self._attempt.end()
-        limit_s = self._limit_s + self._seat_s
-        deadline, others = self.membership.loop.now() + limit_s, self.membership.inner_steps_of_others()
+        patience = Patience(self.membership, self._limit_s + self._seat_s)
         arrival: Notice | None = None
         offer: StateOffer | None = None
         try:
             while not isinstance(arrival, awaited):
                 try:
-                    left_s = max(0.0, deadline - self.membership.loop.now())
                     if commands is None:
-                        arrival = self.membership.next_notice(left_s)
+                        arrival = self.membership.next_notice(patience.left_s)
                     else:
                         given, commands = commands, ()
-                        arrival = self.membership.loop.reactor.call(*given, timeout_s=left_s)
+                        arrival = self.membership.loop.reactor.call(*given, timeout_s=patience.left_s)
                 except Empty:
-                    before, others = others, self.membership.inner_steps_of_others()
-                    if not any(number > before.get(who, 0) for who, number in others.items()):
+                    if not patience.goes_on():
                         raise
-                    deadline = self.membership.loop.now() + limit_s
                     continue
                 if isinstance(arrival, StateOffer) and Withdrawn in awaited:
                     offer = arrival  # a backward pass may be under way, which needs its parameters
                     continue
-                if state_digest is not None and self._begins_anew(arrival, submitted, state_digest, is_round=is_round):
-                    arrival, limit_s = None, self._limit_s + self._seat_s
-                    deadline = self.membership.loop.now() + limit_s
+                if Commit in awaited and self._begins_anew(arrival, submitted, state_digest, is_round=is_round):
+                    arrival = None
+                    patience.begin(self._limit_s + self._seat_s)
                     continue
-                self.membership.take_in(arrival)
+                if isinstance(arrival, StateOffer) and state_digest is None and self._own.awaits_state:
+                    self._offer = arrival
+                elif isinstance(arrival, Commit) and self._own.ended(arrival.operations):
+                    self.history.show(arrival)
+                    self.membership.edge.pass_request()
+                else:
+                    self.membership.take_in(arrival)
                 if isinstance(arrival, Complete) and Commit in awaited and arrival.attempt == self._attempt.number - 1:
                     assert arrival.operation.completed is not None
                     arrival.operation.completed(arrival.view.hash)
@@ -357,7 +351,7 @@ class Session:
             self.membership.unusable = None if error.goes_on else error
             raise
         except BaseException as error:  # nobody may write what was submitted while it may still be sent
-            why = f"step {self.history.done + 1} did not commit in {limit_s:g} s: {self.membership.loop.explain()}"
+            why = f"step {self.history.done + 1} did not commit {patience.explain()}"
             self.membership.interrupt()
             if isinstance(error, Empty):
                 raise (self.membership.unusable if self.membership.has_left else None) or StepTimeout(why) from None
@@ -376,16 +370,22 @@ class Session:
         self._committed_s, self._seat_s = self.membership.loop.now(), 0.0
 
     def _begins_anew(
-        self, arrival: Notice, operations: list[Operation], state_digest: StateDigest, *, is_round: bool
+        self, arrival: Notice, operations: list[Operation], state_digest: StateDigest | None, *, is_round: bool
     ) -> bool:
         """Whether what has come leads this peer to another step, with these `operations`; `is_round`: no state does.
 
-        One of which their batch, or their model, is over is loaded behind this attempt, which ends with that.
+        One that is past this step is loaded behind this attempt, which ends with that. Without `state_digest` they are
+        the script's own: no state has their results, and members may have them later.
         """
         if isinstance(arrival, RemovedFromView):
+            if arrival.is_final or (state_digest is None and not self._own.may_be_found(operations)):
+                return False
             self._return_after(arrival)
+        elif state_digest is None:
+            return False
         elif isinstance(arrival, AllMembersDead) and not is_round:
             self.membership.found_anew(arrival, operations)
+            self._own.begin_lineage()
         elif isinstance(arrival, StateOffer) and not is_round and not self.membership.is_past(arrival.state):
             self.history.follow()
             self.membership.load(arrival, state_digest, operations)
@@ -395,6 +395,6 @@ class Session:
             return False
         for operation in operations:  # the loop of this incarnation knows of no step
             self.membership.post(self._submission(operation))
-        self.membership.post(self._closing(state_digest()))
+        self.membership.post(self._closing(state_digest))
         self._attempt.end()
         return True

@@ -66,6 +66,10 @@ class StateEdge:
         if self._complete != self._done():
             self._keep()
 
+    def pass_request(self) -> None:
+        """The script has called an operation of its own, also if that was no step here."""
+        self._settled = NEVER
+
     def pass_begins(self, *, is_over: bool) -> None:
         """As `reach`, but in the middle of a batch, where nobody can begin, or before another one is asked for."""
         if self._share.is_behind_batch:

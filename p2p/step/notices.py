@@ -12,12 +12,16 @@ from .receipts import Receipt
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A step is committed, with these results, in this view. `fingerprints`: of its operations."""
+    """A step is committed, with these results, in this view.
+
+    `fingerprints`: of its operations; `path`: as of `Place`, if the script has called them by itself.
+    """
 
     receipt: Receipt
     view: View
     operations: list[Operation]
     fingerprints: tuple[bytes, ...]
+    path: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

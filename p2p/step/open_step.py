@@ -30,6 +30,7 @@ from .given_up import OBSERVES, error_of
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Uncommitted, Withdrawn
 from .operation import Operation
+from .place import Place
 from .receipts import Receipt, write_receipt
 from .run import Run
 from .runner import Runner
@@ -87,13 +88,19 @@ class OpenStep:
         self.submission.add(operation, self._segment_bytes)
         return self._go_on()
 
-    def close(self, attempt: int, state_digest: bytes, took_us: int = 0) -> list[StepEffect]:
-        """Nothing more is submitted for the open step, computed with parameters of this digest, in `took_us` here."""
+    def close(
+        self, attempt: int, state_digest: bytes, took_us: int = 0, place: Place | None = None
+    ) -> list[StepEffect]:
+        """Nothing more is submitted for the open step, computed with parameters of this digest, in `took_us` here.
+
+        `place`: where the script has called it, if it is none of a model.
+        """
         if attempt <= self._over or self.stage is VOID:
             return []
         self._move(CLOSE)
         assert self.submission is not None
         self.submission.close(state_digest, self._segment_bytes)
+        self.submission.place = place
         if self.submission.is_training:
             self.agreed.took_us = took_us
         return self._go_on()
@@ -264,7 +271,8 @@ class OpenStep:
         if self.run is not None:  # in a barrier the count of the view has not begun
             self.run.next_step(len(submission.operations))
         self._mismatches.begin()
-        return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
+        path = b"" if submission.place is None else submission.place.path
+        return Commit(receipt, view, submission.operations, tuple(submission.fingerprints), path)
 
     def loaded(
         self, step: int, state_digest: bytes | None, operations: Sequence[Operation] | None = None, is_due: bool = False
@@ -279,6 +287,14 @@ class OpenStep:
         if state_digest is not None:
             assert self.submission is not None and self.run is None
             self.submission.renumber(step + 1, state_digest, self._segment_bytes, operations)
+
+    def find(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit:
+        """What is submitted here is what the members have called in this step: as `take_over`, whichever step it is."""
+        assert self.submission is not None and self.is_like(record)
+        self.submission.renumber(record.finish.step, b"", self._segment_bytes)
+        commit = self.take_over(record, results)
+        assert commit is not None
+        return commit
 
     def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
         """The members have committed a step with these results; None if it is not all submitted here yet.

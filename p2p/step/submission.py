@@ -14,6 +14,7 @@ from ..errors import OperationMismatch
 from ..net.parcels import StepRecord
 from .agreed_rows import AgreedRows
 from .operation import Operation
+from .place import Place
 from .receipts import NO_SAMPLES, NUM_COUNTED
 
 NOTHING: Final = "nothing"
@@ -35,6 +36,7 @@ class Submission:
         num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
         is_wanted_early: there is such an operation.
         is_training: it counts samples.
+        place: where the script has called it, if the operations are its own.
     """
 
     step: int
@@ -47,6 +49,7 @@ class Submission:
     num_handed_out: int = 0
     is_wanted_early: bool = False
     is_training: bool = False
+    place: Place | None = None
 
     def add(self, operation: Operation, segment_bytes: int) -> None:
         """It is submitted, before `close`."""

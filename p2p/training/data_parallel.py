@@ -200,7 +200,7 @@ class DataParallel(Wrapper):
             num_models=len(models.optimizers),
             allow_local=allow_local,
             scaling=scaling,
-            has_left=lambda: self._session.has_left,
+            has_left=lambda: self._session.membership.has_left,
         )
         samples = SameSamples(self._session.share)
         self._passes = Passes(

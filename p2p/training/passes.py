@@ -92,7 +92,7 @@ class Passes:
 
     def is_in_use(self) -> bool:
         """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
-        if self._session.has_left:
+        if self._session.membership.has_left:
             self.end()
         return bool(self._hooks)
 
@@ -151,7 +151,7 @@ class Passes:
     def _begin_forward(self, *, is_training: bool) -> None:
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self.go_on()
-            if torch.is_grad_enabled() and not self._share.is_of_loader:
+            if torch.is_grad_enabled() and not self._share.is_of_loader and not self.has_summed:
                 self._session.load_offer()
                 if self.updates.are_made:  # else it looks on, or a loop of several phases is amid one
                     self._make_changes()
@@ -378,12 +378,12 @@ class Passes:
             raise
         finally:
             self._reset()
-        self._session.announce()
+        self._session.history.announce()
 
     def _hand_out(self) -> None:
         self._share.spend()
         self._forwards.end_step()
-        receipt = self._session.receipt
+        receipt = self._session.history.receipt
         assert receipt is not None
         for each in self._beside:
             each.hand_out(receipt)

@@ -99,7 +99,7 @@ class Rounds:
             optimizers,
             lambda each: each in watch.summed,
             lambda: self._is_within_update,
-            lambda: session.has_left,
+            lambda: session.membership.has_left,
             self._refuse_other,
             watch.check_other,
         )
@@ -114,7 +114,7 @@ class Rounds:
 
     def is_in_use(self) -> bool:
         """Whether it follows steps, for a peer that has not left. If that has, nothing is followed from now on."""
-        if self._session.has_left:
+        if self._session.membership.has_left:
             self.end_use()
         return bool(self._hooks)
 
@@ -323,7 +323,7 @@ class Rounds:
                 self._undo()  # for a script that ends before the state is loaded
             self._end_round()
         self._began_s = self._session.loop.now()
-        self._session.announce()
+        self._session.history.announce()
 
     def _payloads(self) -> list[Array]:
         """What this peer sends; zeros, if it adds no samples.
@@ -374,7 +374,7 @@ class Rounds:
     def _apply(self, operations: Sequence[Operation]) -> None:
         is_of_loader = self._share.is_of_loader
         self._share.spend()
-        receipt = self._session.receipt
+        receipt = self._session.history.receipt
         assert receipt is not None
         for each in self._beside:
             each.hand_out(receipt)

@@ -13,7 +13,7 @@ from gossip import effects as fx
 from gossip import messages as m
 from gossip.fed_steps import FEWEST_KEPT, MOST_FED_BYTES
 from gossip.progress import Ready, StateQuery
-from p2p.catchup.observer import MOST_SOURCES, Effect, Observer
+from p2p.catchup.observer import FIND_S, MOST_SOURCES, Effect, Observer
 from p2p.catchup.replica import Replica
 from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from p2p.net.frames import Delivery
@@ -24,6 +24,7 @@ from p2p.step.effects import Note
 from p2p.step.notices import Commit, Notice, StateOffer
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
+from p2p.step.place import Place
 from p2p.step.receipts import Contribution
 from p2p.telemetry.records import Kind
 from tests.p2p.net.parcels import A, B, digest, fed, state, view_of
@@ -102,11 +103,13 @@ class Newcomer:
                 self.take(segment, source, stream)
         self.carry_out(self.observer.go_on(self.now))
 
-    def submit(self, step: int, *operations: Operation, parameters: bytes = b"p" * 16) -> None:
+    def submit(
+        self, step: int, *operations: Operation, parameters: bytes = b"p" * 16, place: Place | None = None
+    ) -> None:
         attempt = self.core.done + 1
         for operation in operations:
             self.carry_out(self.open_step.submit(step, attempt, operation))
-        self.carry_out(self.open_step.close(attempt, parameters))
+        self.carry_out(self.open_step.close(attempt, parameters, 0, place))
         self.carry_out(self.observer.go_on(self.now))
 
     def call(self, step: int) -> None:
@@ -450,6 +453,40 @@ def test_r9_an_operation_that_was_left_out_is_missed(observer: Newcomer) -> None
     observer.now += 1.0
     observer.hear_head(9)
     assert observer.missed == [6] and observer.told == []
+
+
+def called(step: int, path: bytes, value: float) -> Parcel:
+    """The operation that a script calls by itself, there, with that result."""
+    parcel = fed(step, np.full(4, value, np.float32).tobytes(), fingerprints=fingerprints(step, total()))
+    assert isinstance(parcel.record, StepRecord)
+    return replace(parcel, record=replace(parcel.record, path=path))
+
+
+def test_r9_who_was_removed_in_such_an_operation_has_the_result_of_the_next_one_there_and_then_the_state(
+    observer: Newcomer,
+) -> None:
+    observer.hear_head(8)
+    observer.submit(6, operation := total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.deliver(state(8), called(9, b"there", 2.0))
+    assert observer.told == [], "it is another operation, of the same type and size"
+    observer.deliver(called(10, b"here", 3.0), called(11, b"here", 4.0))
+    (commit,) = observer.told
+    assert isinstance(commit, Commit) and (commit.receipt.step, commit.path) == (10, b"here")
+    assert operation.result.tolist() == [3.0] * 4 and observer.core.done < 0, "no state is here yet"
+    observer.told.clear()
+    observer.carry_out(observer.observer.go_on(observer.now))
+    assert observer.load().step == 8
+    assert observer.told == [] and observer.core.done == 8, "it goes on from there"
+
+
+def test_r9_who_was_removed_where_the_members_do_not_come_ends(observer: Newcomer) -> None:
+    observer.hear_head(8)
+    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.deliver(state(8), called(9, b"there", 2.0))
+    observer.now += FIND_S
+    observer.carry_out(observer.observer.go_on(observer.now))
+    (removed,) = observer.told
+    assert isinstance(removed, RemovedFromView) and removed.is_final and f"for {FIND_S:g} s" in removed.reason
 
 
 @pytest.mark.parametrize("is_here", [True, False])

@@ -65,7 +65,7 @@ def test_the_kernel_closes_data_connections_that_nobody_acknowledges_anything_on
     a, b = pond.open(A, network=network), pond.open(B, network=network)
     a.connect(B, *pond.addresses(B))
     poll_until(lambda: not a.unopened_links(), a, b)
-    assert silences(connections_to(pond.addresses(B)[1])) == {wanted}
+    poll_until(lambda: silences(connections_to(pond.addresses(B)[1])) == {wanted}, a, b)
     for address in pond.addresses(B):
         assert silences(connections_from(address)) == {wanted}
 

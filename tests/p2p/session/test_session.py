@@ -70,7 +70,7 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
     assert one.loop is not former
     threads = [in_thread(partial(train, session)) for session in others]
     run_step(one)
-    assert one.receipt is not None and one.done == one.receipt.step > 0
+    assert (receipt := one.history.receipt) is not None and one.done == receipt.step > 0
     is_over.set()
     one.leave()
     for thread in threads:
@@ -116,7 +116,7 @@ def test_who_waits_for_a_seat_again_has_the_time_of_a_step_again_and_of_a_seat(s
     assert not one.commit(lambda: bytes(16), is_round=True)
     assert one.loop is not former
     run_step(one)
-    assert one.receipt is not None and one.done == one.receipt.step > 0
+    assert (receipt := one.history.receipt) is not None and one.done == receipt.step > 0
     is_over.set()
     one.leave()
     for thread in threads:

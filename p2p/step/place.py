@@ -1,0 +1,42 @@
+"""Where in its loop a script calls an operation of its own: who was removed in one finds it again among fed steps."""
+
+import sys
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+import xxhash
+
+_OWN: Final = __name__.partition(".")[0]
+"""The package whose frames are no lines of a script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of a step that consists of operations that the script has called by itself.
+
+    Attributes:
+        path: digest of `call_site` of each such step since the last training step; this one is the last.
+        is_sought: this peer was removed, or has taken a step back, and has loaded no state since.
+    """
+
+    path: bytes
+    is_sought: bool = False
+
+
+def call_site() -> bytes:
+    """Digest of the lines that are being run, from the script's own to the one that has called this package: 8 bytes.
+
+    Those of one script are alike on all peers, however it was started, and whatever its folder is called. A
+    microsecond for each two to three calls.
+    """
+    lines = xxhash.xxh3_64()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module != _OWN and not module.startswith(f"{_OWN}."):
+            lines.update(f"{module}:{frame.f_code.co_name}:{frame.f_lineno};".encode())
+        if module == "__main__" and frame.f_code.co_name == "<module>":
+            break
+        frame = frame.f_back
+    return lines.digest()
