@@ -58,7 +58,11 @@ class Forwarder(threading.Thread):
 
     def _accept(self) -> None:
         caller, _ = self._server.accept()
-        called = socket.create_connection(("127.0.0.1", self._target))
+        try:
+            called = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:  # nobody listens yet, or any more
+            caller.close()
+            return
         self._others |= {caller: called, called: caller}
         self._all += [caller, called]
         self.num_accepted += 1
