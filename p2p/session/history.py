@@ -81,7 +81,7 @@ class History:
 
     def show(self, commit: Commit) -> None:
         """Of a step that the members have committed this peer has results, but not the state behind it."""
-        self.view, self.receipt = commit.view, commit.receipt
+        self.view, self.receipt = commit.view, self._share.count(commit.receipt, is_training=False)
 
     def _judge(self, receipt: Receipt, took_us: list[int], me: Member) -> None:
         """Say who is slow, once: the first member on the receipt does, and the slow one."""

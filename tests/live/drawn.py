@@ -1,7 +1,7 @@
 """Ordinary scripts as they are drawn, whose peers die, join, leave, are stopped, and go on from checkpoints.
 
 What must hold: each sample of each loader is on one receipt, and `peer.samples` says so; whoever ends has the same
-parameters as the others of its run; nobody ends otherwise but who was ended, or stopped for too long.
+parameters as the others of its run; nobody ends otherwise but who was ended, or was stopped until the run was over.
 """
 
 import json
@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from p2p.data.ranges import each as positions
 from p2p.forking.zygote import Zygote
-from p2p.launch.places import REMOVED
 from p2p.step.receipts import Receipt, read_receipts
 from tests.live.swarm import Process, Swarm, name
 
@@ -160,7 +159,7 @@ class Drawn:
         ends: dict[str, set[str]] = {}
         for peer in peers:
             code = peer.end()
-            is_late = code == REMOVED or any(IS_OVER_NOW in line for line in peer.stderr)
+            is_late = any(IS_OVER_NOW in line for line in peer.stderr)
             if peer in self._ended or (peer in self._stopped and is_late):
                 continue
             assert not code or any(IS_OVER in line for line in peer.stderr), peer.report()

@@ -46,6 +46,7 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     peer.on_view_change(lambda view: print("view of", len(view.members)))
     parallel = p2p.DataParallel(peer, model, optimizer)
+    valid = peer.loader(torch.utils.data.TensorDataset(torch.arange(10.0)[:, None]), batch_per_peer=2)
     loader = peer.loader(dataset, epochs=100_000, global_batch=6) if has_loader else None
     for x in batches() if has_loader else own_data():
         at("first")
@@ -62,17 +63,25 @@ with p2p.join() as peer:
         at("last")
         for number in (1000, 10_000):
             total(number)
+        if peer.done % 3 == 1:
+            at("evaluation")
+            evaluated = sum(len(x) for (x,) in valid.evaluate())
+            assert peer.combine(1.0, samples=evaluated) == (1.0, 10)
         if peer.done % 5 == 1:
             total(100_000)
     print("end", peer.done, [each.tolist() for each in model.parameters()])
 """
 """All operations are alike, and called from one line: which one it was is known by what was called before it."""
 
-PLACES = [(where, data) for data in ("loader", "own data") for where in ("first", "second", "step", "rare", "last")]
+PLACES = [
+    (where, data)
+    for data in ("loader", "own data")
+    for where in ("first", "second", "step", "rare", "last", "evaluation")
+]
 
 
 @pytest.mark.light
-@pytest.mark.parametrize(("where", "data"), some_of(PLACES, 0, 3, 4, 5))
+@pytest.mark.parametrize(("where", "data"), some_of(PLACES, 0, 3, 5, 6))
 def test_it_has_the_result_of_the_same_operation_later_and_then_the_state(swarm: Swarm, where: str, data: str) -> None:
     peers = [swarm.start(TRAIN, stops, data, min_peers=3) for stops in (where, "no", "no")]
     come_back(peers)
