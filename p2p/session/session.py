@@ -67,8 +67,7 @@ class Session:
         self._attempt = Attempt()
         self.callers = Callers(self._attempt, self.membership.interrupt)
         self.logged = Logged()
-        self.mixed = config.mixed
-        self.device_of = config.loop.device_of
+        self.mixed, self.device_of = config.mixed, config.loop.device_of
         self.used_device: tuple[Device, str] | None = None
         self._skipped = ""
         self._committed_s = self.loop.now()
@@ -378,7 +377,8 @@ class Session:
         the script's own: no state has their results, and members may have them later.
         """
         if isinstance(arrival, RemovedFromView):
-            if arrival.is_final or (state_digest is None and not self._own.may_be_found(operations)):
+            is_found = self.membership.trains_model and self._own.may_be_found(operations)
+            if arrival.is_final or (state_digest is None and not is_found):
                 return False
             self._return_after(arrival)
         elif state_digest is None:
