@@ -1,18 +1,17 @@
 """Where in its loop a script calls an operation of its own: who was removed in one finds it again among fed steps."""
 
 import sys
-from dataclasses import dataclass
+from functools import lru_cache
 from types import FrameType
-from typing import Final
+from typing import Final, NamedTuple
 
 import xxhash
 
-_OWN: Final = __name__.partition(".")[0]
-"""The package whose frames are no lines of a script."""
+_OWN: Final = f"{__name__.partition('.')[0]}."
+"""What the names of modules begin with whose frames are no lines of a script."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Of a step that consists of operations that the script has called by itself.
 
     Attributes:
@@ -27,16 +26,20 @@ class Place:
 def call_site() -> bytes:
     """Digest of the lines that are being run, from the script's own to the one that has called this package: 8 bytes.
 
-    Those of one script are alike on all peers, however it was started, and whatever its folder is called. A
-    microsecond for each two to three calls.
+    Those of one script are alike on all peers, however it was started, and whatever its folder is called. Some 3 us.
     """
-    lines = xxhash.xxh3_64()
+    lines: list[tuple[str, str, int]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module != _OWN and not module.startswith(f"{_OWN}."):
-            lines.update(f"{module}:{frame.f_code.co_name}:{frame.f_lineno};".encode())
-        if module == "__main__" and frame.f_code.co_name == "<module>":
-            break
+        if module[: len(_OWN)] != _OWN:
+            lines.append((module, frame.f_code.co_name, frame.f_lineno))
+            if module == "__main__" and frame.f_code.co_name == "<module>":
+                break
         frame = frame.f_back
-    return lines.digest()
+    return _digest(tuple(lines))
+
+
+@lru_cache(maxsize=1024)
+def _digest(lines: tuple[tuple[str, str, int], ...]) -> bytes:
+    return xxhash.xxh3_64_digest(repr(lines).encode())
