@@ -27,7 +27,7 @@ class History:
         done: the last committed step; -1 before step 0.
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
-        num_loads: states that were loaded.
+        lacks_state: this peer was removed, or has taken a step back, and has loaded no state since.
         num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
         count_listeners: called when the first step is committed that counts this peer.
         end_listeners: called when nothing more is committed.
@@ -43,7 +43,8 @@ class History:
         self.done = -1
         self.receipt: Receipt | None = None
         self.listeners: list[Callable[[View], None]] = []
-        self.num_steps = self.num_samples = self.num_loads = 0
+        self.lacks_state = False
+        self.num_steps = self.num_samples = 0
         self.count_listeners: list[Callable[[], None]] = []
         self.end_listeners: list[Callable[[], None]] = []
         self.kept: set[object] = set()
@@ -76,8 +77,7 @@ class History:
 
     def loaded(self, step: int) -> None:
         """The state behind it is here."""
-        self.done = step
-        self.num_loads += 1
+        self.done, self.lacks_state = step, False
 
     def show(self, commit: Commit) -> None:
         """Of a step that the members have committed this peer has results, but not the state behind it."""
@@ -95,8 +95,8 @@ class History:
             )
 
     def begin_lineage(self, continued: Continued) -> None:
-        """All members have died; what comes now is of another lineage."""
-        self.done = -1
+        """All members have died; what comes now is of another lineage, which begins with the state that is here."""
+        self.done, self.lacks_state = -1, False
         if self._ledger is not None:
             self._ledger.begin(continued)
 

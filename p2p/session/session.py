@@ -134,7 +134,7 @@ class Session:
         """As `open_step`, of who is in a call already, and can go on."""
         self.callers.num_acts += 1
         self._attempt.begin(what)
-        if self._offer is not None and (what is BACKWARD or not self._own.awaits_state):
+        if self._offer is not None and (what is BACKWARD or not self.history.lacks_state):
             self.membership.loop.inbox.notices.put(self._offer)  # the script has asked for no batch
             self._offer = None
         self.callers.open_step()
@@ -231,7 +231,7 @@ class Session:
 
     def _return_after(self, removed: RemovedFromView) -> None:
         self.membership.return_after(removed)
-        self._own.await_state()
+        self.history.lacks_state = True
         self._offer, self._seat_s = None, self._join_limit_s  # for which it may wait, too, before its next step
 
     def run_alone(self, operation: Operation) -> None:
@@ -335,7 +335,7 @@ class Session:
                     arrival = None
                     patience.begin(self._limit_s + self._seat_s)
                     continue
-                if isinstance(arrival, StateOffer) and state_digest is None and self._own.awaits_state:
+                if isinstance(arrival, StateOffer) and state_digest is None and self.history.lacks_state:
                     self._offer = arrival
                 elif isinstance(arrival, Commit) and self._own.ended(arrival.operations):
                     self.history.show(arrival)
@@ -385,7 +385,6 @@ class Session:
             return False
         elif isinstance(arrival, AllMembersDead) and not is_round:
             self.membership.found_anew(arrival, operations)
-            self._own.begin_lineage()
         elif isinstance(arrival, StateOffer) and not is_round and not self.membership.is_past(arrival.state):
             self.history.follow()
             self.membership.load(arrival, state_digest, operations)

@@ -26,7 +26,7 @@ with p2p.join(step_timeout_s=2.5) as peer:
             print("waits")
             sys.stdin.readline()
             break
-        time.sleep(0.4 * is_slow)
+        time.sleep(0.4 * is_slow)  # its computation
         replica(torch.ones(2, 3)).sum().backward()
         optimizer.step()
         if replica.has_committed:

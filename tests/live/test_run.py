@@ -440,7 +440,7 @@ for _ in range(3):
 def states():
     return [path.read_text().rpartition(")")[2].split()[0] for path in Path("/proc").glob("[0-9]*/stat")]
 while len(left := states()) > 2:  # an orphan runs, and is a zombie, before it is reaped
-    time.sleep(0.01)
+    time.sleep(0.01)  # between two looks
 print(left.count("Z"), "zombies of", len(left))
 """
 

@@ -32,7 +32,7 @@ with p2p.join() as peer:
     num_together = 0
     for x in (x for _ in loader.epochs() for x in loader):
         loss = functional.mse_loss(parallel(x), x)
-        time.sleep(0.005 + extra_s)
+        time.sleep(0.005 + extra_s)  # its computation
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -42,11 +42,11 @@ def test_a_path_is_of_all_that_was_called_since_the_last_training_step() -> None
 
 
 def test_who_calls_it_again_in_another_incarnation_is_in_the_same_place() -> None:
-    own = OwnOperations(history_of_none())
-    places = []
+    history, places = history_of_none(), []
+    own = OwnOperations(history)
     for _ in range(2):
         places.append(own.place())
-        own.await_state()
+        history.lacks_state = True
     assert places[0].path == places[1].path
     assert [place.is_sought for place in places] == [False, True]
 
@@ -55,13 +55,12 @@ def test_results_are_only_for_the_script_until_a_state_is_loaded() -> None:
     history = history_of_none()
     own = OwnOperations(history)
     assert not own.ended(OWN)
-    own.await_state()
+    history.lacks_state = True
     assert own.ended(OWN) and not own.ended(STEP)
     history.loaded(7)
     assert not own.ended(OWN) and not own.place().is_sought
     own.took_step_back()
-    own.begin_lineage()
-    assert not own.ended(OWN)
+    assert own.ended(OWN)
 
 
 def test_what_only_some_members_have_of_a_result_is_not_found() -> None:
