@@ -85,7 +85,8 @@ def test_what_a_lab_refuses_in_the_middle_ends_the_run_with_a_report_of_what_ran
     assert any(line.startswith("all peers are ended: jitter=5ms is above delay=2ms") for line in said)
     assert "not as expected: a run was ended before its time" in said
     (run,) = json.loads((out / "report.json").read_text())["runs"]
-    assert run["steps"] >= 6 and [each["at_step"] >= 0 for each in run["events"]] == [True, True]
+    assert run["steps"] >= 3, "peers that are ended may not have written the last steps that they have shown"
+    assert [each["at_step"] >= 0 for each in run["events"]] == [True, True]
     assert (out / "report.html").is_file()
 
 
