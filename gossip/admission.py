@@ -109,7 +109,7 @@ class Admission:
         self._views: deque[View] = deque(maxlen=MOST_VIEWS)
         self._commits: deque[tuple[float, int]] = deque()
         self._start = NOTHING_DONE
-        self._whole = NOTHING_DONE, -math.inf
+        self._whole = NOTHING_DONE
         self.lags_until = -math.inf
 
     def ask(self, now: float, joiner: Member, join: Join) -> None:
@@ -173,9 +173,13 @@ class Admission:
         while self._commits[0][0] < now - self._config.lag_s:
             self._commits.popleft()
 
-    def is_whole(self, now: float, step: int) -> None:
+    def is_whole(self, step: int) -> None:
         """This member can give the state after `step`, until another one is committed."""
-        self._whole = step, now
+        self._whole = step
+
+    def lagged_s(self, now: float, joiner: Member) -> float:
+        """For how long it has lagged; below 0: it does not."""
+        return now - self._joiners[joiner].lags_since
 
     def followers(self, now: float) -> list[Member]:
         """Who wants every committed step."""
@@ -186,8 +190,8 @@ class Admission:
         """Who may have a seat now; `done` is the last step that was committed here.
 
         What an observer lacks must be on its way: committed in this view, and it is none of the `unfed`. Who lags needs
-        the state: it is a candidate as a step of the model begins, so that the view is there before that ends, and no
-        operation that follows an update is open. Where others than the first have to propose it, if one began lately.
+        the state: it is a candidate while this member has that, and the open step is not finished before the view is
+        there (`Succession.holds_step`), since behind an update nobody has a whole state.
         """
         self._expire(now)
         found: list[Member] = []
@@ -195,17 +199,11 @@ class Admission:
             lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
             needed = done if member in unfed else max(lacks_from, done - self._most_lacking(now, joiner))
             if joiner.join.lags:
-                needed = NOTHING_DONE if self._gives(now, joiner, done) else done
+                needed = NOTHING_DONE if self._whole == done else done
             may_enter = self._counts(joiner.join) and now >= self._held_until(member.peer_id)
             if may_enter and _is_current(joiner.join, max(needed, min(done, FIRST))):
                 found.append(member)
         return found
-
-    def _gives(self, now: float, joiner: _Joiner, done: int) -> bool:
-        """Whether the state is given to who has a seat."""
-        step, at = self._whole
-        is_long = now - joiner.lags_since >= self._config.lag_s
-        return (step == done and at >= joiner.lags_since) or (is_long and now - at <= self._config.lag_s)
 
     def _counts(self, join: Join) -> bool:
         """Whether `join` asks for a seat in the successor of the installed view."""

@@ -121,6 +121,10 @@ class Agreement:
     def next_deadline(self) -> float:
         return self._deadline
 
+    def is_under_way(self, now: float) -> bool:
+        """Whether this member has proposed a view, or is about to, and knows of no decision."""
+        return self._round is not Round.IDLE or (self._candidate is not None and self._deadline <= now)
+
     def want(self, now: float, candidate: View | None, delay_s: float) -> None:
         """Propose `candidate` after `delay_s`, unless something is decided before. None takes the wish back."""
         assert candidate is None or is_successor(candidate, self._view), f"{candidate} cannot follow {self._view}"

@@ -163,7 +163,7 @@ class Core(Standing):
 
     def is_whole(self, now: float, step: int) -> list[Effect]:
         """The host can give the state after `step`, until another one is committed."""
-        self._next.admission.is_whole(now, step)
+        self._next.admission.is_whole(step)
         return self._follow_up(now, []) if self.is_lagged(now) else []
 
     # What comes for a peer without a seat.

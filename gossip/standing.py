@@ -144,6 +144,10 @@ class Standing:
         is_open = is_current and step == steps.done + 1 and steps.finish is None
         return is_open and not (steps.parting.departed and steps.why_contradicted(state_digest))
 
+    def holds_step(self, now: float) -> bool:
+        """Whether step done + 1 is finished a little later: a view is agreed on that needs the state before it (R9)."""
+        return self._steps.view is not None and not self.leaving and self._next.holds_step(now, self._steps.done)
+
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:
         """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
         return self._steps.num_submitted(member), self._swim.silence_s(now, member)

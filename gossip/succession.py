@@ -14,6 +14,7 @@ from .commit import Phase, StepMachine
 from .config import CoreConfig
 from .effects import Effect, Explain, Paused, Resumed, Send, WriteRecord
 from .messages import AcceptorRecord, Report, ReportKind
+from .progress import NOTHING_DONE
 from .reports import Cut, Reports
 from .swim import Swim
 from .view import Change, Decision, Joiner, Member, View, can_decide, feeder_of, propose_view
@@ -43,6 +44,7 @@ class Succession:
         self._own: tuple[Report, ...] = ()
         self._settles_at = math.inf
         self._is_wanted = False
+        self._held, self._held_until, self._hold_again = NOTHING_DONE, -math.inf, -math.inf
         self._final_since = math.inf
         self._seen: tuple[object, ...] | None = None
         self._paused: Paused | None = None
@@ -58,6 +60,7 @@ class Succession:
         if before is not None:
             self.admission.succeeds(now, before, view)
         self._restart_request, self._own, self._settles_at, self._is_wanted = None, (), math.inf, False
+        self._held, self._hold_again = NOTHING_DONE, -math.inf
         self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
         self._behind.clear()
         self.reports.install(view)
@@ -69,7 +72,8 @@ class Succession:
         return effects
 
     def next_deadline(self) -> float:
-        return math.inf if self.view is None else min(self.agreement.next_deadline(), self._settles_at)
+        held_until = math.inf if self._held == NOTHING_DONE else self._held_until
+        return math.inf if self.view is None else min(self.agreement.next_deadline(), self._settles_at, held_until)
 
     # What this member observes.
 
@@ -164,6 +168,8 @@ class Succession:
     def reconsider(self, now: float, steps: StepMachine) -> list[Effect]:
         """Propose what should change, if anything should, and say why when that changes."""
         assert self.view is not None
+        if now >= self._held_until:
+            self._held = NOTHING_DONE
         if self._is_quiet():
             return []
         is_active = steps.phase is Phase.ACTIVE
@@ -194,8 +200,26 @@ class Succession:
         if now < cut.settles_at:
             wanted = None
         self._is_wanted = wanted is not None
-        self.agreement.want(now, wanted, self._delay(cut))
+        lagged_s = max((self.admission.lagged_s(now, member) for member in change.joiners), default=-math.inf)
+        self._hold(now, steps.done if wanted is not None and lagged_s >= 0 else NOTHING_DONE)
+        is_long = lagged_s >= self._config.admission.lag_s  # whose turn it is has not proposed it
+        self.agreement.want(now, wanted, 0.0 if is_long else self._delay(cut))
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]
+
+    def _hold(self, now: float, done: int) -> None:
+        """Who lags is wanted, and needs the state after step `done`; NOTHING_DONE: nobody is."""
+        if done not in (NOTHING_DONE, self._held) and now >= self._hold_again:
+            config = self._config.admission
+            self._held_until, self._hold_again = now + config.lag_s, now + config.late_s
+        self._held = done if now < self._held_until else NOTHING_DONE
+
+    def holds_step(self, now: float, done: int) -> bool:
+        """Whether step `done` + 1 is not to be finished here yet.
+
+        This member proposes a view in whose barrier somebody needs the state after `done`, which nobody has any more
+        once that step is committed. Not for long, nor soon again: who is asked to accept it may be out of reach.
+        """
+        return self._held == done and self.agreement.is_under_way(now)
 
     def _reachable(self, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
         here = [member for member in candidates if self._swim.is_alive(member) and self._swim.is_quiet(now, member)]

@@ -91,6 +91,7 @@ class Carrier:
         self._members: tuple[Member, ...] = ()
         self._why = Why(0)
         self._stalls = Stalls(parts.resources.transport)
+        self._held: sx.Finish | None = None
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
@@ -110,6 +111,9 @@ class Carrier:
         except BaseException:
             self._effects.clear()
             raise
+        if (held := self._held) is not None and not self.parts.core.holds_step(self.now()):
+            self._held = None
+            self.carry_out([held])
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -225,7 +229,13 @@ class Carrier:
     # Steps.
 
     def _finish(self, effect: sx.Finish) -> None:
-        """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then."""
+        """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then.
+
+        Later, if another one is about to come that is of no use behind this step.
+        """
+        if self.parts.core.holds_step(self.now()):
+            self._held = effect
+            return
         step, digest, state_digest, chain = effect.step, effect.digest, effect.state_digest, self.parts.core.digest
         if not self.parts.core.may_finish(step, effect.view_number, state_digest):
             self.carry_out(self.parts.core.contradiction(step, effect.view_number, state_digest))

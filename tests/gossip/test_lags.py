@@ -2,17 +2,30 @@
 
 from dataclasses import replace
 
-from gossip import Member
+from gossip import Core, Member
 from gossip.admission import Admission, AdmissionConfig
 from gossip.effects import Discard, Load, Removed
-from gossip.messages import Decide, Head, Join
+from gossip.messages import Decide, Head, Join, Leave
 from gossip.observing import MOST_ASKED, MOST_STEP_US, NUM_PROVING
 from gossip.pace import MOST_HELD_S
-from gossip.progress import NOTHING_DONE, Ready
+from gossip.progress import NOTHING_DONE, Finish, Progress, Ready
 from gossip.view import NO_VIEW
 
-from .cores import SAME, bodies, founder, joiner, meet, say, view_with
-from .members import A, B, D, view_of
+from .cores import (
+    SAME,
+    bodies,
+    commit_steps,
+    decide,
+    founder,
+    joiner,
+    meet,
+    member_of,
+    run,
+    say,
+    view_with,
+)
+from .cores import view_of as installed
+from .members import A, B, C, D, view_of
 from .test_observing import Observer, digest, query
 from .test_pace import yes
 
@@ -58,44 +71,94 @@ def test_r9_a_time_of_less_than_nothing_says_nothing() -> None:
 def test_r9_who_lags_is_admitted_as_it_is_while_the_state_can_be_given() -> None:
     new = admission(following(0, lags=True, step_us=10**6), committed=100)
     assert candidates(new, 0.0, 99) == []
-    new.is_whole(0.0, 99)
+    new.is_whole(99)
     assert candidates(new, 0.0, 99) == [D]
     assert candidates(new, 0.0, 100) == [], "an operation follows the update"
 
 
-def test_r9_who_lags_for_long_is_admitted_if_the_state_was_given_lately() -> None:
-    new = admission(following(0, lags=True), committed=100)
-    new.is_whole(CONFIG.lag_s, 99)
-    assert candidates(new, 0.9 * CONFIG.lag_s, 100) == []
-    assert candidates(new, CONFIG.lag_s, 100) == [D]
-    assert candidates(new, 2.1 * CONFIG.lag_s, 100) == [], "operations follow each other"
-
-
 def test_r9_who_did_not_lag_meanwhile_does_not_lag_for_long() -> None:
     new = admission(following(0, lags=True), following(0, step_us=10**6), committed=100)
+    assert new.lagged_s(1.0, D) < 0
     new.ask(CONFIG.lag_s, D, following(0, lags=True))
-    new.is_whole(CONFIG.lag_s, 99)
-    assert candidates(new, CONFIG.lag_s, 100) == []
+    new.ask(CONFIG.lag_s + 0.5, D, following(0, lags=True))
+    assert new.lagged_s(CONFIG.lag_s + 1.0, D) == 1.0
 
 
 def test_r9_who_lags_and_has_no_state_is_not_admitted() -> None:
     new = admission(following(NOTHING_DONE, lags=True), committed=100)
-    new.is_whole(0.0, 99)
+    new.is_whole(99)
     assert candidates(new, 0.0, 99) == []
 
 
-def test_r9_who_lags_is_proposed_as_a_step_of_the_model_begins() -> None:
+def test_r9_who_lags_is_proposed_while_the_state_can_be_given() -> None:
     peer = founder(founding_size=1)
     meet(peer, [B])
     for step in (1, 2, 3):
         peer.finished(0.0, step, b"bits", b"state")
-    peer.is_whole(0.0, 3)
-    assert peer.done == 3 and not peer.is_lagged(0.0)
     say(peer, B, following(1, lags=True), NO_VIEW, 0.05)
     assert peer.is_lagged(0.05) and not peer.is_lagged(2 * CONFIG.lease_s)
-    assert bodies(Decide, peer.tick(0.1)) == [], "this step has begun before it lagged"
+    assert bodies(Decide, peer.tick(0.1)) == [], "nobody has the state"
     peer.is_whole(0.1, 3)
     assert bodies(Decide, peer.tick(0.1)) == [(B, Decide(view_with(A, B, founding_size=1)))]
+
+
+def trained(me: Member) -> Core:
+    """In a view with two others, in which it is D's turn. B is known, and step 4 is open."""
+    peer = member_of(view_with(A, C, D), me)
+    meet(peer, [B])
+    commit_steps(peer, 3, *[member for member in installed(peer).members if member != me])
+    return peer
+
+
+def lagged() -> Core:
+    """Whose turn it is. B lags since time 0, and the state that it needs can be given."""
+    peer = trained(D)
+    say(peer, B, following(1, lags=True), NO_VIEW)
+    assert not peer.holds_step(0.0)
+    peer.is_whole(0.0, 3)
+    return peer
+
+
+def test_r9_the_step_of_who_proposes_who_lags_is_not_finished_before_the_view_is_there() -> None:
+    peer = lagged()
+    assert peer.holds_step(0.0)
+    effects = decide(peer, C, 0.0)
+    assert installed(peer).since(B) is not None and not peer.holds_step(0.1), effects
+
+
+def test_r9_a_step_is_held_until_it_is_over_that_somebody_lags() -> None:
+    peer = lagged()
+    peer.tick(0.0)
+    assert peer.holds_step(0.1)
+    say(peer, B, Leave(), NO_VIEW, 0.1)
+    assert not peer.holds_step(0.1)
+
+
+def test_r9_a_step_is_not_held_for_long_nor_soon_again() -> None:
+    peer = lagged()
+    run(peer, 0.0, CONFIG.lag_s - 0.05)
+    assert peer.holds_step(CONFIG.lag_s - 0.05) and peer.next_deadline() <= CONFIG.lag_s
+    peer.tick(CONFIG.lag_s)
+    assert not peer.holds_step(CONFIG.lag_s) and peer.next_deadline() > CONFIG.lag_s
+    finish = Finish(4, b"bits", b"", installed(peer).number)
+    for now, is_held in ((CONFIG.lag_s, False), (CONFIG.late_s, True)):
+        before = peer.digest
+        peer.finished(now, finish.step, b"bits", b"")
+        for other in (A, C):
+            say(peer, other, Progress(finish.step - 1, before, finish), now=now)
+        say(peer, B, following(1, lags=True), NO_VIEW, now)
+        peer.is_whole(now, finish.step)
+        assert (peer.done, peer.holds_step(now)) == (finish.step, is_held)
+        finish = replace(finish, step=finish.step + 1)
+
+
+def test_r9_whose_turn_it_is_not_proposes_who_lags_for_long() -> None:
+    for lagged_s, expected in ((0.9 * CONFIG.lag_s, False), (CONFIG.lag_s, True)):
+        peer = trained(A)
+        for now in (0.0, lagged_s):
+            say(peer, B, following(1, lags=True), NO_VIEW, now)
+        peer.is_whole(lagged_s, 3)
+        assert peer.holds_step(lagged_s) is expected
 
 
 def test_nobody_is_lagged_by_whom_it_does_not_know() -> None:

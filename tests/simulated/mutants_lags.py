@@ -10,10 +10,12 @@ from gossip.effects import Effect
 from gossip.fed_steps import FedSteps
 from gossip.observing import Observing
 from gossip.pace import Pace, Patience
+from gossip.standing import Standing
 
 from .mutant import Mutant, mutant
 
 FULL = "LAGS: an observer stands still until there is no room for what it is fed"
+_candidates = Admission.candidates
 SLOW = "LAGS: an observer takes fifteen times as long for a step as the members"
 LONG_STATES = "LAGS: each state takes 4 s, and who is given it is no faster than the members"
 
@@ -33,8 +35,9 @@ def _beat_for_ever(original: Callable[..., list[Effect]]) -> Callable[..., list[
     return beat
 
 
-def _is_always_whole(self: Admission, now: float, step: int) -> None:
-    self._whole = step, math.inf
+def _are_always_whole(self: Admission, now: float, done: int, unfed: object = ()) -> list[Member]:
+    self._whole = done
+    return _candidates(self, now, done)
 
 
 def _never_held(self: Pace, now: float, num_lacking: int, state_s: float, fits: object) -> bool:
@@ -89,9 +92,14 @@ LAGS: dict[str, Mutant] = {
         scenario="LAGS: who lags has a seat after it was let go on",
     ),
     "R9: who lags has a seat where nobody can give it the state": mutant(
-        (Admission, "is_whole", _is_always_whole),
+        (Admission, "candidates", _are_always_whole),
         breaks="S10 L1",
         scenario="LAGS: the members call operations of their own in a row",
+    ),
+    "R9: the step in which who lags is proposed is finished as others are": mutant(
+        (Standing, "holds_step", lambda self, now: False),
+        breaks="L1",
+        scenario="LAGS: an operation of their own follows each step of the members, which is short",
     ),
     "R9: what there is no room for is the newest, also while no state is here": mutant(
         (FedSteps, "_make_room", _keep_the_oldest), breaks="L1", scenario=FULL

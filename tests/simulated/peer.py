@@ -67,6 +67,7 @@ class Peer:
         self.measuring = Measuring(self, world)
         self.catch_up = CatchUp(self, world, self._rng)
         self._effects: deque[Effect] = deque()
+        self._held: sx.Finish | None = None
         self._run = replace(RUN, numerics=place.hardware)
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
@@ -206,6 +207,10 @@ class Peer:
             self._effects.popleft()
         self._effects.clear()
         if not self.alive:
+            return
+        if (held := self._held) is not None and not self.core.holds_step(self.now()):
+            self._held = None
+            self.perform([held])
             return
         deadline = self.core.next_deadline()
         if deadline < self._wake:
@@ -424,7 +429,11 @@ class Peer:
         self.perform(self.training.open_step.activated(view, done, runner, effect.founded_in))
 
     def _finish(self, effect: sx.Finish) -> None:
-        """Unless another view has come: what READY says of it is fixed by then."""
+        """Unless another view has come: what READY says of it is fixed by then; or is about to, for who lags."""
+        if self.core.holds_step(self.now()):
+            self._world.invariants.seen["steps held"] += 1
+            self._held = effect
+            return
         step, digests, checks = effect.step, (effect.digest, effect.state_digest), self._world.invariants
         if not self.core.may_finish(step, effect.view_number, effect.state_digest):
             checks.who_goes.would_finish(self.member, step, effect.state_digest)

@@ -1,11 +1,14 @@
 """Observers that are slower than the members: when they have a seat, and how long all wait for them (R9)."""
 
+from functools import partial
+
 from gossip import Member
 from gossip.config import CoreConfig
 from gossip.messages import Accept, Prepare
 from tests.simulation import Failure
 
 from .catchup import Snapshot
+from .network import Weather
 from .stage import Scenarios, Stage
 
 LAGS = Scenarios()
@@ -15,13 +18,15 @@ JOINER = "joiner"
 MOST_FED = 6
 SAME = 4.0
 """Who is so slow takes as long for a step as the members."""
+FAR = Weather(delay_s=0.02)
+"""Members take longer to agree on a view than for a step."""
 SHORT_S = 2.0
 """A barrier in which a state is given takes less."""
 
 
-def _train(slowness: float, num_peers: int = 2, compute_s: float = 0.1) -> Stage:
+def _train(slowness: float, num_peers: int = 2, compute_s: float = 0.1, **plan: object) -> Stage:
     """Members, whose steps take 0.1 s and a little; those of the next one, an observer, take `slowness` times 0.03."""
-    stage = Stage(num_peers=num_peers, follows=1.0, compute_s=compute_s)
+    stage = Stage(num_peers=num_peers, follows=1.0, compute_s=compute_s, **plan)
     stage.until_trained(12)
     stage.launch(JOINER)
     stage.until(lambda: stage.named(JOINER))
@@ -78,8 +83,12 @@ def _each_state_comes_too_late() -> None:
     stage = _train(60.0)
     first = stage.peer(JOINER)
 
+    since: dict[Member, float] = {}
+
     def is_late(source: Member, target: Member, frame: object) -> bool:
-        return isinstance(frame, Snapshot) and target.peer_id == JOINER and stage.peer(JOINER).view is not None
+        is_of_barrier = isinstance(frame, Snapshot) and target.peer_id == JOINER
+        is_of_barrier = is_of_barrier and stage.peer(JOINER).view is not None
+        return is_of_barrier and stage.clock.now < since.setdefault(target, stage.clock.now) + 5.0
 
     stage.table.holds = is_late
     stage.until(lambda: stage.excluded(first.member, "p1", "p2"))
@@ -136,6 +145,17 @@ def _nobody_has_a_state() -> None:
     if stage.named(JOINER) is not joiner:
         raise Failure("L1", "it has come back")
     stage.end_well()
+
+
+@scenario("LAGS: an operation of their own follows each step of the members, which is short")
+def _the_state_is_rarely_whole() -> None:
+    for seed in range(2):
+        stage = _train(500.0, 3, compute_s=0.002, own_every=2, founding_size=3, seed=seed, weather=FAR)
+        joiner = stage.peer(JOINER)
+        stage.until(partial(_is_seated, stage))
+        if stage.named(JOINER) is not joiner:
+            raise Failure("L1", "its view comes where nobody can give it the state")
+        stage.end_well()
 
 
 @scenario("LAGS: who lags has a seat after it was let go on")
