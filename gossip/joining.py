@@ -106,6 +106,9 @@ class Joining:
         match body:
             case Head():
                 return [] if self._steps.seated else self.hear_head(now, source, lineage, body)
+            case Refuse(reason=reason) if reason:
+                is_asked = not self._steps.seated and self._observing.has_asked(source)
+                return [Removed(f"{source} goes on without this peer: {reason}")] if is_asked else []
             case Refuse():
                 return [Refused(body)] if self._steps.view is None and self.run is not None else []
         return self.hear_lineage(now, source, body.lineage)

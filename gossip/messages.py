@@ -140,15 +140,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """REFUSE: no seat for you, since you run or train something else than I do.
+    """REFUSE: no seat for you, since you run or train something else than I do, or I cannot give you the state.
 
     Attributes:
         trains_model: whether its sender does.
-        differences: at least one.
+        differences: in what you and I differ; at least one, unless there is a reason.
+        reason: for which you are not given the state that you have asked me for; empty: you have not.
     """
 
     trains_model: bool
     differences: tuple[Difference, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,10 @@ class Observing:
         """Of the members whose state that is; empty: there is none."""
         return self._lineage if self._loading is None else self._loading.lineage
 
+    def has_asked(self, member: Member) -> bool:
+        """Whether `member` was asked for a state, and none has been loaded since."""
+        return member in self._asked.members
+
     def comes(self, now: float, source: Member, step: int) -> bool:
         """A segment of the state after `step` has come. Whether it is of use: `source` was asked for it."""
         return self._asked.comes(now, source, step)

@@ -7,6 +7,8 @@ from . import messages as m
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
+from .effects import Send
+from .given_up import LONGEST_REASON
 from .heirs import Estate, Heirs
 from .joining import Joining
 from .membership import Membership
@@ -155,6 +157,12 @@ class Standing:
     def barrier_awaits(self, now: float) -> dict[Member, float]:
         """For whom the barrier of the installed view waits, if it does, and the silence of each in s."""
         return {member: self._swim.silence_s(now, member) for member in self._steps.awaited()}
+
+    def no_state_for(self, member: Member, reason: str) -> Send:
+        """REFUSE to `member`, which has asked for the state; its host takes it for gone behind that."""
+        assert self._membership.run is not None
+        trains_model = self._membership.run.description.trains_model
+        return Send(member, m.Refuse(trains_model, (), reason[:LONGEST_REASON]), self.stamp)
 
     def awaited_state(self) -> tuple[int, tuple[Member, ...]] | None:
         """As of `Observing`: what this peer, in a view, waits for before it is seated."""

@@ -377,9 +377,8 @@ class Carrier:
                 return
             record = StateRecord(core.digest, view, core.numerics, is_due)
             for member, reason in self.parts.donor.serve(self.now(), core.done, record, self._donors_for):
-                self.declare_dead(
-                    member, reason, how=How.UNKNOWN
-                )  # nobody else can send it either: go on without the joiner
+                self.carry_out([core.no_state_for(member, reason)])
+                self.declare_dead(member, reason, how=How.UNKNOWN)  # nobody else can send it either: go on without it
 
     def _donors_for(self, member: Member) -> tuple[Member, ...]:
         """Who gives it the state of which this peer was asked."""

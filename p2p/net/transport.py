@@ -105,12 +105,8 @@ class Transport:
         self._datas = [self._data] if listeners is None else [self._data, listeners.data]
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = zmq.Poller()
-        for source in (
-            *self._controls,
-            *self._datas,
-            self._wake_fd,
-            *([] if listeners is None else [listeners.zap_socket, *listeners.monitors]),
-        ):
+        of_listeners = [] if listeners is None else [listeners.zap_socket, *listeners.monitors]
+        for source in (*self._controls, *self._datas, self._wake_fd, *of_listeners):
             self._poller.register(source, zmq.POLLIN)
         self._data_poller = zmq.Poller()
         for source in (*self._datas, self._wake_fd):
@@ -269,7 +265,10 @@ class Transport:
             link.data.send(header, _AND_MORE)
         except zmq.Again:
             return self._drop("no link")
-        link.data.send(view, _DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
+        try:
+            link.data.send(view, _DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
+        except RuntimeError:  # pyzmq can start no thread, which would let go of it later
+            link.data.send(view, _DONTWAIT)
         return True
 
     def _drop(self, reason: str) -> bool:

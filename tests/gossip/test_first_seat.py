@@ -13,6 +13,7 @@ from gossip.effects import (
     Send,
     WriteRecord,
 )
+from gossip.given_up import LONGEST_REASON
 from gossip.messages import (
     AcceptorRecord,
     Decide,
@@ -231,6 +232,26 @@ def test_a_refusal_reaches_the_host_of_who_has_asked_and_has_no_seat() -> None:
     assert say(joiner(), A, refusal) == [Refused(refusal)]
     assert say(founder(), B, refusal, NO_VIEW) == []
     assert say(core(B), A, refusal) == []
+
+
+def test_r6_who_is_not_given_the_state_is_told_why_by_whom_it_has_asked() -> None:
+    refusal = founder().no_state_for(B, "no memory" * 1000)
+    assert refusal == Send(B, Refuse(True, (), ("no memory" * 1000)[:LONGEST_REASON]))
+    peer, view = joiner(), view_with(A, B)
+    assert say(peer, A, refusal.body, NO_VIEW) == []
+    say(peer, A, Decide(view))
+    say(peer, A, Ready(True, 4, b"digest", None))
+    assert say(peer, C, refusal.body) == []
+    (removed,) = say(peer, A, Refuse(True, (), "no memory left"))
+    assert (removed, peer.ended) == (Removed(f"{A} goes on without this peer: no memory left"), True)
+
+
+def test_r6_who_has_its_state_has_its_seat_whatever_is_said_of_that() -> None:
+    peer = joiner()
+    say(peer, A, Decide(view_with(A, B)))
+    say(peer, A, Ready(True, 4, b"digest", None))
+    peer.loaded(1.1, 4, b"digest")
+    assert peer.seated and say(peer, A, founder().no_state_for(B, "no memory").body) == []
 
 
 def test_r6_a_joiner_asks_for_the_state_at_once_and_again_until_it_is_loaded() -> None:

@@ -53,8 +53,8 @@ with p2p.join() as peer:
         if num_together == 10:
             break
 """
-"""All end ten steps after all three have a seat. `metric`: an operation of the script's own follows each update; `before`: it
-precedes each step of the model."""
+"""All end ten steps after all three have a seat. `metric`: an operation of the script's own follows each update;
+`before`: it precedes each step of the model."""
 
 MOST_TRIES = 2
 """Its view comes where the members can give it the state, unless an agreement takes longer than they wait for that."""

@@ -111,6 +111,28 @@ def test_a_payload_of_any_size_arrives_whole(open_transport: Open, folder: Path,
     assert receive(b, num_data=4) == ([], [(b"header", payload)] * 4)
 
 
+def test_a_payload_arrives_whole_from_who_can_start_no_thread(open_transport: Open, folder: Path) -> None:
+    script = f"""
+import resource
+import sys
+from p2p.net.transport import Transport
+
+transport = Transport(*{addresses(folder, "a")!r})
+transport.connect("b", *{addresses(folder, "b")!r})
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (6 << 20), -1))  # less than the stack of a thread
+transport.send_data("b", b"header", bytes({ZERO_COPY_BYTES}))
+sys.stdin.read()
+transport.close()
+"""
+    b = open_transport("b")
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
+        assert receive(b, num_data=1)[1] == [(b"header", bytes(ZERO_COPY_BYTES))]
+        assert process.stdin is not None
+        process.stdin.close()
+    assert process.returncode == 0
+
+
 def test_a_payload_counts_in_bytes_whatever_its_type(open_transport: Open, folder: Path) -> None:
     a, b = open_transport("a"), open_transport("b")
     a.connect("b", *addresses(folder, "b"))
