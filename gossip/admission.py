@@ -186,12 +186,14 @@ class Admission:
         self._expire(now)
         return [*self._entering] + [member for member, joiner in self._joiners.items() if joiner.join.follows]
 
-    def candidates(self, now: float, done: int, unfed: Collection[Member] = ()) -> list[Member]:
+    def candidates(
+        self, now: float, done: int, unfed: Collection[Member] = (), *, has_finished: bool = False
+    ) -> list[Member]:
         """Who may have a seat now; `done` is the last step that was committed here.
 
         What an observer lacks must be on its way: committed in this view, and it is none of the `unfed`. Who lags needs
-        the state: it is a candidate while this member has that, and the open step is not finished before the view is
-        there (`Succession.holds_step`), since behind an update nobody has a whole state.
+        the state: it is a candidate while this member has that and has not finished the open step; nor does it before
+        the view is there (`Succession.holds_step`), since behind an update nobody has a whole state.
         """
         self._expire(now)
         found: list[Member] = []
@@ -199,7 +201,7 @@ class Admission:
             lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
             needed = done if member in unfed else max(lacks_from, done - self._most_lacking(now, joiner))
             if joiner.join.lags:
-                needed = NOTHING_DONE if self._whole == done else done
+                needed = NOTHING_DONE if self._whole == done and not has_finished else done
             may_enter = self._counts(joiner.join) and now >= self._held_until(member.peer_id)
             if may_enter and _is_current(joiner.join, max(needed, min(done, FIRST))):
                 found.append(member)

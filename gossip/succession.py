@@ -177,7 +177,8 @@ class Succession:
         view, going = self.view, {*cut.gone, *self.leavers}
         joiners = self.admission.joiners() if going else []
         unfed = [joiner for joiner in joiners if feeder_of(joiner, view, self.admission.numerics_of(joiner)) in going]
-        candidates = self.admission.candidates(now, steps.done, unfed) if is_active else []
+        has_finished = steps.finish is not None
+        candidates = self.admission.candidates(now, steps.done, unfed, has_finished=has_finished) if is_active else []
         num_records = len(self.reports.records)
         seen = (cut, now < cut.settles_at, candidates, [*self.leavers], is_active, steps.seated, self._own, num_records)
         if seen == self._seen:

@@ -74,6 +74,7 @@ def test_r9_who_lags_is_admitted_as_it_is_while_the_state_can_be_given() -> None
     new.is_whole(99)
     assert candidates(new, 0.0, 99) == [D]
     assert candidates(new, 0.0, 100) == [], "an operation follows the update"
+    assert new.candidates(0.0, 99, has_finished=True) == [], "all others may have finished the step, too"
 
 
 def test_r9_who_did_not_lag_meanwhile_does_not_lag_for_long() -> None:

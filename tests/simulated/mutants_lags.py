@@ -35,7 +35,7 @@ def _beat_for_ever(original: Callable[..., list[Effect]]) -> Callable[..., list[
     return beat
 
 
-def _are_always_whole(self: Admission, now: float, done: int, unfed: object = ()) -> list[Member]:
+def _are_always_whole(self: Admission, now: float, done: int, unfed: object = (), **more: bool) -> list[Member]:
     self._whole = done
     return _candidates(self, now, done)
 
@@ -100,6 +100,11 @@ LAGS: dict[str, Mutant] = {
         (Standing, "holds_step", lambda self, now: False),
         breaks="L1",
         scenario="LAGS: an operation of their own follows each step of the members, which is short",
+    ),
+    "R9: who lags is proposed where the step is finished already": mutant(
+        (Admission, "candidates", lambda self, now, done, unfed=(), **more: _candidates(self, now, done, unfed)),
+        breaks="L1",
+        scenario="LAGS: who is to propose who lags has finished the step behind which nobody has a state",
     ),
     "R9: what there is no room for is the newest, also while no state is here": mutant(
         (FedSteps, "_make_room", _keep_the_oldest), breaks="L1", scenario=FULL

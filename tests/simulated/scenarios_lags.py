@@ -4,7 +4,8 @@ from functools import partial
 
 from gossip import Member
 from gossip.config import CoreConfig
-from gossip.messages import Accept, Prepare
+from gossip.messages import Accept, Join, Prepare
+from gossip.progress import Beat, Progress
 from tests.simulation import Failure
 
 from .catchup import Snapshot
@@ -156,6 +157,37 @@ def _the_state_is_rarely_whole() -> None:
         if stage.named(JOINER) is not joiner:
             raise Failure("L1", "its view comes where nobody can give it the state")
         stage.end_well()
+
+
+@scenario("LAGS: who is to propose who lags has finished the step behind which nobody has a state")
+def _it_lags_behind_the_finish() -> None:
+    stage = _train(500.0, 3, compute_s=0.002, own_every=2, founding_size=3, weather=FAR)
+    joiner, first = stage.peer(JOINER), stage.peer("p1")
+    assert first.view is not None and first.view.members[first.view.number % 3] == first.member, "it is its turn"
+
+    def lags(source: Member, target: Member, frame: object) -> bool:
+        return isinstance(frame, Join) and frame.lags
+
+    stage.table.holds = lags
+    stage.until(lambda: joiner.catch_up.is_held)
+    open_step = first.done + 1 + (first.done + 1) % 2 + 1
+
+    def is_finish(frame: object) -> bool:
+        said = frame.progress if isinstance(frame, Beat) else frame
+        return isinstance(said, Progress) and said.finish is not None and said.finish.step == open_step
+
+    def is_late(source: Member, target: Member, frame: object) -> bool:
+        return target == first.member and is_finish(frame)
+
+    stage.table.holds = lambda source, target, frame: is_late(source, target, frame) or lags(source, target, frame)
+    stage.until(lambda: first.done == open_step - 1 and first.core.has_finished)
+    stage.table.release(but=is_late)
+    stage.wait(0.1)
+    stage.table.release()
+    stage.until(lambda: _is_seated(stage))
+    if stage.named(JOINER) is not joiner:
+        raise Failure("L1", "its view comes where nobody can give it the state")
+    stage.end_well()
 
 
 @scenario("LAGS: who lags has a seat after it was let go on")

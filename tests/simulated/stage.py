@@ -63,9 +63,9 @@ class Table(Network):
         self.on_table.append(item)
         return False
 
-    def release(self) -> None:
-        """Nothing is held any more, and what was, is on its way."""
-        self.holds = lambda source, target, frame: False
+    def release(self, but: Callable[[Member, Member, Frame], bool] = lambda source, target, frame: False) -> None:
+        """What was held is on its way, and no more is held `but` that."""
+        self.holds = but
         held, self.on_table = self.on_table, []
         for source, target, action, message in held:
             if isinstance(message, Envelope):

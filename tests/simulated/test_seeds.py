@@ -167,7 +167,7 @@ def test_no_invariant_breaks_where_states_come_from_several_donors() -> None:
 def test_no_invariant_breaks_where_slow_observers_are_held() -> None:
     assert not failures(HELD), "\n\n".join(failures(HELD))
     seen = sum((each.seen for each in outcomes(*HELD).values() if isinstance(each, Outcome)), Counter[str]())
-    assert seen["scripts held"] > 20 and seen["steps let go"] > 100
+    assert seen["scripts held"] > 20 and seen["steps let go"] > 50 and seen["steps held"]
 
 
 @pytest.mark.timeout(300)

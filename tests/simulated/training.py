@@ -88,7 +88,7 @@ class Training:
     def hear(self, notice: Notice) -> None:
         """What the training thread makes of what the loop tells it."""
         match notice:
-            case Admitted(_, done) if done >= 0:
+            case Admitted():
                 self._begin()
             case Commit():
                 self._start_anew("")
