@@ -43,13 +43,13 @@ def goal_program(
     return program_of_piece(compiled, of_whole, length, itemsize, slice(start, stop))
 
 
-def broadcast_program(rank: int, world_size: int, root: int = 0, num_blocks: int = 1) -> Program:
+def broadcast_program(rank: int, world_size: int, root: int, num_blocks: int) -> Program:
     """Copy the input of `root`: one wait."""
     copies = [Reduce(block, inputs_of([root])) for block in range(num_blocks)]
     return Program(even_chunks(num_blocks), (*beginning(rank, world_size), *copies), num_publishes=1)
 
 
-def gather_program(rank: int, world_size: int, root: int = 0) -> Program:
+def gather_program(rank: int, world_size: int, root: int) -> Program:
     """Copy the input of rank r into chunk r, at `root`: one wait."""
     copies = [Reduce(peer, inputs_of([peer])) for peer in range(world_size)] if rank == root else []
     return Program(even_chunks(world_size), (*beginning(rank, world_size), *copies), num_publishes=1)

@@ -44,7 +44,7 @@ class Goal:
         source = self.ends(*self._seen_from(root, rank, chunk, world_size), world_size)
         return source if source is None or source == SUM else (source + root) % world_size
 
-    def input_of(self, rank: int, chunk: int, world_size: int, root: int = 0) -> bool:
+    def input_of(self, rank: int, chunk: int, world_size: int, root: int) -> bool:
         """As `has`, with that root."""
         return self.has(*self._seen_from(root, rank, chunk, world_size), world_size)
 

@@ -40,8 +40,8 @@ class Estate:
     """
 
     view: View
-    heir: Member | None = None
-    is_lost: bool = False
+    heir: Member | None
+    is_lost: bool
     waits_for: str = ""
 
 

@@ -74,7 +74,7 @@ class Cut:
 class _Lease:
     since: float
     until: float
-    is_old: bool = False
+    is_old: bool
     """It has been repeated for `bridge_s`."""
 
 

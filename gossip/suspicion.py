@@ -4,7 +4,7 @@ One accuser may be ill itself, so alone it has to wait long. Each independent ac
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .swim_config import SwimConfig
 
@@ -23,7 +23,7 @@ class Suspicion:
     least_s: float
     most_s: float
     wanted: int
-    accusers: dict[str, None] = field(default_factory=dict)
+    accusers: dict[str, None]
 
     def confirm(self, accuser: str) -> bool:
         """Whether `accuser` is new and counts."""

@@ -235,8 +235,7 @@ def found() -> tuple[tuple[FoundDevice, ...], str]:
         return (), "torch has CUDA, and the driver shows no device (nvidia-smi, CUDA_VISIBLE_DEVICES)"
     indices = range(torch.cuda.device_count())
     return tuple(
-        FoundDevice(f"cuda:{i}", cuda_device(i), *torch.cuda.mem_get_info(i), _attribute(REGISTERS_READ_ONLY, i))
-        for i in indices
+        FoundDevice(f"cuda:{i}", cuda_device(i), *torch.cuda.mem_get_info(i), _registers_read_only(i)) for i in indices
     ), ""
 
 
@@ -251,11 +250,11 @@ def _forget_error() -> None:
         library.cudaGetLastError()
 
 
-def _attribute(number: int, index: int) -> bool | None:
-    """Of a device, which torch does not offer either; None: nobody says."""
+def _registers_read_only(index: int) -> bool | None:
+    """Whether a device does, which torch does not offer either; None: nobody says."""
     value = ctypes.c_int()
     for library in _libraries():
-        if library.cudaDeviceGetAttribute(ctypes.byref(value), number, index) == 0:
+        if library.cudaDeviceGetAttribute(ctypes.byref(value), REGISTERS_READ_ONLY, index) == 0:
             return bool(value.value)
         library.cudaGetLastError()  # as above
     return None

@@ -27,15 +27,10 @@ class PinRefused(Exception):
 
 
 class MemoryShort(Exception):
-    """A device has not so much memory left.
-
-    Attributes:
-        asked_bytes, free_bytes: what was wanted, and what there is.
-    """
+    """A device has not so much memory left."""
 
     def __init__(self, asked_bytes: int, free_bytes: int) -> None:
         super().__init__(f"{asked_bytes} bytes were asked for, and {free_bytes} are free")
-        self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
 
 
 @contextmanager

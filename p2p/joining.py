@@ -24,7 +24,7 @@ from .host.files import raise_file_limit, why_too_few_files
 from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
 from .peer import Peer
 from .session.reporter import Reporter, listening_launcher
-from .session.stacks import show_on
+from .session.stacks import show_on_sigusr1
 
 HELD: Final = {
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
@@ -207,7 +207,7 @@ def _set_up(peer: Peer, config: PeerConfig, launcher: socket.socket | None) -> N
         _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
         _let_leave(peer, signal.SIGINT, KeyboardInterrupt)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
-            show_on(signal.SIGUSR1, sys.__stderr__)
+            show_on_sigusr1(sys.__stderr__)
 
 
 def _configure(given: dict[str, Any]) -> PeerConfig:

@@ -58,7 +58,7 @@ def check_memory(plan: Plan, free_bytes: int) -> None:
         )
 
 
-def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs(), script: Path | None = None) -> int:
+def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs, script: Path | None = None) -> int:
     """Measure what `plan` says, print a table, and write the files that are asked for.
 
     Args:
@@ -92,7 +92,7 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs
     return hand_out(plan, found, described, network, outputs)
 
 
-def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs = Outputs(), find: Find | None = None) -> int:
+def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs, find: Find | None = None) -> int:
     """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it; `find`: of `storage_of`."""
     from .swarm import bring
 

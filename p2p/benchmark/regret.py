@@ -28,7 +28,6 @@ class Cost:
             None: nobody was asked for what it took.
     """
 
-    size_bytes: int
     took: Mapping[str, int]
     unnamed: tuple[str, ...]
     choice: Interval
@@ -47,7 +46,7 @@ def cost_of(
     """What leaving the choice open has cost.
 
     Args:
-        size_bytes: of the arrays.
+        size_bytes: of the arrays; what is drawn differs with it.
         times_s: of `auto`, a time per round.
         rans: the algorithm that it ran, of each round.
         named: times of those that were asked for by name, of the same rounds, by the algorithm that they ran.
@@ -76,7 +75,6 @@ def cost_of(
     choice, overhead = np.concatenate(choices), np.concatenate(overheads)
     known = overhead[~np.isnan(overhead)]
     return Cost(
-        size_bytes,
         dict(took.most_common()),
         tuple(name for name, _ in took.most_common() if name not in named),
         interval(choice[0], choice[1:]),

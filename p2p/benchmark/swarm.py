@@ -151,7 +151,7 @@ def _serve_one(peer: Peer, storages: Storages) -> None:
         say(f"the run has ended: {error}")
 
 
-def bring(plan: Plan, told: Told, find: Find = cuda_devices) -> tuple[Plan, list[dict[str, Any]]]:
+def bring(plan: Plan, told: Told, find: Find) -> tuple[Plan, list[dict[str, Any]]]:
     """Have the swarm of `plan` measure it, with `plan.num_peers` peers at least.
 
     Returns:

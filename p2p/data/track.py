@@ -85,7 +85,7 @@ def unpack_samples(packed: Any) -> tuple[tuple[Members, Members], int, int, int,
         raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
 
 
-def compare(index: int, here: str, there: str, *, is_resumed: bool = False) -> None:
+def compare(index: int, here: str, there: str, *, is_resumed: bool) -> None:
     """Loader number `index` has one description here, and one in the state of the members or in the checkpoint.
 
     Raises:

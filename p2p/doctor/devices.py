@@ -92,7 +92,7 @@ def _look_at_copies(device: Device, where: str, clock: Clock, memory: Array) -> 
     )
 
 
-def rates(device: Device, where: str, memory: Array, clock: Clock, num_copies: int = NUM_COPIES) -> dict[str, float]:
+def rates(device: Device, where: str, memory: Array, clock: Clock) -> dict[str, float]:
     """GB/s to the host and back, each the median of so many copies; of what has arrived each byte is looked at.
 
     Raises:
@@ -102,7 +102,7 @@ def rates(device: Device, where: str, memory: Array, clock: Clock, num_copies: i
     back = torch.empty_like(tensor)
     expected = np.arange(len(memory)).astype(np.uint8)
     times: dict[str, list[float]] = {"fetch": [], "store": []}
-    for _ in range(num_copies):
+    for _ in range(NUM_COPIES):
         memory.fill(0)
         back.zero_()
         begun = clock()

@@ -78,11 +78,11 @@ def thin(points: Points, span_s: float, columns: int = INNER) -> list[tuple[floa
     return found
 
 
-def middle(lines: Sequence[Points], span_s: float, columns: int = THIN_COLUMNS) -> list[tuple[float, float]]:
+def middle(lines: Sequence[Points], span_s: float) -> list[tuple[float, float]]:
     """The median of several lines, per column."""
     found = []
-    for column in range(columns):
-        start, end = column * span_s / columns, (column + 1) * span_s / columns
+    for column in range(THIN_COLUMNS):
+        start, end = column * span_s / THIN_COLUMNS, (column + 1) * span_s / THIN_COLUMNS
         each = [[value for time_s, value in line if start <= time_s < end] for line in lines]
         if medians := [median(values) for values in each if values]:
             found.append(((start + end) / 2, median(medians)))
@@ -195,7 +195,7 @@ def _path(points: Points, panel: Panel, place: Callable[[float], float], span_s:
 
 def _row(row: Row, y: float, span_s: float) -> Iterable[str]:
     yield f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{escape(row.name)}</text>'
-    yield from _spans(row, y, span_s, height=11)
+    yield from _spans(row, y, span_s)
     if row.end and row.spans:
         x = _x(max(end_s for *_, end_s in row.spans), span_s)
         is_late = x > WIDTH - 130
@@ -213,11 +213,11 @@ def _low_row(row: Row, y: float, span_s: float) -> Iterable[str]:
     yield "</g>"
 
 
-def _spans(row: Row, y: float, span_s: float, height: int) -> Iterable[str]:
+def _spans(row: Row, y: float, span_s: float) -> Iterable[str]:
     for kind, start_s, end_s in row.spans:
         x, end = _x(start_s, span_s), _x(end_s, span_s)
         title = f"{row.name} {kind}, {start_s:.2f} to {end_s:.2f} s"
-        place = f'x="{x:.1f}" y="{y + 1}" width="{max(end - x, 0.6):.1f}" height="{height}"'
+        place = f'x="{x:.1f}" y="{y + 1}" width="{max(end - x, 0.6):.1f}" height="11"'
         yield f'<rect class="{kind}" {place}><title>{escape(title)}</title></rect>'
 
 

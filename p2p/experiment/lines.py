@@ -19,7 +19,7 @@ class Lines:
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
 
-    def number(self, table: str, index: int = 0, key: str = "") -> int:
+    def number(self, table: str, index: int, key: str = "") -> int:
         """Line of a key, else of its table, counted from 1; 0: it is not found."""
         seen, within = -1, table == ""
         found = 0

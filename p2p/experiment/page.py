@@ -305,7 +305,7 @@ def _environment(each: Evaluated) -> Iterable[str]:
         yield f"<h2>Environment</h2><pre>{escape(text)}</pre>"
 
 
-def _ms(time_ms: float | None, plus_minus_ms: float = 0.0) -> str:
+def _ms(time_ms: float | None, plus_minus_ms: float) -> str:
     if time_ms is None:
         return "–"
     within = f" ± {plus_minus_ms:.1f}" if plus_minus_ms else ""

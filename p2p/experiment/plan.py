@@ -129,7 +129,7 @@ def _check_end(events: Sequence[Event], run: RunSettings) -> None:
                 raise ExperimentError(f"line {event.line}: {key} = {at:g} would be after the end, {end} = {limit:g}")
 
 
-def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int = 0) -> None:
+def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int) -> None:
     """Nobody is asked for who cannot exist, and somebody is left, and not too many, and a host for who comes."""
     living = started = num_peers
     first = 0  # of those that the last restart has started

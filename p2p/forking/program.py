@@ -32,7 +32,7 @@ def command(words: Sequence[str], resident_bytes: int) -> tuple[str, ...]:
     return (words[0], "-P", "-m", ROOM, str(resident_bytes), *words[1:])
 
 
-def run(words: Sequence[str], resident_bytes: int = 0) -> None:
+def run(words: Sequence[str], resident_bytes: int) -> None:
     """What `python WORDS` does, in this process, which has nothing of its own in front of `sys.path` (-P).
 
     Raises:

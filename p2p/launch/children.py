@@ -24,18 +24,15 @@ class Child:
     """A peer that was started, and is not reaped yet.
 
     Attributes:
-        index: which one of the run.
         pid: of its process.
         process_start: as in the registry; None: it cannot be read.
         outputs: the pipes that it writes its stdout and stderr to; reading them does not block.
     """
 
-    def __init__(
-        self, index: int, process: subprocess.Popen[bytes], reports: socket.socket, listener: socket.socket
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], reports: socket.socket, listener: socket.socket) -> None:
         """`process` has inherited the other end of `reports`, and connects to `listener` where it has closed that."""
         assert process.stdout is not None and process.stderr is not None, "pipes were asked for"
-        self.index, self.pid = index, process.pid
+        self.pid = process.pid
         try:
             self.process_start = process_start(process.pid)
         except OSError:  # no file can be opened
@@ -87,7 +84,7 @@ class Child:
             raise LaunchError(f"cannot start peer {index}: {command[0]}: {error.strerror}") from error
         except subprocess.SubprocessError as error:  # what runs between fork and exec
             raise LaunchError(f"cannot start peer {index} on cores {sorted(cores)}: {error}") from error
-        return cls(index, process, ours, listener)
+        return cls(process, ours, listener)
 
     @property
     def sources(self) -> list[socket.socket]:
@@ -127,7 +124,7 @@ class Child:
         """Until it has ended, as above."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
-    def signal(self, number: int, pid: int | None = None) -> None:
+    def signal(self, number: int, pid: int | None) -> None:
         """Send it to the child, or to the process `pid` of its session, which has joined in its place."""
         with suppress(ProcessLookupError, PermissionError):
             is_ours = pid is not None and os.getsid(pid) == self.pid

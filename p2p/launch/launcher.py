@@ -252,25 +252,25 @@ class Launcher:
             if os.getpid() == 1:
                 reap_orphans({child.pid for child in self._streams})
         elif number == signal.SIGUSR1:
-            self._pass_on(signal.SIGUSR1)
+            self._ask_for_stacks()
         elif self._ended_by is None:
             self._end(number, signal_name(number))
         elif self._streams:
             self._output.say(f"{signal_name(number)} again: killing {names(self._living())}")
             self._kill_all()
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        """To the peers that have a handler; it would end the others."""
+    def _ask_for_stacks(self) -> None:
+        """Of the peers that have a handler; SIGUSR1 would end the others."""
         deaf = []
         for place in self._living():
             assert place.child is not None
             pid = place.child.pid if place.standing is None else place.standing.who.pid
-            if catches(pid, number):
-                place.child.signal(number, pid)
+            if catches(pid, signal.SIGUSR1):
+                place.child.signal(signal.SIGUSR1, pid)
             else:
                 deaf.append(place)
         if deaf:
-            self._output.say(f"{number.name} is not passed on to {names(deaf)}, which would end by it")
+            self._output.say(f"SIGUSR1 is not passed on to {names(deaf)}, which would end by it")
 
     def _end(self, number: int, why: str) -> None:
         """Ask the peers to leave the swarm, as if signal `number` had come."""

@@ -94,7 +94,7 @@ class Stream:
     source: IO[bytes]
     sink: Sink
     prefixer: LinePrefixer
-    log: Path | None = None
+    log: Path | None
 
 
 class Output:

@@ -326,7 +326,7 @@ def _no_memory(size: int, error: OSError) -> ArenaError:
     return ArenaError(f"no arena of {size} bytes can be had: {error.strerror}; make it smaller")
 
 
-def _find(folder: str, link: str, mode: int = os.O_RDONLY) -> int | None:
+def _find(folder: str, link: str, mode: int) -> int | None:
     """Open the descriptor in `folder` that is a link to `link`; the last one, if there are several."""
     for name in sorted(os.listdir(folder), key=int, reverse=True):
         with suppress(FileNotFoundError):

@@ -256,7 +256,7 @@ class Membership:
         if why is None:
             self.replica.copies.hold()
 
-    def leave(self, *, is_aside: bool = False) -> None:
+    def leave(self, *, is_aside: bool) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.
 
         In a signal's handler, while this thread drives the loop, it only begins: the operation that waits raises, and

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TextIO
 
 
-def show_on(number: signal.Signals, file: TextIO) -> bool:
-    """Print them into `file` from now on, at each signal `number`. For the main thread.
+def show_on_sigusr1(file: TextIO) -> bool:
+    """Print them into `file` from now on, at each SIGUSR1. For the main thread.
 
     Returns:
         False: somebody else is told of signals, asyncio say; nothing has changed.
@@ -30,8 +30,8 @@ def show_on(number: signal.Signals, file: TextIO) -> bool:
         return False
 
     def be_silent() -> None:
-        if signal.getsignal(number) is heard_of:
-            signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGUSR1) is heard_of:
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
         if (fd := signal.set_wakeup_fd(-1)) != heard:
             signal.set_wakeup_fd(fd)
 
@@ -39,12 +39,12 @@ def show_on(number: signal.Signals, file: TextIO) -> bool:
         """Or the interpreter's handler would not be called."""
 
     os.register_at_fork(after_in_child=be_silent)  # it has the pipe and not the thread, and would ask its parent
-    signal.signal(number, heard_of)
-    threading.Thread(target=_show, args=(number, said, file), name="shoal-stacks", daemon=True).start()
+    signal.signal(signal.SIGUSR1, heard_of)
+    threading.Thread(target=_show, args=(said, file), name="shoal-stacks", daemon=True).start()
     return True
 
 
-def _show(number: signal.Signals, said: int, file: TextIO) -> None:
+def _show(said: int, file: TextIO) -> None:
     while numbers := os.read(said, 4096):
-        if number in numbers:
+        if signal.SIGUSR1 in numbers:
             faulthandler.dump_traceback(file, all_threads=True)

@@ -106,7 +106,7 @@ class Failure:
     known_by: str
     others: tuple[Other, ...]
     redone: tuple[int, ...]
-    suspected: tuple[tuple[str, float], ...] = ()
+    suspected: tuple[tuple[str, float], ...]
     after: str = ""
 
     @property

@@ -69,9 +69,9 @@ class Tail:
         """What is new, each as it is in the page; those of one half in order."""
         return [raw for index in range(len(self._halves)) for raw in self._read_half(index)]
 
-    def has(self, number: int) -> bool:
-        """Whether so many are new of a half, at least."""
-        return any(is_written(half, first + number - 1) for half, first in zip(self._halves, self._next, strict=True))
+    def has_batch(self) -> bool:
+        """Whether a batch is new of a half, at least."""
+        return any(is_written(half, first + BATCH - 1) for half, first in zip(self._halves, self._next, strict=True))
 
     def _read_half(self, index: int) -> list[bytes]:
         half, number, found = self._halves[index], self._next[index], list[bytes]()
@@ -98,7 +98,7 @@ class OwnTrace:
         write_trace(path, self._tail.identity, [])
 
     def is_due(self) -> bool:
-        return self._tail.has(BATCH)
+        return self._tail.has_batch()
 
     def write(self) -> None:
         """All that is new. OSError: it cannot be written; no more can then be added."""

@@ -24,7 +24,7 @@ class OtherOptimizers:
         is_within: Callable[[], bool],
         has_left: Callable[[], bool],
         found: Callable[[str], None],
-        other: Callable[[Optimizer], None] = lambda _: None,
+        other: Callable[[Optimizer], None],
     ) -> None:
         """Look at each update of any optimizer of this process.
 

@@ -190,7 +190,7 @@ def crossing(value: float, low: float, high: float) -> Pair:
 
 
 def cost(choice: Interval, overhead: Interval | None, *unnamed: str) -> Cost:
-    return Cost(4, {"tree": 9}, unnamed, choice, overhead)
+    return Cost({"tree": 9}, unnamed, choice, overhead)
 
 
 def test_the_sentence_is_that_of_the_issue() -> None:

@@ -24,7 +24,7 @@ def place() -> Iterator[Place]:
         subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process,
     ):
         place = Place(0, "0")
-        place.begin(Child(0, process, ours, theirs), 0.0)
+        place.begin(Child(process, ours, theirs), 0.0)
         yield place
         process.kill()
         ours.close()

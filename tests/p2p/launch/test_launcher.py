@@ -22,7 +22,7 @@ PEER_ID = "a" * 16
 class Hears(Child):
     """Keeps what it was sent."""
 
-    def signal(self, number: int, pid: int | None = None) -> None:
+    def signal(self, number: int, pid: int | None) -> None:
         vars(self).setdefault("heard", []).append(number)
         super().signal(number, pid)
 

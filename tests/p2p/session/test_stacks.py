@@ -4,7 +4,7 @@ import sys
 NUM_DUMPS = 60
 BUSY = """
 import os, signal, sys, threading
-from p2p.session.stacks import show_on
+from p2p.session.stacks import show_on_sigusr1
 
 def deep(depth):
     return depth and deep(depth - 1) + 1
@@ -17,7 +17,7 @@ def ask():
     while True:  # signals that come faster than they are answered are one
         os.kill(os.getpid(), signal.SIGUSR1)
 
-assert show_on(signal.SIGUSR1, sys.__stderr__)
+assert show_on_sigusr1(sys.__stderr__)
 for _ in range(2):
     threading.Thread(target=run, daemon=True).start()
 threading.Thread(target=ask, daemon=True).start()
@@ -26,7 +26,7 @@ while True:
 """
 STUCK = """
 import ctypes, os, signal, sys, threading
-from p2p.session.stacks import show_on
+from p2p.session.stacks import show_on_sigusr1
 
 def stuck_in_foreign_code():
     threading.Thread(target=os.kill, args=[os.getpid(), signal.SIGUSR1]).start()
@@ -34,18 +34,18 @@ def stuck_in_foreign_code():
     while True:
         pause()
 
-assert show_on(signal.SIGUSR1, sys.__stderr__)
+assert show_on_sigusr1(sys.__stderr__)
 stuck_in_foreign_code()
 """
 TOLD = """
 import os, signal, sys
-from p2p.session.stacks import show_on
+from p2p.session.stacks import show_on_sigusr1
 
 said, heard = os.pipe()
 os.set_blocking(heard, False)
 signal.set_wakeup_fd(heard)
 before = signal.getsignal(signal.SIGUSR1)
-assert not show_on(signal.SIGUSR1, sys.__stderr__)
+assert not show_on_sigusr1(sys.__stderr__)
 assert signal.getsignal(signal.SIGUSR1) is before and signal.set_wakeup_fd(-1) == heard
 """
 
