@@ -178,6 +178,6 @@ def codec_of(name: str) -> Codec:
     Raises:
         ValueError: none is.
     """
-    if name not in CODECS:
+    if name not in [*CODECS]:  # what can be no key is refused, too
         raise ValueError(f"codec must be one of {', '.join(CODECS)}, is {name!r}")
     return CODECS[name]

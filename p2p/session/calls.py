@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
-from collectives import Array
+from collectives import OPS, Array
 from collectives.goals import GOALS
 
 from ..data.counting import count_samples, whole_number
@@ -39,7 +38,7 @@ IN_BLOCK = (
     "leave `async_op` and `commit` out"
 )
 
-_all_reduce: Final = lru_cache(maxsize=16)(AllReduce)
+_ALL_REDUCES: Final = [AllReduce(op) for op in OPS]
 """The same object for each call with the same `op`: what it is in words is looked up by it."""
 
 
@@ -196,7 +195,8 @@ class Calls:
     ) -> Handle | None:
         """See `Peer.all_reduce`."""
         with self._session.callers.call("peer.all_reduce"):
-            handle: Handle | None = self._run(tensor, Asked(_all_reduce(op), algorithm, out), async_op, commit)
+            collective = _ALL_REDUCES[OPS.index(op)] if op in OPS else AllReduce(op)  # which is refused
+            handle: Handle | None = self._run(tensor, Asked(collective, algorithm, out), async_op, commit)
             if self._session.history.own_data.is_late and op in ("sum", "mean"):
                 self._tell_what_is_not_given(tensor)
             return handle if async_op else None

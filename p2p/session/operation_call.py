@@ -38,8 +38,8 @@ class Asked(NamedTuple):
         kind = self.collective.kind
         if not isinstance(self.collective, AllGather) and "reduce" in kind:
             check_reduction(self.collective.op, dtype)
-        there_are = ALGORITHMS if kind == "all-reduce" else COLLECTIVES[kind]
-        if self.algorithm is not None and self.algorithm not in there_are:
+        there_are = [*(ALGORITHMS if kind == "all-reduce" else COLLECTIVES[kind])]
+        if self.algorithm is not None and self.algorithm not in there_are:  # what can be no key, too
             raise ValueError(f"algorithm must be one of {', '.join(there_are)}, is {self.algorithm!r}")
 
 

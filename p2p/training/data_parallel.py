@@ -171,7 +171,7 @@ class DataParallel(Wrapper):
         super().__init__()
         peer._session.callers.check_process("p2p.DataParallel")
         scaling = LrScaling(lr_scaling, lr_batch)
-        if algorithm is not None and algorithm not in ALGORITHMS:
+        if algorithm is not None and algorithm not in [*ALGORITHMS]:  # what can be no key is refused, too
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")

@@ -299,6 +299,8 @@ def test_who_asks_for_another_codec_is_told_which_there_are() -> None:
     assert codec_of("int4") is CODECS["int4"]
     with pytest.raises(ValueError, match="codec must be one of float32, int4, sign, sparse16, sparse64, is 'int8'"):
         codec_of("int8")
+    with pytest.raises(ValueError, match=r"codec must be one of .*, is \['int4'\]"):
+        codec_of(["int4"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", CODECS)

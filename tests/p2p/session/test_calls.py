@@ -102,21 +102,22 @@ def test_arrays_of_the_host_are_none_of_the_device_and_out_is_where_the_tensor_i
 
 
 @pytest.mark.parametrize(
-    ("tensor", "out", "error"),
+    ("tensor", "given", "error"),
     [
-        (torch.ones(4), torch.ones(3), "out must be contiguous, .*4.*is .*3"),
-        (torch.ones(4), torch.ones(8)[::2], "out must be contiguous"),
-        (torch.ones(4), torch.ones(4, dtype=torch.int32), "out must be contiguous, .*float32.*is .*int32"),
-        (torch.ones(4, dtype=torch.complex64), None, "complex64"),
-        (torch.ones(4).to_sparse(), None, "need a dense tensor"),
-        (torch.ones(4, device="meta"), None, "meta"),
-        (torch.ones(4), "none", "algorithm must be one of"),
+        (torch.ones(4), {"out": torch.ones(3)}, "out must be contiguous, .*4.*is .*3"),
+        (torch.ones(4), {"out": torch.ones(8)[::2]}, "out must be contiguous"),
+        (torch.ones(4), {"out": torch.ones(4, dtype=torch.int32)}, "out must be contiguous, .*float32.*is .*int32"),
+        (torch.ones(4, dtype=torch.complex64), {}, "complex64"),
+        (torch.ones(4).to_sparse(), {}, "need a dense tensor"),
+        (torch.ones(4, device="meta"), {}, "meta"),
+        (torch.ones(4), {"algorithm": "none"}, "algorithm must be one of .*, is 'none'"),
+        (torch.ones(4), {"algorithm": ["ring"]}, r"algorithm must be one of .*, is \['ring'\]"),
+        (torch.ones(4), {"op": ["sum"]}, r"op must be one of sum, mean, min, max, is \['sum'\]"),
     ],
 )
 def test_what_cannot_be_reduced_is_refused_and_nothing_is_sent(
-    peer: Peer, tensor: torch.Tensor, out: object, error: str
+    peer: Peer, tensor: torch.Tensor, given: dict[str, Any], error: str
 ) -> None:
-    given = {"algorithm": out} if isinstance(out, str) else {"out": out}
     with pytest.raises((TypeError, ValueError), match=error):
         peer.all_reduce(tensor, **given)
     peer.barrier()
