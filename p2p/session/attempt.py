@@ -4,17 +4,28 @@ A step is attempted anew after what was submitted for it was given up, or taken 
 loop then has the number of an older attempt, and is void.
 """
 
+from enum import Enum
 from typing import Final
 
 from ..errors import ShoalError
 from ..step.operation import Operation
 
-EARLY: Final = "results were handed out before their commit"
-"""What is open is nobody's in particular: whatever is called next belongs to the same step."""
-
 MOST_EARLY: Final = 256
 MOST_EARLY_BYTES: Final = 64 << 20
 """A step holds so many operations whose results were handed out, and so many bytes of their inputs."""
+
+
+class OpenedBy(Enum):
+    """What has opened a step, in the words for who opens another one before it is over."""
+
+    BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
+    EXCHANGE = "an exchange is under way: call no other operation before it ends"
+    BLOCK = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
+    ASYNCHRONOUS = "asynchronous operations are open: call `peer.wait()`, or `wait` of one of their handles, first"
+    PARTS = "the parts of a long tensor wait for the others"
+    ALONE = "an operation waits for the others"
+    EARLY = "results were handed out before their commit"
+    """It is nobody's in particular: whatever is called next belongs to the same step."""
 
 
 class Attempt:
@@ -22,26 +33,26 @@ class Attempt:
 
     Attributes:
         number: of this attempt, at whichever step.
-        what: is open, in words; empty: nothing.
+        opened_by: by what; None: none is open.
         operations: that were submitted.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        self.what = ""
+        self.opened_by: OpenedBy | None = None
         self.operations: list[Operation] = []
         self._num_bytes = 0
         self._buckets: list[int] = []
 
-    def begin(self, what: str) -> None:
+    def begin(self, by: OpenedBy) -> None:
         """Open the step, or go on with one of which results were handed out.
 
         Raises:
             ShoalError: another one is open.
         """
-        if self.what and self.what is not EARLY:
-            raise ShoalError(self.what)
-        self.what = what
+        if self.opened_by not in (None, OpenedBy.EARLY):
+            raise ShoalError(self.opened_by.value)
+        self.opened_by = by
 
     def add(self, operation: Operation) -> None:
         """It is submitted."""
@@ -64,5 +75,5 @@ class Attempt:
     def end(self) -> list[Operation]:
         """Nothing more is submitted in this attempt. Returns what was."""
         operations = self.operations
-        self.number, self.what, self.operations, self._num_bytes = self.number + 1, "", [], 0
+        self.number, self.opened_by, self.operations, self._num_bytes = self.number + 1, None, [], 0
         return operations

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import ShoalError
-from .attempt import EARLY, Attempt
+from .attempt import Attempt, OpenedBy
 
 BACKWARD_CALL = "loss.backward"
 
@@ -130,7 +130,7 @@ class Callers:
     def check_step(self, opener: Caller, me: Caller) -> None:
         """Raise ShoalError if `opener`, another thread, has a step open to which `me` does not belong."""
         under_way = self._pass
-        if not opener.thread.is_alive() or self._attempt.what in ("", EARLY):
+        if not opener.thread.is_alive() or self._attempt.opened_by in (None, OpenedBy.EARLY):
             return
         if opener.call == BACKWARD_CALL and under_way is not None and (under_way.is_over or under_way.is_mine):
             return

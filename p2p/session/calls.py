@@ -25,14 +25,12 @@ from ..step.collective import AllGather, AllReduce, Barrier, Moved
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .aliasing import Accesses
+from .attempt import OpenedBy
 from .device_memory import pinned, staged_by, the_device_of
 from .operation_call import Asked, OperationCall, StagedCall
 from .session import Session
 from .tensors import Buffers
 
-ASYNCHRONOUS = "asynchronous operations are open: call `peer.wait()`, or `wait` of one of their handles, first"
-BY_HAND = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
-PARTS = "the parts of a long tensor wait for the others"
 IN_BLOCK = (
     "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
     "leave `async_op` and `commit` out"
@@ -50,10 +48,10 @@ class ScriptStep:
         session: of the peer.
     """
 
-    def __init__(self, session: Session, what: str) -> None:
-        """Open it; `what` is told to who opens another one before it is over."""
+    def __init__(self, session: Session, by: OpenedBy) -> None:
+        """Open it."""
         session.membership.take_seat()
-        session.open_step(what)
+        session.open_step(by)
         session.membership.post(session.membership.standing_of_state())  # somebody may wait for that
         self.number = session.history.done + 1
         self.is_open = True
@@ -62,7 +60,7 @@ class ScriptStep:
         self._waiting: deque[tuple[OperationCall, int]] = deque()
         """Calls, and which one of their operations."""
         self._is_committed = False
-        self._what = "`peer.step` block" if what is BY_HAND else "step of asynchronous operations"
+        self._what = "`peer.step` block" if by is OpenedBy.BLOCK else "step of asynchronous operations"
         self._accesses = Accesses()
 
     def add(self, call: OperationCall) -> None:
@@ -172,7 +170,7 @@ class Handle:
         """
         with self._step.session.callers.call("the `wait` of a handle"):
             if self._is_in_block and self._step.is_open:
-                raise ShoalError(BY_HAND)
+                raise ShoalError(OpenedBy.BLOCK.value)
             self._step.check_devices()
             self._step.check_inputs()
             self._step.commit()
@@ -262,12 +260,12 @@ class Calls:
         if async_op:
             call = self._make(tensor, asked, is_alone=False)
             if self._asynchronous is None or not self._asynchronous.is_open:
-                self._asynchronous = ScriptStep(self._session, ASYNCHRONOUS)
+                self._asynchronous = ScriptStep(self._session, OpenedBy.ASYNCHRONOUS)
             self._asynchronous.add(call)
             return Handle(self._asynchronous, call)
         call = self._make(tensor, asked, is_alone=True)
         if len(call.operations) > 1:  # which no step that is open may hold early, either
-            step = ScriptStep(self._session, PARTS)
+            step = ScriptStep(self._session, OpenedBy.PARTS)
             step.add(call)
             step.commit()
             return call.value()
@@ -369,7 +367,7 @@ class Calls:
             with callers.call("peer.step"):
                 weight = share.weight if samples is None else samples
                 counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
-                step = self._block = ScriptStep(self._session, BY_HAND)
+                step = self._block = ScriptStep(self._session, OpenedBy.BLOCK)
                 self._session.submit(counts)
             yield Step(step.number, weight)
             step.check_devices()

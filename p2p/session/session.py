@@ -23,7 +23,7 @@ from ..step.notices import Commit, Complete, Notice, StateOffer, Uncommitted, Wi
 from ..step.operation import Operation, Outcome
 from ..telemetry.logged import Logged
 from ..telemetry.records import Kind
-from .attempt import EARLY, Attempt
+from .attempt import Attempt, OpenedBy
 from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
 from .own_operations import OwnOperations
@@ -36,9 +36,6 @@ Awaited = TypeVar("Awaited", bound=Notice)
 
 FED_WITHIN_S = 1.0
 """A joiner in a barrier that asks for a state between two updates of a batch for so long is not fed any more."""
-
-BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
-"""What is said to who calls an operation in a step that `DataParallel` has opened."""
 
 
 class Session:
@@ -117,24 +114,24 @@ class Session:
 
     # Steps.
 
-    def open_step(self, what: str, *, ends_round: bool = False) -> None:
-        """Open step done + 1; until it is committed or withdrawn, who opens another is told `what` is open.
+    def open_step(self, by: OpenedBy) -> None:
+        """Open step done + 1; until it is committed or withdrawn, who opens another is told what is open.
 
         Raises:
             ShoalError: one is open already; this peer cannot go on; or a round by time is under way, which this does
                 not end.
         """
-        if not ends_round:
-            self.share.check_is_not_timed()
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
-            self._open_step(what, is_given=self.membership.edge.is_given or not self.membership.trains_model)
+            self._open_step(by, is_given=self.membership.edge.is_given or not self.membership.trains_model)
 
-    def _open_step(self, what: str, *, is_given: bool = True) -> None:
+    def _open_step(self, by: OpenedBy, *, is_given: bool = True) -> None:
         """As `open_step`, of who is in a call already, and can go on."""
+        if by is not OpenedBy.EXCHANGE:
+            self.share.check_is_not_timed()
         self.callers.num_acts += 1
-        self._attempt.begin(what)
-        if self._offer is not None and (what is BACKWARD or not self.history.lacks_state):
+        self._attempt.begin(by)
+        if self._offer is not None and (by is OpenedBy.BACKWARD or not self.history.lacks_state):
             self.membership.loop.inbox.notices.put(self._offer)  # the script has asked for no batch
             self._offer = None
         self.callers.open_step()
@@ -212,7 +209,7 @@ class Session:
         """
         with self.callers.call("a forward pass"):
             self.callers.check_pass("a forward pass")
-            if self._attempt.what:
+            if self._attempt.opened_by is not None:
                 is_told = any(operation.is_uncommitted for operation in self._attempt.operations)
                 self.membership.check_usable()
                 is_here = self._await_withdrawn(self._attempt.number)
@@ -237,8 +234,7 @@ class Session:
     def run_alone(self, operation: Operation) -> None:
         """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
         self.membership.take_seat()
-        self.share.check_is_not_timed()
-        self._open_step("an operation waits for the others")
+        self._open_step(OpenedBy.ALONE)
         self._attempt.add(operation)
         self.note(SUBMITTED, self.history.done + 1)
         commands = self.membership.standing_of_state(), self._submission(operation), self._closing(None)
@@ -262,8 +258,7 @@ class Session:
     def run_early(self, operation: Operation) -> Outcome:
         """Return what came of it when that is complete here. It belongs to the step that is committed next."""
         self.membership.take_seat()
-        self.share.check_is_not_timed()
-        self._open_step(EARLY)
+        self._open_step(OpenedBy.EARLY)
         self._attempt.add(operation)
         try:
             commands = self.membership.standing_of_state(), self._submission(operation)
@@ -281,7 +276,7 @@ class Session:
             self.share.is_behind_batch = False
             self.round_edge()
             self.load_offer()
-            if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
+            if self._attempt.opened_by is OpenedBy.BACKWARD:  # it raised, and the script goes on: with 0 samples
                 self.withdraw()
                 self.share.void()
             self.share.change_model()

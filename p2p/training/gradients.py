@@ -11,8 +11,9 @@ import xxhash
 from ..catchup.replica import BUCKETS
 from ..device import HOST, Device, MemoryShort
 from ..errors import NonFiniteGradient, ShoalError
+from ..session.attempt import OpenedBy
 from ..session.device_memory import pin, staged_by, the_device_of
-from ..session.session import BACKWARD, Session
+from ..session.session import Session
 from ..step.collective import AllReduce
 from .buckets import Bucket, layout_of, make_bucket, make_buckets
 from .by_hand import Given, match
@@ -276,7 +277,7 @@ class Gradients:
         logger.warning("%s, which adds nothing to it%s", what, which)
         self._session.withdraw()
         self._share.skip()
-        self._session.open_step(BACKWARD)
+        self._session.open_step(OpenedBy.BACKWARD)
         self._session.submit(self._share.operation(), is_urgent=False)
         self._num_submitted = 0
 

@@ -12,9 +12,10 @@ from gossip import View
 
 from ..device import HOST
 from ..errors import OperationMismatch, ShoalError
+from ..session.attempt import OpenedBy
 from ..session.callers import EXPECTED
 from ..session.history import NEVER
-from ..session.session import BACKWARD, Session
+from ..session.session import Session
 from ..step.operation import Operation
 from .beside import Beside
 from .changes import is_training
@@ -325,7 +326,7 @@ class Passes:
             self._share.end()
             self._share.how = self._gradients.watch.in_words(is_skipped=self._share.is_skipped)
             counts = self._share.operation()
-            self._session.open_step(BACKWARD)
+            self._session.open_step(OpenedBy.BACKWARD)
             self.is_under_way = True
             self._session.submit(counts, is_urgent=False)
             self._gradients.rest()

@@ -15,6 +15,7 @@ import xxhash
 from collectives.elements import Array
 
 from ..errors import NonFiniteGradient, ShoalError
+from ..session.attempt import OpenedBy
 from ..session.history import NEVER
 from ..session.session import Session
 from ..step.collective import AllGather
@@ -32,7 +33,6 @@ from .same_samples import SameDeltas
 
 logger = logging.getLogger("p2p")
 
-EXCHANGE: Final = "an exchange is under way: call no other operation before it ends"
 OTHER: Final = (
     "{0} makes an update of this model, and p2p.DiLoCo was not given it, so no round would end behind that: pass the "
     "optimizer of the model, and all further ones in extra=; to begin anew with moments or rates in the middle of a "
@@ -303,7 +303,7 @@ class Rounds:
         check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
         num_sent_bytes = loop.num_sent_bytes
         operations = [self._gather(*pair) for pair in enumerate(self._payloads())]
-        self._session.open_step(EXCHANGE, ends_round=True)
+        self._session.open_step(OpenedBy.EXCHANGE)
         self._session.submit(self._share.operation(), is_urgent=False)
         for each in self._beside:
             for operation in each.operations(self._share.training_step):

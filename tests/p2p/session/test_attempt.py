@@ -2,30 +2,30 @@ import numpy as np
 import pytest
 
 from p2p.errors import ShoalError
-from p2p.session.attempt import EARLY, MOST_EARLY, MOST_EARLY_BYTES, Attempt
+from p2p.session.attempt import MOST_EARLY, MOST_EARLY_BYTES, Attempt, OpenedBy
 from tests.p2p.step.group import all_reduce
 
 
 def test_who_opens_a_step_while_another_is_open_is_told_which() -> None:
     attempt = Attempt()
-    attempt.begin("the first is open")
-    with pytest.raises(ShoalError, match="the first is open"):
-        attempt.begin("the second is open")
+    attempt.begin(OpenedBy.BLOCK)
+    with pytest.raises(ShoalError, match="block is open"):
+        attempt.begin(OpenedBy.ALONE)
     operation = all_reduce(np.ones(3))
     attempt.add(operation)
     assert attempt.end() == [operation]
-    attempt.begin("the second is open")
+    attempt.begin(OpenedBy.ALONE)
     assert (attempt.number, attempt.operations) == (1, [])
 
 
 def test_whatever_comes_next_goes_on_with_a_step_of_which_results_were_handed_out() -> None:
     attempt = Attempt()
     operations = [all_reduce(np.ones(3)) for _ in range(3)]
-    for operation, what in zip(operations, (EARLY, EARLY, "the last is open"), strict=True):
-        attempt.begin(what)
+    for operation, by in zip(operations, (OpenedBy.EARLY, OpenedBy.EARLY, OpenedBy.ALONE), strict=True):
+        attempt.begin(by)
         attempt.add(operation)
-    with pytest.raises(ShoalError, match="the last is open"):
-        attempt.begin(EARLY)
+    with pytest.raises(ShoalError, match="an operation waits"):
+        attempt.begin(OpenedBy.EARLY)
     assert attempt.end() == operations
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from p2p.errors import ShoalError
-from p2p.session.attempt import EARLY, Attempt
+from p2p.session.attempt import Attempt, OpenedBy
 from p2p.session.callers import BACKWARD_CALL, Callers
 
 
@@ -34,9 +34,9 @@ def call(callers: Callers, what: str = "peer.all_reduce") -> None:
         pass
 
 
-def open_step(callers: Callers, attempt: Attempt, what: str, by: str) -> None:
-    with callers.call(by):
-        attempt.begin(what)
+def open_step(callers: Callers, attempt: Attempt, by: OpenedBy, what: str) -> None:
+    with callers.call(what):
+        attempt.begin(by)
         callers.open_step()
 
 
@@ -86,7 +86,7 @@ def test_a_call_within_a_call_of_the_same_thread_belongs_to_it(callers: Callers,
 def test_a_call_while_another_thread_has_a_step_open_raises_and_names_both(
     callers: Callers, attempt: Attempt, other: Other
 ) -> None:
-    open_step(callers, attempt, "a block is open", "peer.step")
+    open_step(callers, attempt, OpenedBy.BLOCK, "peer.step")
     with pytest.raises(ShoalError, match=r"'other_0', and peer\.step in thread 'MainThread', which has a step open"):
         other(lambda: call(callers))
     call(callers)
@@ -97,12 +97,12 @@ def test_a_call_while_another_thread_has_a_step_open_raises_and_names_both(
 def test_results_that_were_handed_out_early_are_no_threads_own(
     callers: Callers, attempt: Attempt, other: Other
 ) -> None:
-    open_step(callers, attempt, EARLY, "peer.all_reduce")
+    open_step(callers, attempt, OpenedBy.EARLY, "peer.all_reduce")
     other(lambda: call(callers))
 
 
 def test_the_step_of_a_thread_that_has_ended_may_be_closed_by_another(callers: Callers, attempt: Attempt) -> None:
-    thread = threading.Thread(target=lambda: open_step(callers, attempt, "asynchronous", "peer.all_reduce"))
+    thread = threading.Thread(target=lambda: open_step(callers, attempt, OpenedBy.ASYNCHRONOUS, "peer.all_reduce"))
     thread.start()
     thread.join()
     call(callers)
@@ -129,7 +129,7 @@ class Engine:
 
     def begin(self, number: int) -> None:
         self.work_on(number)
-        open_step(self._callers, self._attempt, "a backward pass", BACKWARD_CALL)
+        open_step(self._callers, self._attempt, OpenedBy.BACKWARD, BACKWARD_CALL)
         self.held = self._callers.follow_pass(lambda: None, self.current)
         self._callers.check_pass()
 
@@ -174,7 +174,7 @@ def test_a_pass_that_has_raised_in_one_thread_may_be_taken_back_by_another(
     call(callers, "a forward pass")
     attempt.end()
     with callers.call(BACKWARD_CALL):  # the next pass has begun, and autograd does not know of it yet
-        attempt.begin("a backward pass")
+        attempt.begin(OpenedBy.BACKWARD)
         callers.open_step()
     with pytest.raises(ShoalError, match="has a step open"):
         other(lambda: call(callers))

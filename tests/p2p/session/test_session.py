@@ -16,6 +16,7 @@ from p2p.catchup.replica import Replica
 from p2p.config import PeerConfig
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState
+from p2p.session.attempt import OpenedBy
 from p2p.session.session import FED_WITHIN_S, Session
 from p2p.step.notices import Notice, StateOffer
 from tests.p2p.step.group import all_reduce
@@ -25,7 +26,7 @@ MODEL = Replica(traits={"model": b"layout"}, pack=lambda: PackedState(b"", []), 
 
 def run_step(session: Session) -> None:
     session.state_is_complete()
-    session.open_step("a step is open")
+    session.open_step(OpenedBy.BACKWARD)
     session.submit(all_reduce(np.ones(3)))
     session.commit(lambda: bytes(16))
 
@@ -62,7 +63,7 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
             run_step(session)
         session.leave()
 
-    one.open_step("a block")
+    one.open_step(OpenedBy.BLOCK)
     one.submit(all_reduce(np.ones(3)))
     former = one.loop
     former.reactor.post(lambda: former._carrier.carry_out([fx.Removed("the others go on without it")]))
@@ -85,7 +86,7 @@ def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_that_nobody_can_begin_w
     one, is_posted = sessions[0], threading.Event()
     one.share._num_updates = num_updates
     one.state_is_complete(is_over=not is_past_request)
-    one.open_step("a backward pass")
+    one.open_step(OpenedBy.BACKWARD)
     one.membership.post(is_posted.set)
     assert is_posted.wait(20.0)
     assert (one.loop._donor._withheld == (one.done, FED_WITHIN_S)) == (num_updates > 0 or is_past_request)
@@ -104,7 +105,7 @@ def test_who_waits_for_a_seat_again_has_the_time_of_a_step_again_and_of_a_seat(s
     one.membership._incarnations._removals = [one.loop.now()] * 5  # so that it waits for 2 s before it asks
     one._limit_s = 1.5
     one.state_is_complete()
-    one.open_step("a round is exchanged")
+    one.open_step(OpenedBy.EXCHANGE)
     one.submit(all_reduce(np.ones(3)))
     former, view = one.loop, one.history.view
     assert view is not None
@@ -145,7 +146,11 @@ def test_a_loop_that_failed_is_seen_by_every_later_call_and_says_why(sessions: l
     one, *_ = sessions
     one.loop.reactor.post(fail)
     assert one.loop.reactor.ended.wait(20.0)
-    for call in (lambda: one.open_step("a step"), one.take_seat, lambda: one.run_alone(all_reduce(np.ones(3)))) * 2:
+    for call in (
+        lambda: one.open_step(OpenedBy.BLOCK),
+        one.take_seat,
+        lambda: one.run_alone(all_reduce(np.ones(3))),
+    ) * 2:
         with pytest.raises(
             ShoalError, match=r"the loop of this peer failed: ZeroDivisionError\('of the loop'\)"
         ) as told:
