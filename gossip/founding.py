@@ -63,8 +63,8 @@ class Founding:
     patience_s: float
     greeting_s: float
     due: float = math.inf
-    _without: dict[Member, None] = field(default_factory=dict)
-    _met: dict[Member, float] = field(default_factory=dict)
+    _silent_since: dict[Member, float | None] = field(default_factory=dict)
+    """Of those who are alive; None: it has said that it knows no lineage."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -77,7 +77,7 @@ class Founding:
 
     def has_none(self, member: Member) -> None:
         """`member` knows no lineage."""
-        self._without[member] = None
+        self._silent_since[member] = None
 
     def decide(self, now: float, alive: Mapping[Member, str], lineage: bytes, quiet_since: float) -> tuple[bool, str]:
         """Whether to found now, and why or why not.
@@ -89,8 +89,7 @@ class Founding:
             quiet_since: this peer has listened since then, and heard of none.
         """
         self.due = math.inf
-        self._met = {member: self._met.get(member, now) for member in alive}
-        self._without = {member: None for member in self._without if member in alive}
+        self._silent_since = {member: self._silent_since.get(member, now) for member in alive}
         if lineage:
             return False, f"the swarm exists: lineage {lineage.hex()}"
         if not self.founds:
@@ -100,7 +99,8 @@ class Founding:
         silent, left_s = self._silent(now, alive)
         if left_s > 0:
             return False, f"waiting {left_s:.0f} s more for {', '.join(silent)} to say whether a swarm exists"
-        is_first_start = 1 < self.size <= len(self._without) + 1  # most likely: all for whom the first step waits wait
+        num_without = sum(since is None for since in self._silent_since.values())
+        is_first_start = 1 < self.size <= num_without + 1  # most likely: all for whom the first step waits wait
         left_s = (soonest if is_first_start else latest) - now
         if left_s > 0:
             return False, f"waiting {left_s:.1f} s more for members of a swarm that may exist to call"
@@ -109,5 +109,5 @@ class Founding:
     def _silent(self, now: float, alive: Mapping[Member, str]) -> tuple[list[str], float]:
         """Who has not said what it knows, and for how long they are waited for."""
         since = {address: self.begun for address in self.seeds[1:] if address not in alive.values()}
-        since |= {alive[member]: met for member, met in self._met.items() if member not in self._without}
+        since |= {alive[member]: since_s for member, since_s in self._silent_since.items() if since_s is not None}
         return list(since), max(since.values(), default=-math.inf) + self.patience_s - now
