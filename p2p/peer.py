@@ -20,6 +20,7 @@ from gossip import View
 from .config import PeerConfig
 from .errors import RemovedFromView, RunEnded, ShoalError, TooSlow
 from .operations import Operations
+from .session.leaving import Leaving
 from .session.session import Session
 from .session.status import describe
 from .step.receipts import Receipt
@@ -336,7 +337,7 @@ class Peer(Operations):
         try:
             self._session.leave()
         finally:
-            if self._session.membership.is_closed:
+            if self._session.membership.leaving is Leaving.OVER:
                 atexit.unregister(self._end_at_exit)
 
     def _end(self) -> None:

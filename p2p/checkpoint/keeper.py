@@ -17,7 +17,7 @@ from ..errors import ShoalError
 from ..joining import say
 from ..loop.seat_request import AllMembersDead
 from ..peer import Peer
-from ..session.script_end import ends_well
+from ..session.leaving import ends_well
 from .folder import check_is_usable, manifests, remove_leftovers
 from .manifest import Ancestry, Manifest
 from .resume import Resume

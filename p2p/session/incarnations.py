@@ -85,8 +85,9 @@ class Incarnations:
             raise ShoalError(f"the loop of {former.peer_id} has not ended within {END_S:g} s: it cannot come back")
         before = former.reactor.drive_lock.shield()
         try:
-            self.loop = Loop(self._registry, self._config, former, wait_s, founds_anew=founds_anew)
-            self.loop.reactor.start()
+            another = Loop(self._registry, self._config, former, wait_s, founds_anew=founds_anew)
+            another.reactor.start()
+            self.loop = another  # whose lock is not shielded
         finally:
             former.reactor.drive_lock.unshield(before)
 

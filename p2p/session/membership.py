@@ -13,6 +13,7 @@ from ..catchup.replica import Replica
 from ..config import PeerConfig
 from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, TooSlow
+from ..loop.loop import Loop
 from ..loop.reactor import END_S
 from ..loop.seat_request import AllMembersDead
 from ..net.parcels import PackedState
@@ -34,8 +35,8 @@ from .description import (
 from .history import History
 from .incarnations import Incarnations
 from .keeper import Keeper
+from .leaving import Leaving, ends_well
 from .lineage import continued
-from .script_end import ends_well
 from .state_edge import StateEdge
 
 logger = logging.getLogger("p2p")
@@ -51,12 +52,11 @@ class Membership:
     """Of one peer, with the state that it brings along and may be given.
 
     Attributes:
-        loop: of the present incarnation of this peer.
         share: of the samples.
         history, replica: what is committed, and what it has brought along.
         edge: when the state behind that is complete.
         unusable: why this peer cannot go on; None: it can.
-        has_left, is_closed: it was asked to leave, and has nothing open any more.
+        leaving: how far this peer has left.
         keeper: of the state, if there is one.
     """
 
@@ -64,7 +64,6 @@ class Membership:
         """Enter the registry, and begin to drive the loop; ask for nothing."""
         self._config = config
         self._incarnations = Incarnations(config)
-        self.loop = self._incarnations.loop
         self.unusable: ShoalError | None = None
         self.keeper: Keeper | None = None
         self._unrecorded: ShoalError | None = None
@@ -88,9 +87,14 @@ class Membership:
             write=self._write,
         )
         self._has_asked = self._was_interrupted = False
-        self.has_left = self._is_closing = self.is_closed = False
+        self.leaving = Leaving.NOT_YET
         self._deferred: BaseException | None = None
         self.loop.reactor.start()
+
+    @property
+    def loop(self) -> Loop:
+        """Of the present incarnation of this peer."""
+        return self._incarnations.loop
 
     @property
     def me(self) -> Member:
@@ -100,6 +104,11 @@ class Membership:
     @property
     def trains_model(self) -> bool:
         return self.replica.trains_model
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was asked to."""
+        return self.leaving is not Leaving.NOT_YET
 
     def check_usable(self) -> None:
         """Raise why this peer cannot go on, if it cannot."""
@@ -152,7 +161,7 @@ class Membership:
         while history.view is None:
             left_s = max(0.0, deadline - self.loop.now())
             try:
-                arrival = self.next_notice(min(left_s, REMIND_S))
+                arrival = self.loop.inbox.next(min(left_s, REMIND_S))
                 self.take_in(arrival)
             except Empty:
                 if left_s <= REMIND_S:
@@ -204,10 +213,7 @@ class Membership:
                 often, or must not; or if nobody is left.
         """
         self.unusable = removed  # unless it is back
-        try:
-            self._incarnations.begin_another(removed, is_wanted=is_asked or self.trains_model)
-        finally:
-            self.loop = self._incarnations.loop
+        self._incarnations.begin_another(removed, is_wanted=is_asked or self.trains_model)
         self.edge.give_again()
         self.unusable = None
         self._ask()
@@ -228,17 +234,14 @@ class Membership:
         former, history = self.loop, self.history
         lost = continued(former.resources.registry, history.known_view().lineage.hex(), history.done)
         logger.warning("all members have died; this peer, %s, goes on: %s", former.peer_id, lost)
-        try:
-            self._incarnations.begin_lineage()
-        finally:
-            self.loop = self._incarnations.loop
+        self._incarnations.begin_lineage()
         history.begin_lineage(lost)
         self.edge.give_again()
         self.post(partial(self.loop.ask_for_seat, 1, self._run, self.replica))
         deadline = self.loop.now() + self._config.join_timeout_s
         while history.done < 0:
             try:
-                self.take_in(self.next_notice(max(0.0, deadline - self.loop.now())))
+                self.take_in(self.loop.inbox.next(max(0.0, deadline - self.loop.now())))
             except Empty:
                 raise JoinTimeout(self._why_no_seat(self._config.join_timeout_s)) from None
         self._renew(open_step)
@@ -267,13 +270,13 @@ class Membership:
         drives = reactor.drive_lock.is_mine
         if not self.has_left:
             self._begin_leaving(is_aside=is_aside, is_told=is_aside or drives)
-        if drives or self._is_closing:
+        if drives or self.leaving is not Leaving.BEGUN:
             return
-        self._is_closing = True
+        self.leaving = Leaving.CLOSING
         try:
             reactor.ended.wait(self._config.leave_timeout_s)
         finally:
-            has_ended, self.is_closed = reactor.stop(is_aside=is_aside), True
+            has_ended, self.leaving = reactor.stop(is_aside=is_aside), Leaving.OVER
             if not has_ended:
                 logger.warning("the loop of this peer has not ended within %g s, and goes on beside the script", END_S)
             self.history.close()
@@ -287,7 +290,7 @@ class Membership:
     def _begin_leaving(self, *, is_aside: bool, is_told: bool) -> None:
         if self.keeper is not None and not is_aside:
             self.keeper.begin_leaving()
-        self.has_left, self.unusable = True, ShoalError(LEFT)
+        self.leaving, self.unusable = Leaving.BEGUN, ShoalError(LEFT)
         self.loop.resources.registry.ends_well = ends_well()
         self.replica.copies.end()
         self.loop.resources.host_memory.unpin()
@@ -297,7 +300,7 @@ class Membership:
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        if self._is_closing and not self.is_closed:
+        if self.leaving is Leaving.CLOSING:
             self._deferred = interruption
             return True
         if self.keeper is not None and self.keeper.defer(interruption):
@@ -305,10 +308,6 @@ class Membership:
         return self.loop.reactor.drive_lock.defer(interruption)
 
     # What the loop says.
-
-    def next_notice(self, timeout: float) -> Notice:
-        """Of the loop that there is then: a peer may come back meanwhile."""
-        return self.loop.inbox.next(timeout)
 
     def take_in(self, arrival: Notice) -> None:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""

@@ -315,7 +315,7 @@ class Session:
             while not isinstance(arrival, awaited):
                 try:
                     if commands is None:
-                        arrival = self.membership.next_notice(patience.left_s)
+                        arrival = self.membership.loop.inbox.next(patience.left_s)
                     else:
                         given, commands = commands, ()
                         arrival = self.membership.loop.reactor.call(*given, timeout_s=patience.left_s)

@@ -178,7 +178,7 @@ peer.all_reduce(np.ones(3))
 
 def leave(*_):
     peer.leave()  # which the loop, whose thread this one is now, goes on with behind it
-    print("waited for itself" if peer._session.membership.is_closed else "left", flush=True)
+    print("waited for itself" if peer._session.membership.leaving.name == 'OVER' else "left", flush=True)
     if sys.argv[1] == "exits":
         sys.exit(0)
 

@@ -163,7 +163,7 @@ def test_a_loop_that_fails_ends_every_wait(sessions: list[Session]) -> None:
     heard: list[Notice] = []
 
     def wait() -> None:
-        while not isinstance(notice := one.membership.next_notice(20.0), ShoalError):
+        while not isinstance(notice := one.loop.inbox.next(20.0), ShoalError):
             pass  # of the start
         heard.append(notice)
 
