@@ -15,8 +15,7 @@ from gossip import Core, Policy, State
 from ..config import LoopConfig
 from ..host.entry import Role
 from ..net.frames import Frames
-from ..net.links import Verdict
-from ..net.transport import Transport
+from ..net.links import SeedCalls, Verdict
 from .resources import Resources
 
 logger = logging.getLogger("p2p")
@@ -32,7 +31,7 @@ class Seeds:
     def __init__(
         self,
         addresses: Sequence[str],
-        transport: Transport,
+        calls: SeedCalls,
         frames: Frames,
         *,
         founds: bool,
@@ -42,7 +41,7 @@ class Seeds:
         self._addresses = tuple(addresses)
         self._silent = {address: Verdict.UNKNOWN if address in unknown else Verdict.SILENT for address in addresses}
         self._founds = founds
-        self._transport = transport
+        self._calls = calls
         self._frames = frames
         self._next_call = self._warn_from = 0.0
         self._verdicts: dict[str, Verdict] = {}
@@ -53,7 +52,9 @@ class Seeds:
         """The seeds in `config`. Whoever finds a member of the swarm on its own host has nothing to found."""
         seeds, unknown = ((), ()) if config.tcp is None else (config.tcp.seeds, config.tcp.unknown_seeds)
         founds = config.may_found and not any(entry.role is Role.MEMBER for entry in resources.others)
-        return cls([each.address for each in seeds], resources.transport, frames, founds=founds, unknown=unknown)
+        return cls(
+            [each.address for each in seeds], resources.transport.seed_calls, frames, founds=founds, unknown=unknown
+        )
 
     def may_found(self, now: float, core: Core, founding_size: int, policy: Policy) -> None:
         """Let `core` found the swarm, if it is the first seed and no other knows of one."""
@@ -71,10 +72,10 @@ class Seeds:
         frames = [self._frames.encode(body) for body in core.introduction()]
         for address in self._addresses:
             if address in met:
-                self._transport.hang_up(address)
+                self._calls.hang_up(address)
                 self._verdicts.pop(address, None)
             else:
-                verdict = self._transport.call(address, frames) or self._verdicts.get(address, Verdict.SILENT)
+                verdict = self._calls.call(address, frames) or self._verdicts.get(address, Verdict.SILENT)
                 self._verdicts[address] = self._silent[address] if verdict is Verdict.SILENT else verdict
                 if core.view is None:
                     self._warn(now, address)

@@ -29,7 +29,7 @@ from ..version import OtherVersion
 from .addresses import check_address
 from .flows import Flow
 from .headers import HEADER_BYTES
-from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCalls, Verdict, open_socket
+from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCalls, open_socket
 from .listener import TcpListeners
 from .pacing import Pacer
 from .wire import MAX_CONTROL_BYTES
@@ -67,6 +67,7 @@ class Transport:
         dropped: number of frames dropped, by reason: "no link", "queue full" (not sent), "invalid", "other version"
             (received); and of connections that were "refused".
         pacer: of data to other hosts.
+        seed_calls: to addresses, of whoever is there.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Transport:
         self._links: dict[str, Link] = {}
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
         self._context = zmq.Context() if listeners is None else listeners.context
-        self._calls = SeedCalls(self._context, self._introduce)
+        self.seed_calls = SeedCalls(self._context, self._introduce)
         self.pacer = Pacer(self._queue_data, clock, ZERO_COPY_BYTES, self._acked)
         self._control = open_socket(self._context, zmq.ROUTER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=False)
         self._data = open_socket(self._context, zmq.ROUTER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=False)
@@ -207,16 +208,6 @@ class Transport:
     def num_received(self) -> int:
         """Bytes of data that have come over TCP, on the connections that there are."""
         return 0 if self._listeners is None else self._listeners.accepted.num_received()
-
-    # Who is at an address?
-
-    def call(self, address: str, frames: Iterable[bytes]) -> Verdict | None:
-        """As `SeedCalls.call`."""
-        return self._calls.call(address, frames)
-
-    def hang_up(self, address: str) -> None:
-        """As `SeedCalls.hang_up`."""
-        self._calls.hang_up(address)
 
     def _count_refused(self, listeners: TcpListeners) -> None:
         if number := listeners.count_refused():
@@ -391,7 +382,7 @@ class Transport:
         for link in self._links.values():
             link.close(_LAST_WORDS_MS)
         self._links.clear()
-        self._calls.close()
+        self.seed_calls.close()
         self._control.close(linger=0)
         self._data.close(linger=0)
         if self._listeners is not None:

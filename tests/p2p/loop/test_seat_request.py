@@ -77,7 +77,7 @@ class Applicant:
             self.core.meet(self.now, claim_of(entry))
         transport = Transport(census.own.control_address, census.own.data_address)
         stack.callback(transport.close)
-        self.seeds = Seeds(seeds, transport, Frames(self.core.me, transport), founds=True)
+        self.seeds = Seeds(seeds, transport.seed_calls, Frames(self.core.me, transport), founds=True)
         self.request = SeatRequest(
             self.registry,
             config,

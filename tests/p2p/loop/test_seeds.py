@@ -15,7 +15,7 @@ SEEDS = "control a", "control b", "control c"
 
 
 class Calls:
-    """What `Seeds` has of a transport and of frames: counts, and is never answered."""
+    """What `Seeds` has of calls and of frames: counts, and is never answered."""
 
     def __init__(self) -> None:
         self.called: list[str] = []

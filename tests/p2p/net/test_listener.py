@@ -224,10 +224,10 @@ def test_who_is_refused_while_a_peer_tests_its_own_door_is_counted(pond: Pond) -
 def test_who_is_known_by_address_only_can_be_called(pond: Pond, secret: bytes | None) -> None:
     a, b = pond.open(A, secret), pond.open(B, secret)
     address, _ = pond.addresses(B)
-    poll_until(lambda: a.call(address, [b"it is A"]) is Verdict.ANSWERS, a, b)
+    poll_until(lambda: a.seed_calls.call(address, [b"it is A"]) is Verdict.ANSWERS, a, b)
     assert gather(b, 1, a)[0] == b"it is A"
-    a.hang_up(address)
-    a.hang_up(address)
+    a.seed_calls.hang_up(address)
+    a.seed_calls.hang_up(address)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_caller_hears_why_it_is_not_let_in(pond: Pond, secret: bytes | None, s
     b = pond.open(B)
     stranger = pond.open(A, secret, swarm=swarm)
     address, _ = pond.addresses(B)
-    poll_until(lambda: stranger.call(address, [b"hello"]) is verdict, stranger, b)
+    poll_until(lambda: stranger.seed_calls.call(address, [b"hello"]) is verdict, stranger, b)
     poll_until(lambda: refused(b) > 0, stranger, b)
     assert list(b.receive_control()) == []
 
@@ -251,7 +251,7 @@ def test_a_caller_hears_why_it_is_not_let_in(pond: Pond, secret: bytes | None, s
 def test_without_a_key_other_swarms_are_told_so(pond: Pond) -> None:
     b, stranger = pond.open(B, None), pond.open(A, None, swarm="lake")
     address, _ = pond.addresses(B)
-    poll_until(lambda: stranger.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
+    poll_until(lambda: stranger.seed_calls.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
     assert list(b.receive_control()) == []
 
 
@@ -259,7 +259,7 @@ def test_without_a_key_other_swarms_are_told_so(pond: Pond) -> None:
 def test_who_expects_another_network_is_told_so(pond: Pond, secret: bytes | None) -> None:
     b, stranger = pond.open(B, secret), pond.open(A, secret, network=Network.WAN)
     address, _ = pond.addresses(B)
-    poll_until(lambda: stranger.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
+    poll_until(lambda: stranger.seed_calls.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
     assert list(b.receive_control()) == []
 
 
@@ -287,9 +287,9 @@ def test_a_silent_address_stays_silent(pond: Pond) -> None:
     a = pond.open(A)
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
-        assert a.call(address, [b"hello"]) is None
-        assert {a.call(address, [b"hello"]) for _ in range(1000)} <= {None, Verdict.SILENT}
-    poll_until(lambda: a.call(address, [b"hello"]) is Verdict.SILENT, a)
+        assert a.seed_calls.call(address, [b"hello"]) is None
+        assert {a.seed_calls.call(address, [b"hello"]) for _ in range(1000)} <= {None, Verdict.SILENT}
+    poll_until(lambda: a.seed_calls.call(address, [b"hello"]) is Verdict.SILENT, a)
 
 
 # Strangers.
