@@ -313,16 +313,8 @@ class Session:
         offer: StateOffer | None = None
         try:
             while not isinstance(arrival, awaited):
-                try:
-                    if commands is None:
-                        arrival = self.membership.loop.inbox.next(patience.left_s)
-                    else:
-                        given, commands = commands, ()
-                        arrival = self.membership.loop.reactor.call(*given, timeout_s=patience.left_s)
-                except Empty:
-                    if not patience.goes_on():
-                        raise
-                    continue
+                arrival = self._next_notice(patience, commands)
+                commands = None if commands is None else ()
                 if isinstance(arrival, StateOffer) and Withdrawn in awaited:
                     offer = arrival  # a backward pass may be under way, which needs its parameters
                     continue
@@ -355,6 +347,18 @@ class Session:
         if offer is not None:
             self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival
+
+    def _next_notice(self, patience: Patience, commands: Sequence[Callable[[], None]] | None) -> Notice:
+        """Of the loop that there is then: a peer may come back meanwhile. Raises Empty where patience is over."""
+        while True:
+            try:
+                if commands is None:
+                    return self.membership.loop.inbox.next(patience.left_s)
+                given, commands = commands, ()
+                return self.membership.loop.reactor.call(*given, timeout_s=patience.left_s)
+            except Empty:
+                if not patience.goes_on():
+                    raise
 
     def _committed(self, commit: Commit) -> None:
         self.note(RECEIVED, self.history.done, size=self.history.num_steps, value=self.history.num_samples)
