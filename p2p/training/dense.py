@@ -147,7 +147,3 @@ class DensePhase:
         """A script may not come by the wrapper before its next backward pass, which is one of a round."""
         self._take_anchor()
         self.passes.end_following()
-
-    def end(self) -> None:
-        """Rounds begin."""
-        self.passes.end()

@@ -206,7 +206,7 @@ class DiLoCo(Wrapper):
         except BaseException:
             self._rounds.end_use()
             if self._dense is not None:
-                self._dense.end()
+                self._dense.passes.end()
             raise
         if not self._session.share.is_dense:
             self._outer.restore()  # all begin with the anchor
@@ -226,7 +226,7 @@ class DiLoCo(Wrapper):
 
     def _begin_round(self) -> None:
         if self._dense is not None:
-            self._dense.end()
+            self._dense.passes.end()
             self._dense = None
         self._replica.freeze()
 

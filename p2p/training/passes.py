@@ -129,8 +129,7 @@ class Passes:
             raise ShoalError(AMID_STEP)
         self._gradients.begin()
         self._beside = self._make_beside()
-        for hook in self._hooks:
-            hook.remove()
+        self.end_following()
         self._hooks = [follow(each, self._take) for each in self._gradients.parameters]
         self._has_begun = False
 
@@ -229,11 +228,7 @@ class Passes:
         if self._under_no_sync:
             raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
         with self._session.callers.call("DataParallel.skip_step"):
-            self._gradients.device.check()
-            self.go_on()
-            self.updates.check_is_wanted()
-            self._gradients.reach(*models)
-            self._forwards.use(self._gradients.reached)
+            self._reach(models)
             self._gradients.drop()
             self._share.skip()
             self._begin_pass()
@@ -244,11 +239,7 @@ class Passes:
     def take(self, models: Sequence[str], given: Iterable[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
         """A pass with gradients that the script has computed, for these models."""
         with self._session.callers.call("DataParallel.reduce_gradients"):
-            self._gradients.device.check()
-            self.go_on()
-            self.updates.check_is_wanted()
-            self._gradients.reach(*models)
-            self._forwards.use(self._gradients.reached)
+            self._reach(models)
             if not self.has_summed:
                 self._gradients.drop()
             self._begin_pass()
@@ -257,6 +248,14 @@ class Passes:
                     _add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
                     self._put(parameter)
             self._end_pass()
+
+    def _reach(self, models: Sequence[str]) -> None:
+        """A pass of these, which is none of autograd's, is about to begin."""
+        self._gradients.device.check()
+        self.go_on()
+        self.updates.check_is_wanted()
+        self._gradients.reach(*models)
+        self._forwards.use(self._gradients.reached)
 
     def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
         """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
