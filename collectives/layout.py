@@ -1,4 +1,4 @@
-"""A schedule compiled for one length of bucket and one size of segment: the tables that `execution` looks up."""
+"""A schedule compiled for one length of bucket and one size of segment: what `Execution` and `MessageRun` look up."""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -47,6 +47,15 @@ def given_as(given: Given, found: Mapping[str, torch.Tensor | None]) -> Given:
     return found if isinstance(given, Mapping) else tuple(found.values())
 
 
+def add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
+    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
+    before, gradient = parameter.grad, gradient.detach()
+    if before is None:
+        parameter.grad = gradient.clone() if is_kept else gradient
+    else:
+        parameter.grad = before + gradient
+
+
 class LocalPasses:
     """Of a model in a round, where gradients are a peer's own, and nothing waits."""
 
@@ -77,6 +86,5 @@ class LocalPasses:
             self.skip()
         for parameter, gradient in matched.values():
             if gradient is not None:
-                before, gradient = parameter.grad, gradient.detach()
-                parameter.grad = gradient.clone() if before is None else before + gradient
+                add_to_grad(parameter, gradient, is_kept=True)
         self._has_summed = self._is_under_no_sync

@@ -191,10 +191,10 @@ def _values(parts: Mapping[str, Stateful]) -> Iterator[tuple[str, Any]]:
         if isinstance(part, torch.optim.Optimizer):
             for number, group in enumerate(part.param_groups):
                 for key, value in group.items():
-                    if key in FLAGS:
-                        continue  # of its numerics class
-                    shown = len(value) if key == "params" else _plain(value)
-                    yield f"{'number of params' if key == 'params' else key} of group {number} of {name}", shown
+                    if key == "params":
+                        yield f"number of params of group {number} of {name}", len(value)
+                    elif key not in FLAGS:  # which are of its numerics class
+                        yield f"{key} of group {number} of {name}", _plain(value)
         else:
             for key, value in part.state_dict().items():
                 yield f"{key} of {name}", _plain(value)

@@ -213,9 +213,13 @@ class DiLoCo(Wrapper):
 
     @property
     def has_committed(self) -> bool:
-        if self._dense is not None and self._session.share.is_dense:
-            return self._dense.passes.has_committed
-        return self._rounds.has_committed
+        dense = self._dense_now
+        return self._rounds.has_committed if dense is None else dense.passes.has_committed
+
+    @property
+    def _dense_now(self) -> DensePhase | None:
+        """What makes the open step, if that is a dense one."""
+        return self._dense if self._session.share.is_dense else None
 
     def _may_be_kept(self) -> bool:
         """In the middle of a round, too: what is kept is as that has begun."""
@@ -242,8 +246,8 @@ class DiLoCo(Wrapper):
         """
         if torch.is_grad_enabled():
             self._rounds.begin_forward(is_training=is_training(self.module))
-        if self._session.share.is_dense and self._dense is not None:
-            return self._dense.forward(*args, **kwargs)
+        if (dense := self._dense_now) is not None:
+            return dense.forward(*args, **kwargs)
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
@@ -294,7 +298,7 @@ class DiLoCo(Wrapper):
 
     @property
     def _gradients(self) -> DensePhase | LocalPasses:
-        return self._dense if self._dense is not None and self._session.share.is_dense else self._local
+        return self._dense_now or self._local
 
     @contextmanager
     def anchor(self) -> Iterator[None]:

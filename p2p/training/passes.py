@@ -18,6 +18,7 @@ from ..session.history import NEVER
 from ..session.session import Session
 from ..step.operation import Operation
 from .beside import Beside
+from .by_hand import add_to_grad
 from .changes import is_training
 from .edge import Edge
 from .forwards import Forwards
@@ -245,7 +246,7 @@ class Passes:
             self._begin_pass()
             for parameter, gradient in given:
                 if gradient is not None:
-                    _add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
+                    add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
                     self._put(parameter)
             self._end_pass()
 
@@ -390,9 +391,3 @@ class Passes:
         self._gradients.hand_out()
         self.updates.committed(self._gradients.reached, receipt.weight)
         self.has_committed = True
-
-
-def _add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
-    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
-    found = gradient.detach().clone() if is_kept else gradient.detach()
-    parameter.grad = found if parameter.grad is None else parameter.grad + found
