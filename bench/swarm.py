@@ -131,18 +131,6 @@ class Swarm:
             peer.stdout.close()
         self.leaving = []
 
-    def suspend(self, peer: RunningPeer) -> float:
-        """Stop `peer` with SIGSTOP; returns the monotonic time right before."""
-        before_s = time.monotonic()
-        peer.process.send_signal(signal.SIGSTOP)
-        return before_s
-
-    def resume(self, peer: RunningPeer) -> float:
-        """Let `peer` go on with SIGCONT; returns the monotonic time right before."""
-        before_s = time.monotonic()
-        peer.process.send_signal(signal.SIGCONT)
-        return before_s
-
     def now(self) -> float:
         """The clock of all that peers note."""
         return time.monotonic()
@@ -166,13 +154,6 @@ class Swarm:
         awaited = list(self.peers if peers is None else peers)
         enough = {peer: self.num_receipts(peer) + number for peer in awaited}
         self.wait_until(lambda: all(self.num_receipts(peer) >= enough[peer] for peer in awaited), what)
-
-    def last_receipt(self, peer: RunningPeer) -> Receipt | None:
-        """Of the last step that `peer` has committed."""
-        with (self.receipts / f"{peer.peer_id}.receipts.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().split(b"\n")
-        return parse_receipt(json.loads(lines[-2])) if len(lines) > 1 else None
 
     def trace(self, peer_id: str) -> Trace:
         """All that a peer wrote, dead or alive."""
@@ -276,3 +257,13 @@ def introduce(process: "subprocess.Popen[bytes] | Child", stdout: IO[str], log: 
 def pause(time_s: float) -> None:
     """Let the peers run for a while; nothing is waited for."""
     never.wait(time_s)
+
+
+def last_receipt(path: Path) -> Receipt | None:
+    """Of the last step that its writer has committed."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    return parse_receipt(json.loads(lines[-2])) if len(lines) > 1 else None

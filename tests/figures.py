@@ -24,9 +24,6 @@ from tests.simulation import Simulation
 LAN = Weather(delay_s=0.002, data_delay_s=0.002)
 """One-way delays up to 2 ms, one in twenty up to 16 ms."""
 
-ROUND_TRIP_S = 0.002
-"""The mean of two such delays, without the tail."""
-
 DEATH_S = 4.0
 
 

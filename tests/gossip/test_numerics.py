@@ -14,7 +14,6 @@ from .members import LINEAGE, A, B, C, D
 
 ONE, OTHER = b"AVX2" + bytes(4), b"none" + bytes(4)
 LATER = b"nonelate"
-MARKED = marked(b"s" * 16, is_far=False)
 
 
 def view_of(number: int, **classes: bytes) -> View:

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.swarm import RunningPeer, Swarm
+from bench.swarm import RunningPeer, Swarm, last_receipt
 from p2p.data.ranges import union
 from p2p.data.sampler import SamplerState, fold
 from p2p.forking.zygote import Zygote
@@ -120,7 +120,7 @@ class Churn:
         swarm.kill(*chosen)
         self.events.to_one += len(swarm.peers) == 1
         self.events.kills += len(chosen)
-        last = [swarm.last_receipt(peer) for peer in chosen if swarm.num_receipts(peer)]
+        last = [last_receipt(swarm.receipts / f"{peer.peer_id}.receipts.jsonl") for peer in chosen]
         firsts = {receipt.contributions[0].peer_id for receipt in last if receipt is not None}
         self.events.kills_of_rank_0 += any(peer.peer_id in firsts for peer in chosen)
 

@@ -7,7 +7,6 @@ their receipts; each sample counts at most once an epoch; and no host that every
 The hosts are those of a network lab (p2p/netlab), which share a clock: all times are of one.
 """
 
-import json
 import re
 import signal
 import sys
@@ -19,9 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.swarm import POLL_S, TAIL_BYTES, pause
+from bench.swarm import POLL_S, last_receipt, pause
 from p2p.netlab.lab import NetworkLab
-from p2p.step.receipts import Receipt, parse_receipt
+from p2p.step.receipts import Receipt
 from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import SUFFIX, TRACES, read_trace
 from tests.live.churn import agreed
@@ -225,13 +224,3 @@ KINDS: Final[dict[str, tuple[int, Callable[[Storm], str]]]] = {
     "vanish": (2, Storm.vanish),
 }
 """How often each is drawn, and what it does."""
-
-
-def last_receipt(path: Path) -> Receipt | None:
-    """Of the last step that its writer has committed."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-        lines = file.read().split(b"\n")
-    return parse_receipt(json.loads(lines[-2])) if len(lines) > 1 else None
