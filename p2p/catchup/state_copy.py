@@ -94,10 +94,9 @@ class StateCopy:
         self._is_unlike = False
         self.state = state
         if state.is_whole is None:
-            left_out, then = left_out_of(state), self._digest if is_shared else _nothing
-            kept: list[Raw] = [b"" if number in left_out else each for number, each in enumerate(state.tensors)]
-            is_wanted = partial(self._is_like, state) if left_out else _always
-            tensors, is_whole = _copies_of(kept, state.aside, then, room, is_wanted)
+            then = self._digest if is_shared else _nothing
+            is_wanted = partial(self._is_like, state) if left_out_of(state) else _always
+            tensors, is_whole = _copies_of(self._sent(), state.aside, then, room, is_wanted)
             self.state = replace(state, tensors=tensors, is_whole=is_whole, aside=None)
 
     def is_whole(self) -> bool:

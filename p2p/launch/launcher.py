@@ -217,8 +217,7 @@ class Launcher:
         """Sleep until something happens, and deal with it."""
         now = time.monotonic()
         parts = self._death_notices, self._progress, self._fence, self._traces
-        deadlines = [part.deadline for part in parts]
-        wake_at = min(self._kill_at, self._next_start(), *deadlines)
+        wake_at = min(self._kill_at, self._next_start(), *(part.deadline for part in parts))
         for key, _ in self._selector.select(max(0.0, wake_at - now)):
             if isinstance(key.data, Stream | Sink):
                 self._output.pass_on(key.data)
@@ -311,13 +310,11 @@ class Launcher:
         streams = self._streams.pop(child, ())  # it has none where what follows its start has failed
         self._output.end(streams)
         now = time.monotonic()
-        what_next = place.end(
-            return_code, now, 0 if self._ended_by is not None or killed else self._config.num_restarts
-        )
+        was_asked = self._ended_by is not None or killed
+        what_next = place.end(return_code, now, 0 if was_asked else self._config.num_restarts)
         assert place.ending is not None
         self._died_at = now
         last_words = streams[-1].prefixer.last_line if streams else ""
-        was_asked = self._ended_by is not None or killed
         self._traces.end(place, round(now * 1e9), last_words, was_asked=was_asked)
         if return_code and not was_asked:
             others = [other for other in self._places if other is not place]
