@@ -76,12 +76,12 @@ class AllReduce(_Usual):
         """What becomes of the inputs. With a `weight` they are multiplied before, so they are only added."""
         return _reduction("sum" if weight is not None else self.op, world_size)
 
-    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int) -> Schedule:
         """What `rank` sends, receives and reduces, where the ranks are on these hosts."""
         return all_reduce_schedule(algorithm, rank, len(hosts), hosts)
 
     def program(
-        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int = 0
+        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int
     ) -> Program:
         """What `rank` does with a piece of its input over shared memory."""
         length, itemsize, start, stop = input.size, input.itemsize, piece.start, piece.stop
@@ -148,11 +148,11 @@ class AllGather(_Usual):
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         return _reduction("sum", world_size)
 
-    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int) -> Schedule:
         return schedule_of("all-gather", algorithm, rank, len(hosts))
 
     def program(
-        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int = 0
+        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int
     ) -> Program:
         return all_gather_program(rank, len(hosts))
 
@@ -210,11 +210,11 @@ class Moved(_Usual):
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         return _reduction(self.op, world_size)
 
-    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int) -> Schedule:
         return schedule_of(self.kind, algorithm, rank, len(hosts), root)
 
     def program(
-        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int = 0
+        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int
     ) -> Program:
         whole = input.size, input.itemsize
         return goal_program(self.kind, algorithm, rank, len(hosts), root, *whole, piece.start, piece.stop)

@@ -147,7 +147,7 @@ class Task:
     weight: float | None
     reduction: Reduction
     turn: int
-    root: int = 0
+    root: int
 
     @property
     def gathers(self) -> bool:
