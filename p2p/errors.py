@@ -219,8 +219,8 @@ class RemovedFromView(ShoalError):
     def __init__(self, reason: str, *, is_astray: bool = False, is_final: bool = False) -> None:
         self.is_astray, self.is_final = is_astray, is_final
         super().__init__(
-            f"{reason}; start this peer again to join as a new member, or, unless it has joined with `rejoin=False`, call "
-            "`peer.wait_view` in it"
+            f"{reason}; start this peer again to join as a new member, or, unless it has joined with `rejoin=False`, "
+            "call `peer.wait_view` in it"
         )
         self.reason = reason
 
