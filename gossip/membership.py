@@ -277,9 +277,11 @@ class Membership:
     def _differences(self, run: Run, join: m.Join) -> list[str]:
         """Whoever is fed, and is not there yet where the members began to run something else, runs what they ran."""
         found = run.description.differences(join.run)
-        if found and self._former is not None and 0 <= join.done <= self._former[1]:
-            return self._former[0].differences(join.run)
-        return found
+        if not found or self._former is None:
+            return found
+        description, last = self._former
+        has_state = join.done > NOTHING_DONE or join.digest != b""  # which step that is after may not be proven yet
+        return description.differences(join.run) if has_state and join.done <= last else found
 
     def _head(self, joiner: Member) -> m.Head:
         """What `joiner`, which has asked for a seat, is told of the installed view; its feeder says how far it is."""

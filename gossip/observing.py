@@ -87,14 +87,14 @@ class Observing:
     # Steps.
 
     def asks_from(self) -> tuple[int, bytes]:
-        """Step and chain digest that a JOIN names: nothing, as long as it is not proven that this peer keeps step."""
+        """Step and chain digest that a JOIN names: no step, as long as it is not proven that this peer keeps step."""
         done, digest = self._steps.done, self._steps.digest
         if not self.follows or done == NOTHING_DONE:
             return done, digest
         self._num_asked += 1
         most = MOST_ASKED if self._has_run_own else MOST_ASKED_IN_STEPS
         is_proven = self._is_proven and self._pace.is_known
-        return (done, digest) if is_proven or self._num_asked > most else (NOTHING_DONE, b"")
+        return done if is_proven or self._num_asked > most else NOTHING_DONE, digest
 
     def pace_said(self) -> tuple[int, bool]:
         """Microseconds of its script's step, and whether it lags, for a JOIN."""

@@ -81,7 +81,7 @@ def test_who_is_met_twice_is_asked_once() -> None:
 def test_r9_an_observer_says_how_far_it_is_once_it_has_proven_that_it_keeps_step_or_is_too_slow_for_that() -> None:
     new = observer(3)
     for _ in range(MOST_ASKED_IN_STEPS):
-        assert new.ask([A]) == [Send(A, Join(SAME, True))]
+        assert new.ask([A]) == [Send(A, Join(SAME, True, digest=b"done"))]
     assert new.ask([A]) == [Send(A, Join(SAME, True, 3, b"done"))]
 
 

@@ -221,7 +221,7 @@ def test_r9_it_says_nothing_of_what_it_has_done_while_its_first_step_is_measured
     new.fed(4, 5, 6)
     new.loads(4, 0.0)
     new.loads(5, 0.0)
-    assert new.observing.asks_from() == (NOTHING_DONE, b"")
+    assert new.observing.asks_from() == (NOTHING_DONE, digest(5)), "of a state, but not of its step"
     new.observing.waits(1.0, yes)
     assert new.observing.asks_from() == (5, digest(5))
 
@@ -278,7 +278,7 @@ def test_r9_an_operation_of_the_script_proves_nothing_since_nobody_is_compared_i
         new.observing.fed(step, digest(step - 1), digest(step), 1, is_own=step != 4)
         new.loads(step)
         new.observing.waits(1.0, yes)
-        assert new.observing.asks_from() == (NOTHING_DONE, b"")
+        assert new.observing.asks_from() == (NOTHING_DONE, digest(step))
     new.fed(8)
     new.loads(8)
     new.observing.waits(2.0, yes)
@@ -289,13 +289,13 @@ def test_r9_who_runs_operations_of_its_own_waits_less_long_for_a_step_of_the_mod
     """Members in a validation call hundreds; steps of the model may take half a minute each."""
     new = Observer(3)
     for _ in range(MOST_ASKED + 1):
-        assert new.observing.asks_from() == (NOTHING_DONE, b"")
+        assert new.observing.asks_from() == (NOTHING_DONE, digest(3))
     new.observing.fed(4, digest(3), digest(4), 1, is_own=True)
     new.loads(4)
     assert new.observing.asks_from() == (4, digest(4))
     new.fed(5)
     new.loads(5)
-    assert new.observing.asks_from() == (NOTHING_DONE, b"")
+    assert new.observing.asks_from() == (NOTHING_DONE, digest(5))
 
 
 def enters(new: Observer, now: float = 2.0, wanted: int = 20) -> None:

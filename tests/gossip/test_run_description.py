@@ -69,12 +69,14 @@ def test_who_is_fed_may_have_what_the_members_had_until_it_is_where_they_changed
     meet(peer, [C])
     commit_step_0(peer, B)
 
-    def is_refused(run: Run, done: int) -> bool:
-        return bool(bodies(Refuse, say(peer, C, Join(run.description, True, done, b"digest", 1), NO_VIEW)))
+    def is_refused(run: Run, done: int, digest: bytes = b"digest") -> bool:
+        return bool(bodies(Refuse, say(peer, C, Join(run.description, True, done, digest, 1), NO_VIEW)))
 
-    assert is_refused(after, -1)
+    assert is_refused(after, -1) and is_refused(after, -1, b"")
     peer.replace_run(after)
-    assert [is_refused(RUN, done) for done in (-1, 0, 1)] == [True, False, True]
+    assert [is_refused(RUN, done) for done in (0, 1)] == [False, True]
+    assert is_refused(RUN, -1, b""), "no state is there, and the next one is of what the members run now"
+    assert not is_refused(RUN, -1), "a state is, and after which step is said once it keeps step"
     assert not any(is_refused(after, done) for done in (-1, 0, 1))
     other = Run(RunDescription(True, (Trait("model", b"other"),)), {})
     assert is_refused(other, 0)

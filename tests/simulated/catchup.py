@@ -279,6 +279,7 @@ class CatchUp:
         peer.training.members = given.members
         peer.training.open_step.loaded(step, None, is_due=given.is_due)
         checks.loaded(peer.member, step)
+        peer.changes_model(step)
         checks.seen[what] += 1
         peer.perform(peer.core.loaded(peer.now(), step, digest))
         slowness = 1.0 if self._world.is_calm else self.slowness

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gossip import Member, Stamp, View
+from gossip import Member, RunDescription, Stamp, View
 from gossip.effects import Feed
 from gossip.progress import NOTHING_DONE, Finish, Ready
 
@@ -67,6 +67,7 @@ class Invariants:
         self._began_with: dict[tuple[Stamp, bytes | None], bytes] = {}
         self._first_active: dict[tuple[bytes, Member], int] = {}
         self._active_in: dict[Stamp, set[Member]] = {}
+        self._runs: dict[Stamp, tuple[Member, RunDescription]] = {}
         self._ready: dict[tuple[Member, Stamp], Ready] = {}
         self._finished: dict[tuple[bytes, int, int], dict[Member, tuple[bytes, bytes]]] = {}
         self._contributed: dict[tuple[Stamp, int, int], dict[Member, str]] = {}
@@ -111,6 +112,18 @@ class Invariants:
                 raise Violation(
                     "S4", f"{brief(who)} starts view {view.number} at {done}, {brief(other)} committed {brief(finish)}"
                 )
+
+    def trains(self, who: Member, view: View, run: RunDescription) -> None:
+        """S32: all members start a view with one run description."""
+        other, theirs = self._runs.setdefault(view.stamp, (who, run))
+        if theirs != run:
+            raise Violation("S32", f"{brief(who)} starts view {view.number} with {run}, {brief(other)} with {theirs}")
+
+    def refused(self, who: Member, *, is_unlike: bool) -> None:
+        """S32: only who trains something else is refused."""
+        self.seen["refused"] += 1
+        if not is_unlike:
+            raise Violation("S32", f"{brief(who)} is refused, and trains what the members do")
 
     # Steps are computed and finished.
 

@@ -20,6 +20,7 @@ from .mutants_numerics import NUMERICS
 from .mutants_open_step import OPEN_STEP
 from .mutants_roots import ROOTS
 from .mutants_rows import ROWS
+from .mutants_runs import RUNS
 from .mutants_shares import SHARES
 from .mutants_steps import STEPS
 from .mutants_views import VIEWS
@@ -41,6 +42,7 @@ MUTANTS: dict[str, Mutant] = {
     **LAGS,
     **HEIRS,
     **FOUNDING,
+    **RUNS,
 }
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Effect = fx.Effect | sx.StepEffect
 
 RUN = Run(RunDescription(True, (Trait("model", b"layout"),)), {"model": b"two tensors"})
+CHANGED = Run(RunDescription(True, (Trait("model", b"another"),)), {"model": b"three tensors"})
+UNLIKE = Run(RunDescription(True, (Trait("model", b"unlike"),)), {"model": b"one tensor"})
 LOOK_AGAIN_S = 2.0
 BURY_S = 0.1
 
@@ -68,7 +70,7 @@ class Peer:
         self.catch_up = CatchUp(self, world, self._rng)
         self._effects: deque[Effect] = deque()
         self._held: sx.Finish | None = None
-        self._run = replace(RUN, numerics=place.hardware)
+        self._run = replace(UNLIKE if self.is_unlike else RUN, numerics=place.hardware)
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
         own_host = member.peer_id if world.plan.shares else str(place.host)
@@ -79,6 +81,11 @@ class Peer:
 
     def __str__(self) -> str:
         return self.label.decode()
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether it trains another model than the others."""
+        return self.member.peer_id in self._world.plan.unlike
 
     @property
     def done(self) -> int:
@@ -328,6 +335,9 @@ class Peer:
                 self.watched.discard(member)
                 self.catch_up.shares.forget(member)
                 self.forgotten.add(member)
+            case fx.Refused():
+                world.invariants.refused(self.member, is_unlike=self.is_unlike)
+                world.end(self, "is refused")
             case fx.Removed(reason):
                 seen["removed"] += 1
                 self.arena.tag = NO_TAG
@@ -416,11 +426,19 @@ class Peer:
             if member not in self.watched and member != self.member:
                 world.clock.after(0.0, self, "look up", self._look_up, member)
 
+    def changes_model(self, step: int) -> None:
+        """It has committed this step, or run it, or loaded the state after it."""
+        changes_in = self._world.plan.changes_in
+        if 0 < changes_in <= step and self._run.description == RUN.description:
+            self._run = replace(CHANGED, numerics=self.place.hardware)
+            self.core.replace_run(self._run)
+
     def _activate(self, effect: fx.Activated) -> None:
         view, done, checks = effect.view, effect.done, self._world.invariants
         if done != self.done:
             raise Violation("S5", f"{self.member} is at {self.done} and starts view {view.number} at {done}")
         checks.activated(self.member, view, done, self.training.state)
+        checks.trains(self.member, view, self._run.description)
         checks.who_stays(checks.who_goes.activated(self.member, view, done, effect.founded_in))
         self._world.activated(self, view)
         self.active = True
@@ -465,6 +483,7 @@ class Peer:
         checks.seen["commits at a barrier"] += not self.active
         self.training.commit(finish, effect.view)
         self.perform([sx.Tell(self.training.open_step.committed(finish, effect.view))])
+        self.changes_model(finish.step)
         self.measuring.look()
         self.catch_up.serve()
         for feed in effect.feeds:

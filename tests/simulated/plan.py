@@ -108,6 +108,8 @@ class Plan:
         restarts: where all members, on several hosts, have died, who observed goes on (R29).
         places: hosts of the first peers, in the order of their launches; those of the others are drawn.
         kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
+        unlike: who trains another model than the others.
+        changes_in: in this step all agree on another model; 0: in none.
         calm_s: all faults end.
     """
 
@@ -136,6 +138,8 @@ class Plan:
     num_damages: int = 0
     num_kinds: int = 1
     kinds: str = ""
+    unlike: tuple[str, ...] = ()
+    changes_in: int = 0
     measured_s: float = 0.0
     broadcasts: bool = False
     shares: bool = False

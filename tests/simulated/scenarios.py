@@ -11,6 +11,7 @@ from .scenarios_links import LINKS
 from .scenarios_numerics import NUMERICS
 from .scenarios_roots import ROOTS
 from .scenarios_rows import ROWS
+from .scenarios_runs import RUNS
 from .scenarios_shares import SHARES
 from .scenarios_steps import COUNTEREXAMPLES
 from .scenarios_views import STORIES
@@ -29,4 +30,5 @@ SCENARIOS = {
     **HEIRS,
     **FOUNDING,
     **SHARES,
+    **RUNS,
 }
