@@ -285,6 +285,7 @@ class Carrier:
         for member, state in effect.gone:
             self.parts.note(Kind.OUT, view=view.number, peer=peer_number(member.peer_id), how=PARTED[state][0])
         self._members = view.members
+        self.parts.neighbours.part(member for member, _ in effect.gone)
         self.parts.frames.install(view)
         if effect.has_stalled:
             stayed = [member for member in view.members if member not in came]  # who came may be under way to its state

@@ -9,7 +9,7 @@ accepted. Evidence: its link was lost, and opening it again was refused.
 import logging
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gossip import Claim, Contact, Core, Member, State
 from gossip.effects import Effect
@@ -145,6 +145,10 @@ class Neighbours:
         if record is None and reader.why != NOTHING:
             logger.warning("the acceptor record of peer %s cannot be read: %s", member, reader.why)
         return record
+
+    def part(self, members: Iterable[Member]) -> None:
+        """They have no seat any more, and may not know: data that have not left this peer never reach them (R11)."""
+        self._transport.stop_data([each.peer_id for each in members if self._linked.get(each.peer_id) == each])
 
     def unlink(self, member: Member) -> None:
         """Close everything that belongs to `member`."""

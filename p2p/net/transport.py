@@ -14,7 +14,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -159,9 +159,9 @@ class Transport:
             self.pacer.forget(peer_id)
             link.close(linger_ms=0)
 
-    def stop_data(self) -> None:
-        """Send no data any more: what was lent, and not sent yet, is forgotten."""
-        for link in self._links.values():
+    def stop_data(self, peer_ids: Collection[str] | None = None) -> None:
+        """Send them, or (None) anybody, no data any more: what was lent, and not sent yet, is forgotten."""
+        for link in [link for name, link in self._links.items() if peer_ids is None or name in peer_ids]:
             link.close_data(linger_ms=0)
 
     def lost_links(self) -> list[str]:

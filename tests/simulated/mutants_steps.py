@@ -1,4 +1,4 @@
-"""Steps that commit, with one rule removed: R1 to R10 and R15 of PROTOCOL.md."""
+"""Steps that commit, with one rule removed: R1 to R11 and R15 of PROTOCOL.md."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -265,6 +265,9 @@ STEPS: dict[str, Mutant] = {
         (TokenRunner, "read", _read_without_board),
         breaks="S2 S7",
         scenario="C3: an excluded reader wakes when what it is about to read is used again",
+    ),
+    "R11: what is under way to who has lost its seat is written again": mutant(
+        (Peer, "close_links", lambda self, gone: None), breaks="never S2", seed=73
     ),
     "R3: the result is the user's before commit": mutant(
         (Peer, "_finish", _clip_at_finish(Peer._finish)), breaks="S2 S7 S9", seed=5

@@ -61,6 +61,8 @@ class Peer:
         self.view: View | None = None
         self.watched: set[Member] = set()
         self.forgotten: set[Member] = set()
+        self.closed: set[Member] = set()
+        """To whom nothing is under way any more that is not out yet."""
         self._world = world
         self._wake = math.inf
         self._local = -math.inf
@@ -158,6 +160,9 @@ class Peer:
     def take_in(self, part: Part) -> None:
         """A data frame, which counts in the view that it names only."""
         if self.view is not None and part.stamp == self.view.stamp:
+            sender = self._world.peers[part.sender]
+            if part.tokens is not None and sender.alive and self.member not in sender.closed:  # it may be out only now
+                part = replace(part, tokens=sender.arena.read(part.region)[0])
             source = self.view.members.index(part.sender)
             segment = Segment(part.sequence, source, 0, 0, part.fingerprint, part)  # type: ignore[arg-type]
             self.perform(self.training.open_step.receive(segment))
@@ -311,7 +316,8 @@ class Peer:
             case fx.WriteRecord(record):
                 world.hosts.write(self.member, record)
                 world.membership.wrote(self.member, record)
-            case fx.Installed(view):
+            case fx.Installed(view, gone):
+                self.close_links([member for member, _ in gone])
                 self._install(view)
             case fx.Activated():
                 self._activate(effect)
@@ -410,6 +416,10 @@ class Peer:
             checks.told(self.member, self.training.open_step.done + 1)
         self._heard_at = max(now + self._rng.choice((0.0, 0.0, 0.0, 0.02)), self._heard_at)
         self._world.clock.at(self._heard_at, self, "hears", self.training.hear, notice)
+
+    def close_links(self, gone: Iterable[Member]) -> None:
+        """What these were sent has left the memory of this one, or never will (R11)."""
+        self.closed.update(gone)
 
     def _install(self, view: View) -> None:
         world = self._world

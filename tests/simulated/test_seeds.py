@@ -43,6 +43,7 @@ HELD = range(FIRST_HELD + 8, FIRST_HELD + 10)
 """Where scripts of slow observers are held, too."""
 
 FOUND = {
+    73: "who was stopped, and had lost its seat, added up what was written again, and took it for a difference",
     217: "a joiner took a seat in another swarm, and was waited for in this one",
     229: "who was admitted and never knew is excluded, and asks again under the same incarnation",
     266: "a record that names a later view was dropped when that view was installed",

@@ -282,6 +282,17 @@ def test_more_members_than_have_room_for_digests_share_no_memory(lone: Peer) -> 
     assert lone.loop.open_step.run is not None and lone.loop.shared() is None
 
 
+def test_r11_who_has_lost_its_seat_is_sent_no_data_any_more(peers: tuple[Peer, Peer]) -> None:
+    """What it was lent is written again as the next step commits, and it may still take itself for a member."""
+    one, other = peers
+    view = one.loop.core.view
+    assert view is not None and one.loop.resources.transport.send_data(other.member.peer_id, b"header", b"payload")
+    seats = tuple(seat for seat in view.seats if seat.member == one.member)
+    fewer = View(view.lineage, view.number + 1, 1, seats, view.hash, view.policy, view.founder)
+    one.loop._carrier.carry_out([fx.Installed(fewer, ((other.member, State.LOST),))])
+    assert not one.loop.resources.transport.send_data(other.member.peer_id, b"header", b"payload")
+
+
 # The flight recorder.
 
 

@@ -89,3 +89,17 @@ def test_who_is_gone_before_it_could_be_linked_to_is_not_tried_again(
     neighbours.unlink(one.member)
     neighbours.check_links(0.0, core)
     assert transport.unopened_links() == {}
+
+
+def test_who_parts_is_sent_no_data_any_more_and_a_later_incarnation_at_its_address_is(
+    transport: Transport, neighbours: Neighbours, folder: Path
+) -> None:
+    one, other = claim_at(folder, 1), claim_at(folder, 2)
+    neighbours.link(one)
+    neighbours.part([other.member])
+    assert transport.send_data("b" * 16, b"header", b"payload")
+    neighbours.part([one.member])
+    assert not transport.send_data("b" * 16, b"header", b"payload")
+    neighbours.unlink(one.member)
+    neighbours.link(other)
+    assert transport.send_data("b" * 16, b"header", b"payload")

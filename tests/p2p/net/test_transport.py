@@ -169,6 +169,21 @@ def test_frames_to_nobody_are_dropped_and_counted(open_transport: Open, folder: 
     assert a.dropped == {"no link": 2}
 
 
+def test_r11_what_was_lent_to_who_is_sent_no_data_any_more_never_reaches_it(open_transport: Open, folder: Path) -> None:
+    a = open_transport("a")
+    payload = np.zeros(ZERO_COPY_BYTES, np.uint8)
+    for name in "bc":
+        a.connect(name, *addresses(folder, name))
+        assert a.send_data(name, b"header", payload)
+    a.stop_data(["b"])
+    payload[:] = 1  # though c does not have it yet
+    b, c = open_transport("b"), open_transport("c")
+    assert receive(c, num_data=1)[1] == [(b"header", payload.tobytes())], "what is lent is read as it leaves"
+    assert not a.send_data("b", b"header", b"payload") and a.dropped == {"no link": 1}
+    assert a.send_control("b", b"frame")
+    assert receive(b, num_control=1) == ([b"frame"], []) and not b.has_data()
+
+
 def test_a_link_can_be_opened_again(open_transport: Open, folder: Path) -> None:
     a, b = open_transport("a"), open_transport("b")
     for i in range(50):
