@@ -10,6 +10,7 @@ from gossip.founding import Founding, KnownLineages
 from gossip.joining import Joining
 
 from .mutant import Mutant, mutant
+from .plan import FIRST_CALLED
 
 
 def _claims_of_anybody(original: Callable[[Core], tuple[Claim, ...]]) -> Callable[[Core], tuple[Claim, ...]]:
@@ -40,6 +41,7 @@ FOUNDING: dict[str, Mutant] = {
     "G15: the first seed founds before members can have called it": mutant(
         (Founding, "decide", _decide_at_once(Founding.decide)), breaks="S31", scenario=CALLED_LATE
     ),
+    "G15: each seed founds": mutant((Founding, "founds", property(lambda self: True)), breaks="S31", seed=FIRST_CALLED),
     "G15: members that are no seeds have no say": mutant(
         (Joining, "hear_lineage", _hear_seeds_only(Joining.hear_lineage)),
         breaks="S31",

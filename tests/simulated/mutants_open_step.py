@@ -1,12 +1,14 @@
 """The open step (p2p/step) and its host, with one rule removed: its transitions, and R16."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gossip.commit
+import gossip.given_up
 from gossip import View
 from gossip.commit import StepMachine
-from gossip.given_up import Cause
+from gossip.given_up import Cause, GivenUp, graver
 from p2p.net.frames import Segment
 from p2p.step.effects import GiveUp, StepEffect
 from p2p.step.open_step import OpenStep
@@ -29,6 +31,13 @@ def _tell_at_once(original: Give) -> Give:
         return effects
 
     return compare
+
+
+def _less_grave(one: GivenUp | None, other: GivenUp | None) -> GivenUp | None:
+    if one is None or other is None or one.step != other.step:
+        return graver(one, other)
+    told = min(one, other, key=lambda each: (each.view_number, each.cause, each.reason))
+    return replace(told, void_until=max(one.void_until, other.void_until))
 
 
 # Transitions.
@@ -97,6 +106,9 @@ OPEN_STEP: dict[str, Mutant] = {
         (gossip.commit, "without_void", lambda seated, given_up: seated),
         breaks="S14",
         scenario="D1: who calls more gives the step up and leaves; the other has finished it",
+    ),
+    "R16: of several causes scripts are told the least": mutant(
+        (gossip.given_up, "graver", _less_grave), breaks="S13", seed=20_000_005
     ),
     "R16: a script is told before a view starts the step over": mutant(
         (OpenStep, "_compare", _tell_at_once(OpenStep._compare)),

@@ -93,6 +93,37 @@ def _beat_what_is_ready_now(self: StepMachine) -> list[Effect]:
     return self._tell_all(Beat(now, self._standing()))
 
 
+def _load_in_silence(self: StepMachine, step: int, digest: bytes) -> list[Effect]:
+    if self.takes(step, digest):
+        self.done, self.digest = step, digest
+    return []
+
+
+def _wait_for_nobody(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    """Once the level is known, whoever has no seat yet counts as there."""
+
+    def try_barrier(self: StepMachine) -> list[Effect]:
+        effects = original(self)
+        if self._target is None or self.phase is not Phase.INSTALLING:
+            return effects
+        done, digest = self._target
+        there = {m: r if r.seated else replace(r, done=done, digest=digest) for m, r in self._ready.items()}
+        self._ready = there
+        return [*effects, *original(self)]
+
+    return try_barrier
+
+
+def _want_of_anybody(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wanted_state(self: StepMachine) -> Any:
+        wanted = original(self)
+        if wanted is None or self.view is None:
+            return None
+        return *wanted[:2], self.view.members[self.view.number % len(self.view.members)]
+
+    return wanted_state
+
+
 def _load_later_states_only(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
     def loaded(self: StepMachine, step: int, digest: bytes) -> list[Effect]:
         return [] if step <= self.done else original(self, step, digest)
@@ -208,6 +239,12 @@ STEPS: dict[str, Mutant] = {
     "R2: commit at a majority of finishes": mutant(
         (StepMachine, "_try_commit", _commit_at_majority), breaks="S8", seed=1
     ),
+    "R2, R17: nobody looks whether all have finished the same": mutant(
+        (gossip.commit, "difference", lambda *said: ""),
+        (gossip.commit, "who_stays", lambda *said: NOBODY),
+        breaks="S3",
+        seed=3,
+    ),
     "R4: READY without the finished step": mutant(
         (StepMachine, "install", _install_without_finish(StepMachine.install)), breaks="S4 S5 S8 never", seed=1
     ),
@@ -218,6 +255,18 @@ STEPS: dict[str, Mutant] = {
     "R5: the highest level instead of the lowest": mutant((gossip.levels, "min", max), breaks="S8 S4 S5 never", seed=4),
     "R5: what was finished survives the redo": mutant(
         (StepMachine, "_settle", _settle_and_keep(StepMachine._settle)), breaks="AssertionError S8 S9 never", seed=4
+    ),
+    "R6: who has been given the state does not say READY again": mutant(
+        (StepMachine, "loaded", _load_in_silence), breaks="L1", seed=0
+    ),
+    "R6: nobody waits for who lacks steps": mutant(
+        (StepMachine, "_try_barrier", _wait_for_nobody(StepMachine._try_barrier)), breaks="S4 S5 S12 never", seed=0
+    ),
+    "R6: nobody asks for the state in the barrier": mutant(
+        (StepMachine, "wanted_state", lambda self: None), breaks="L1", seed=3
+    ),
+    "R6: who is asked for the state may lack it itself": mutant(
+        (StepMachine, "wanted_state", _want_of_anybody(StepMachine.wanted_state)), breaks="L1", seed=4
     ),
     "R7: an input is freed at the end of its operation": mutant(
         (Training, "finishes", _free_at_the_end_of_an_operation(Training.finishes)), breaks="S6 KeyError", seed=3
@@ -249,6 +298,9 @@ STEPS: dict[str, Mutant] = {
     ),
     "R9: a state is asked for, and not taken": mutant(
         (Observing, "comes", lambda self, now, source, step: False), breaks="L1", seed=0
+    ),
+    "R9: an operation of the script's own is waited for, whatever was lost": mutant(
+        (Observing, "_misses", lambda self, now: []), breaks="L1", seed=5_000_000
     ),
     "R9: a state that comes ends who waits for an operation of its own": mutant(
         (Observing, "declined", _miss_at_once),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import gossip.admission
@@ -14,7 +15,7 @@ from gossip.effects import Effect, Left, Removed
 from gossip.joining import Joining
 from gossip.known_views import KnownViews
 from gossip.membership import Membership
-from gossip.messages import AcceptorRecord, Join, Report, ReportKind
+from gossip.messages import AcceptorRecord, Head, Join, Report, ReportKind
 from gossip.other_swarms import OtherSwarms
 from gossip.progress import NOTHING_DONE
 from gossip.reports import Cut, Reports
@@ -40,6 +41,17 @@ def _reachable_or_not(self: Succession, now: float, candidates: list[Member]) ->
     return {member: Joiner(NOWHERE) for member in candidates}
 
 
+def _counts_also_without_a_view(original: Callable[[Admission, Join], bool]) -> Callable[[Admission, Join], bool]:
+    return lambda self, join: join.view_number == 0 or original(self, join)
+
+
+def _name_whatever_is_heard(original: Callable[..., bool]) -> Callable[..., bool]:
+    def hear(self: KnownViews, now: float, source: Member, lineage: bytes, head: Head) -> bool:
+        return original(self, now, source, lineage, replace(head, absent_since=1))
+
+    return hear
+
+
 def _consider_any_join(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
     def consider_join(self: Membership, now: float, source: Member, join: Join) -> list[Effect]:
         if self.view is not None and self.view.since(source) is None:
@@ -58,6 +70,14 @@ class _Uncapped(list[Member]):
 
 def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callable[[View, Change], list[Member]]:
     return lambda view, change: _Uncapped(original(view, change))
+
+
+def _new_names_only(original: Callable[[View, Change], list[Member]]) -> Callable[[View, Change], list[Member]]:
+    def admissible(view: View, change: Change) -> list[Member]:
+        names = [member.peer_id for member in view.members]
+        return [joiner for joiner in original(view, change) if joiner.peer_id not in names]
+
+    return admissible
 
 
 # Reports.
@@ -104,6 +124,13 @@ def _answers_for_nothing(self: Signs, now: float, name: str) -> bool:
     return True
 
 
+# Coming and going.
+
+
+def _removed_however(original: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, now, member, flaps: original(self, now, member)
+
+
 # Who hears of it.
 
 
@@ -146,6 +173,12 @@ VIEWS: dict[str, Mutant] = {
         breaks="I2",
         seed=87,
         scenario="C4: a member is excluded, and its JOIN of before arrives again while it hears nothing",
+    ),
+    "R8: a JOIN that names no view counts": mutant(
+        (Admission, "_counts", _counts_also_without_a_view(Admission._counts)), breaks="I2", seed=60_000_002
+    ),
+    "R8: a joiner names whatever view it hears of": mutant(
+        (KnownViews, "hear", _name_whatever_is_heard(KnownViews.hear)), breaks="I2", seed=71
     ),
     "R8: members vouch for views that they have not seen": mutant(
         (Admission, "absent_since", lambda self, member, number: number + 1),
@@ -212,6 +245,11 @@ VIEWS: dict[str, Mutant] = {
         breaks="I14",
         scenario="one of five does not hear another one for three seconds",
     ),
+    "G1: who is silent is cut at once": mutant(
+        (Reports, "_settles_at", lambda self, doubtful: -math.inf),
+        breaks="I14",
+        scenario="G1: two of six die within a quarter of a second, and nothing proves it",
+    ),
     "reports count for ever": mutant(
         (Reports, "receive", _receive_for_ever(Reports.receive)),
         breaks="L1",
@@ -262,6 +300,26 @@ VIEWS: dict[str, Mutant] = {
         (Reports, "_is_cut_off", lambda self, reporter, pairs: False),
         breaks="L1 I14",
         scenario="one of five hears nobody, and everybody hears it",
+    ),
+    "G9: an older incarnation goes before the newer one has its seat": mutant(
+        (gossip.view, "_admissible", _new_names_only(gossip.view._admissible)),
+        breaks="I14",
+        scenario="G9: one of three is started again, and asks for a seat before the others agree to go on",
+    ),
+    "G10: who is removed again and again has a seat at once": mutant(
+        (Admission, "removed", lambda self, now, member, flaps: None),
+        breaks="S10",
+        scenario="G10: a member loses each seat that it has within 3 s, since one other cannot reach it",
+    ),
+    "G10: who flaps to others only has a seat at once": mutant(
+        (Admission, "removed", _removed_however(Admission.removed)),
+        breaks="S10",
+        scenario="G10: the links between two of three come and go, and the third one sees nothing of it",
+    ),
+    "G10: who had its seat for long is held back, too": mutant(
+        (Admission, "succeeds", lambda self, now, before, view: None),
+        breaks="L1",
+        scenario="G10: one of four is cut off for a moment now and then, and has its seat for longer than 5 s between",
     ),
     "G11: a link that does not open is nobody's evidence": mutant(
         (Ways, "look", lambda self, now, unopened: []),

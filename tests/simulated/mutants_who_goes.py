@@ -87,6 +87,9 @@ WHO_GOES: dict[str, Mutant] = {
         breaks="S19",
         scenario="PARAMETERS: one of two founders raises first, and the other has not heard what it has finished",
     ),
+    "R17: a joiner is not told who the founders are": mutant(
+        (StepMachine, "_learn_founded_in", lambda self: self.parting.founded_in), breaks="S19", seed=1
+    ),
     "R17: what was called is not repeated": mutant(
         (StepMachine, "beat", _beat_without_calls),
         breaks="L1",

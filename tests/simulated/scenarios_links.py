@@ -59,6 +59,22 @@ def _one_is_deaf(num_peers: int) -> None:
     stage.end_well()
 
 
+@scenario("G1: two of six die within a quarter of a second, and nothing proves it")
+def _two_die_together() -> None:
+    stage = Stage(num_peers=6)
+    stage.until_trained(2)
+    number, living = stage.view_of("p1").number, ("p1", "p3", "p4", "p6")
+    dead = [stage.peer("p2"), stage.peer("p5")]
+    for peer in dead:
+        peer.unproven = True
+        stage.end(peer, "dies, and nobody says so")
+        stage.wait(0.25)
+    stage.until(lambda: all(stage.excluded(peer.member, *living) for peer in dead), 10.0)
+    if (later := stage.view_of("p1").number) != number + 1:
+        raise Failure("I14", f"who has died together leaves in {later - number} views")
+    stage.end_well()
+
+
 @scenario("G11: a member cannot be reached by one other, whose link it answers")
 def _one_way_is_shut() -> None:
     stage = Stage(num_peers=3)
@@ -136,4 +152,47 @@ def _one_is_cut_off_twice() -> None:
         stage.network.remove(cut)
         stage.until(lambda: all(len(stage.view_of(name).members) == 4 for name in ("p1", "p2", "p3")), 5.0)
         stage.until_trained(2)
+    stage.end_well()
+
+
+def _check_steps(stage: Stage, name: str, before: int, least: int, duration_s: float) -> None:
+    if (num_steps := stage.peer(name).done - before) < least:
+        raise Failure("S10", f"one comes and goes, and {num_steps} steps are done in {duration_s:g} s")
+
+
+@scenario("G10: a member loses each seat that it has within 3 s, since one other cannot reach it")
+def _one_is_removed_again_and_again() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    stage.shut("p1", "p2")
+    stage.wait(1.0)
+    before = stage.peer("p1").done
+    stage.wait(40.0)
+    _check_steps(stage, "p1", before, 100, 40.0)
+    stage.end_well()
+
+
+@scenario("G10: the links between two of three come and go, and the third one sees nothing of it")
+def _two_flap_to_each_other() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    stage.flap({("p2", "p3"), ("p3", "p2")}, 1.2, 0.6)
+    stage.wait(1.0)
+    before = stage.peer("p1").done
+    stage.wait(60.0)
+    _check_steps(stage, "p1", before, 120, 60.0)
+    stage.flaps = False
+    stage.end_well()
+
+
+@scenario("G10: one of four is cut off for a moment now and then, and has its seat for longer than 5 s between")
+def _one_is_cut_off_now_and_then() -> None:
+    stage = Stage(num_peers=4)
+    stage.until_trained(2)
+    for _ in range(4):
+        cut = stage.cut_off("p4")
+        stage.until(lambda: stage.excluded(stage.peer("p4").member, "p1", "p2", "p3"), 5.0)
+        stage.network.remove(cut)
+        stage.until(lambda: all(len(stage.view_of(name).members) == 4 for name in ("p1", "p2", "p3")), 5.0)
+        stage.wait(8.0)
     stage.end_well()
