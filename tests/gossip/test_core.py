@@ -375,6 +375,9 @@ def test_a_step_may_be_finished_once_and_in_the_active_view_only() -> None:
     assert not peer.may_finish(0, number, b"")
     say(peer, B, Decide(after(view_of(peer), A, B, C)))
     assert peer.phase is Phase.INSTALLING and not peer.may_finish(0, number + 1, b"")
+    other = seated(B, C)
+    say(other, B, Decide(after(view_of(other), A, B, C)))
+    assert not other.has_finished and not other.may_finish(0, number + 1, b"")
 
 
 def test_results_are_handed_out_in_the_installed_view_only_and_then_interrupt_the_step_when_members_go() -> None:

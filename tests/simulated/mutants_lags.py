@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+import gossip.observing
+import gossip.pace
 from gossip import Member
 from gossip.admission import Admission
 from gossip.core import Core
@@ -69,6 +71,21 @@ LAGS: dict[str, Mutant] = {
         (Observing, "_falls_behind", lambda self, now, lag: False),
         breaks="L1 S10",
         scenario=SLOW,
+    ),
+    "R9: who falls behind asks for no state": mutant(
+        (Observing, "_falls_behind", lambda self, now, lag: False),
+        breaks="L1",
+        scenario="OWN: a slow observer that waits for an operation of its own is offered a state",
+    ),
+    "R9: who was never compared says how far it is": mutant(
+        (gossip.observing, "NUM_PROVING", 0),
+        breaks="L1",
+        scenario="LAGS: no state gets through in time in a barrier",
+    ),
+    "R9: a script is held for ever": mutant(
+        (gossip.pace, "MOST_HELD_S", math.inf),
+        breaks="L1",
+        scenario="LAGS: who lags has a seat after it was let go on",
     ),
     "R9: who lags is waited for": mutant(
         (Observing, "beat", _beat_for_ever(Observing.beat)),

@@ -307,6 +307,15 @@ def test_a_step_of_a_model_shows_what_the_replica_is_like() -> None:
     assert [record.shown for record in records if isinstance(record, StepRecord)] == [b"", b"lr 0.1"]
 
 
+def test_r9_a_step_says_where_the_script_has_called_it() -> None:
+    donor = Giver()
+    finish, committed = commit(4, np.zeros(1), parameters=b"")
+    donor.feed(0.0, [Feed(B, 4, digest(3), digest(4))], finish, replace(committed, path=b"here"))
+    donor.settle()
+    ((_, parcel),) = donor.came
+    assert isinstance(parcel.record, StepRecord) and parcel.record.path == b"here"
+
+
 def test_nothing_is_copied_for_nobody() -> None:
     donor = Giver()
     feed(donor, 4)

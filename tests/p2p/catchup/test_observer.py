@@ -489,6 +489,38 @@ def test_r9_who_was_removed_where_the_members_do_not_come_ends(observer: Newcome
     assert isinstance(removed, RemovedFromView) and removed.is_final and f"for {FIND_S:g} s" in removed.reason
 
 
+def test_r9_who_was_not_removed_has_no_result_of_another_step(observer: Newcomer) -> None:
+    observer.hear_head(8)
+    observer.submit(6, total(), parameters=b"", place=Place(b"here"))
+    observer.deliver(state(8), called(9, b"here", 2.0))
+    assert observer.told == []
+
+
+def test_r9_what_is_called_otherwise_at_that_place_is_not_its_result(observer: Newcomer) -> None:
+    """As a sum over what is left of an epoch, by which lines and calls are the same."""
+    observer.hear_head(8)
+    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    other = called(9, b"here", 2.0)
+    assert isinstance(other.record, StepRecord)
+    observer.deliver(state(8), replace(other, record=replace(other.record, fingerprints=(bytes(16),))))
+    assert observer.told == []
+
+
+def test_r9_members_have_as_long_to_come_to_each_place(observer: Newcomer) -> None:
+    observer.hear_head(8)
+    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.deliver(state(8))
+    observer.now += FIND_S - 1.0
+    observer.deliver(called(9, b"here", 2.0))
+    assert isinstance(observer.told.pop(), Commit)
+    observer.carry_out(observer.open_step.submit(10, 10, total()))
+    observer.carry_out(observer.open_step.close(10, b"", 0, Place(b"next", is_sought=True)))
+    observer.carry_out(observer.observer.go_on(observer.now))
+    observer.now += FIND_S - 1.0
+    observer.carry_out(observer.observer.go_on(observer.now))
+    assert observer.told == []
+
+
 @pytest.mark.parametrize("is_here", [True, False])
 def test_r9_a_state_that_comes_in_the_middle_of_a_batch_is_offered_again_behind_the_next_step_if_that_is_here(
     observer: Newcomer, is_here: bool

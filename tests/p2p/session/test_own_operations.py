@@ -41,6 +41,14 @@ def test_a_path_is_of_all_that_was_called_since_the_last_training_step() -> None
     assert len(set(found[0])) == 3 and found[0] == found[1] == found[2]
 
 
+def test_a_path_is_of_the_lines_of_the_script_that_have_called() -> None:
+    """Two calls in one loop: a conditional one in front of the other does not make it that one."""
+    own = OwnOperations(history_of_none())
+    one, other = own.place(), own.place()
+    again = [own.place() for _ in range(2)]
+    assert one.path == other.path and again[0].path == again[1].path != one.path
+
+
 def test_who_calls_it_again_in_another_incarnation_is_in_the_same_place() -> None:
     history, places = history_of_none(), []
     own = OwnOperations(history)
