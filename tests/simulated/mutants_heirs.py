@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 from gossip import Member, View
 from gossip.claim import Claim
+from gossip.effects import Effect, WriteRecord
 from gossip.heirs import Heirs
-from gossip.messages import AcceptorRecord
+from gossip.joining import Joining
+from gossip.messages import AcceptorRecord, Choice
 
 from .mutant import Mutant, mutant
 
@@ -34,6 +36,13 @@ def _records_without_choices(original: Callable[..., dict[Member, AcceptorRecord
     return records
 
 
+def _choose_without_writing(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def write(self: Heirs, choice: Choice) -> list[Effect]:
+        return [effect for effect in original(self, choice) if not isinstance(effect, WriteRecord)]
+
+    return write
+
+
 def _oldest(self: Heirs, now: float, last: View) -> Member | None:
     return None if not self._holds or self._missing(last) else self._me
 
@@ -53,6 +62,16 @@ HEIRS: dict[str, Mutant] = {
         (Heirs, "_records", _records_without_choices(Heirs._records)),
         breaks="S29",
         scenario="ALL DEAD: who decides dies once it has chosen, and who decides next finds the choice in its record",
+    ),
+    "R29: a choice is said, and not written": mutant(
+        (Heirs, "_write", _choose_without_writing(Heirs._write)),
+        breaks="S29",
+        scenario="ALL DEAD: who decides dies once it has chosen, and who decides next finds the choice in its record",
+    ),
+    "R29: who hears of another lineage waits on": mutant(
+        (Joining, "_turn_to", lambda self, source: []),
+        breaks="L1",
+        scenario="ALL DEAD: of three hosts the first decides, and who holds the newest state goes on, on another one",
     ),
     "R29: nobody passes on what is proven": mutant(
         (Heirs, "_pass_on", lambda self, repeat: []),

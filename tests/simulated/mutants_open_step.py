@@ -8,7 +8,7 @@ import gossip.commit
 import gossip.given_up
 from gossip import View
 from gossip.commit import StepMachine
-from gossip.given_up import Cause, GivenUp, graver
+from gossip.given_up import Cause, GivenUp, GivingUp, graver
 from p2p.net.frames import Segment
 from p2p.step.effects import GiveUp, StepEffect
 from p2p.step.open_step import OpenStep
@@ -96,6 +96,8 @@ def _go_on_in_the_void(self: OpenStep, step: int, reason: str) -> list[StepEffec
     return []
 
 
+GOES_ON = "C11: a script goes on without a step that the others have begun"
+
 OPEN_STEP: dict[str, Mutant] = {
     "R16: who has heard that a step is given up does not say so": mutant(
         (StepMachine, "hear", lambda self, given_up: None),
@@ -110,6 +112,12 @@ OPEN_STEP: dict[str, Mutant] = {
     "R16: of several causes scripts are told the least": mutant(
         (gossip.given_up, "graver", _less_grave), breaks="S13", seed=20_000_005
     ),
+    "R16: what is said last of a step adds nothing": mutant(
+        (gossip.given_up, "graver", lambda one, other: one or other), breaks="S18", scenario=GOES_ON
+    ),
+    "R16: scripts are told at each barrier": mutant(
+        (GivingUp, "told", lambda self, view_number: None), breaks="S18", scenario=GOES_ON
+    ),
     "R16: a script is told before a view starts the step over": mutant(
         (OpenStep, "_compare", _tell_at_once(OpenStep._compare)),
         breaks="S14",
@@ -118,7 +126,7 @@ OPEN_STEP: dict[str, Mutant] = {
     "R16: a script that goes on without a step says nothing": mutant(
         (OpenStep, "void", _go_on_in_the_void),
         breaks="S18",
-        scenario="C11: a script goes on without a step that the others have begun",
+        scenario=GOES_ON,
     ),
     "OUT: what was withdrawn runs on": mutant(
         (OpenStep, "_bar", _withdraw_and_run_on), breaks="S2 S7 S9 S16 IndexError", seed=216

@@ -239,6 +239,11 @@ STEPS: dict[str, Mutant] = {
     "R2: commit at a majority of finishes": mutant(
         (StepMachine, "_try_commit", _commit_at_majority), breaks="S8", seed=1
     ),
+    "R2: results and parameters are not compared where nobody can be outvoted": mutant(
+        (gossip.commit, "difference", lambda *said: ""),
+        breaks="L1",
+        scenario="PARAMETERS: one of two founders raises first, and the other has not heard what it has finished",
+    ),
     "R2, R17: nobody looks whether all have finished the same": mutant(
         (gossip.commit, "difference", lambda *said: ""),
         (gossip.commit, "who_stays", lambda *said: NOBODY),

@@ -235,6 +235,11 @@ VIEWS: dict[str, Mutant] = {
         breaks="L1",
         scenario="two join one member at once, and die at once",
     ),
+    "R14: who was stopped takes the others for silent": mutant(
+        (Swim, "resume", lambda self, now: None),
+        breaks="I14",
+        scenario="the first of two members is stopped for five seconds",
+    ),
     "R14: nobody notices its own pause": mutant(
         (Core, "_notice_pause", lambda self, now: []),
         breaks="I14",

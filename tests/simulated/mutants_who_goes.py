@@ -90,6 +90,11 @@ WHO_GOES: dict[str, Mutant] = {
     "R17: a joiner is not told who the founders are": mutant(
         (StepMachine, "_learn_founded_in", lambda self: self.parting.founded_in), breaks="S19", seed=1
     ),
+    "R17: who has gone with other parameters has no say": mutant(
+        (Parting, "why_contradicted", lambda self, view, step, digest: ""),
+        breaks="S19",
+        scenario="PARAMETERS: one of two founders has finished with others, and is killed before the other one has",
+    ),
     "R17: what was called is not repeated": mutant(
         (StepMachine, "beat", _beat_without_calls),
         breaks="L1",

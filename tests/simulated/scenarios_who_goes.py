@@ -6,6 +6,7 @@ from tests.simulation import Failure
 
 from .peer import Peer
 from .stage import Frame, Scenarios, Stage
+from .token_runner import Part
 
 WHO_GOES = Scenarios()
 scenario = WHO_GOES.named
@@ -104,3 +105,20 @@ def _joiners_load_what_the_founder_has() -> None:
     stage.until(lambda: all(stage.excluded(each.member, "p1") for each in odd))
     stage.until_trained(3, "p1", "p2", "p3")
     stage.end_well()
+
+
+@scenario("PARAMETERS: one of two founders has finished with others, and is killed before the other one has")
+def _the_last_founder_raises() -> None:
+    stage = Stage(num_peers=2, founding_size=2)
+    stage.until_trained(4)
+    odd, last = _damage(stage, "p2"), stage.peer("p1")
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Part) and target == last.member
+    stage.until(lambda: odd.core.has_finished)
+    stage.wait(0.05)  # the other one has heard it
+    step = last.done + 1
+    stage.kill("p2")
+    stage.table.on_table.clear()
+    stage.table.release()
+    stage.until(lambda: last.training.num_told or last.done >= step)
+    if not last.training.num_told:
+        raise Failure("S19", f"the last founder commits step {step}, in which the other one had other parameters")
