@@ -300,6 +300,8 @@ class Observing:
         self._feeder, self._head = source, (head.step, head.digest)
         if missed := self._misses(now):
             return missed
+        if head.step < done:  # it is late, or of another swarm, and says nothing of what this peer lacks
+            return []
         known, since = self._gap
         if not self.follows or not self._has_gap():
             self._gap = NOTHING_DONE, -math.inf

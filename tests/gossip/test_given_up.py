@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gossip import Phase, Seat, View
 from gossip.commit import LAST_STEP, StepMachine
 from gossip.effects import Aborted, Activated, Committed, Diverged, Send
-from gossip.given_up import LONGEST_REASON, Cause, GivenUp, graver
+from gossip.given_up import LONGEST_REASON, Cause, GivenUp, GivingUp, graver
 from gossip.progress import Beat, Finish, Progress, Ready
 
 from .machines import (
@@ -363,3 +363,10 @@ def test_s14_what_was_said_to_come_to_nothing_is_committed_by_nobody_and_steps_g
         }
     for _, said, view in swarm.commits:
         assert not swarm.is_void(said, view)
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_what_was_given_up_before_its_seat_is_told_no_script_unless_founders_differ(cause: Cause) -> None:
+    said = GivenUp(5, 2, cause, void_until=2)
+    assert GivingUp().news(5, 3, [said]) == (said if cause is Cause.DIVERGED else None)
+    assert GivingUp().news(5, 2, [said]) == (None if cause is Cause.WITHDRAWN else said)

@@ -319,6 +319,17 @@ def test_who_was_chosen_and_leaves_or_dies_before_it_follows_is_replaced() -> No
         assert only(WriteRecord, say(peer, D, word, BEAT_S)) == [WriteRecord(chose(C))]
 
 
+def test_once_any_that_has_waited_has_begun_anew_nobody_decides_however_silent_it_is() -> None:
+    peer = observer(D, 9, [C, E])
+    all_die(peer)
+    holds(peer, C, 7)
+    holds(peer, E, 5)
+    say(peer, C, Leave())
+    anew = replace(at(E), member=replace(E, incarnation=E.incarnation + 1))
+    peer.meet(0.0, anew)
+    assert only(WriteRecord, pass_time(peer, 30.0)) == [] and not peer._swim.is_alive(anew.member)
+
+
 def test_who_has_begun_to_go_on_is_not_replaced() -> None:
     peer = observer(C, 7, [D])
     all_die(peer)

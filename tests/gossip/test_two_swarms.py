@@ -6,7 +6,7 @@ from gossip.effects import Discard, Drop, Load
 from gossip.progress import NOTHING_DONE
 
 from .members import A, D, view_of
-from .test_observing import Observer, digest
+from .test_observing import Observer, digest, query
 
 
 def test_what_another_swarm_has_fed_keeps_nothing_and_puts_nobody_behind() -> None:
@@ -36,3 +36,9 @@ def test_r6_a_view_of_another_swarm_than_the_state_that_is_to_be_loaded_begins_w
     assert (new.steps.done, new.steps.digest) == (5, digest(5)), "it is of this one"
     new.observing.install(replace(view_of(2, A, D), lineage=b"another lineage"))
     assert (new.steps.done, new.steps.digest) == (NOTHING_DONE, b"")
+
+
+def test_a_swarm_that_is_behind_ends_no_gap_in_what_the_other_one_has_fed() -> None:
+    new = Observer(5)
+    assert [new.hears(step, now) for step, now in ((7, 0.0), (2, 0.4), (8, 0.8), (3, 0.9))] == [[], [], [], []]
+    assert new.hears(9, 1.0) == query(9)

@@ -65,6 +65,7 @@ FOUND = {
     12_000_086: "two swarms fed one observer, and a step of one took the place of that of the other",
     5_000_235: "two of one class took the state of each other in turns, and were far from the source for ever",
     5_001_927: "a member that had found other parameters left unheard, and who had the casting vote committed the step",
+    40_000_041: "one that two swarms fed lacked a step of the one, and what the other said ended that each time",
     40_500_058: "parameters changed after a step was computed with them, and were given to joiners, who then differed",
     40_500_191: "the script of one that had its seat loaded a state of another swarm, which it was offered before",
     40_500_814: "what lay behind a slow joiner by the clock of the members took it twice as long, and all waited",
