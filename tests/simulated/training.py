@@ -169,6 +169,7 @@ class Training:
             wrong, self.calls_wrong = self.calls_wrong, ""
         if wrong == "another":
             self.inputs[operation] += OTHER
+            self._peer.arena.write(("input", operation), (self.inputs[operation],))
         if wrong != "fewer":
             shape = (2,) if wrong == "another" else (1,)
             is_early = operation == 0 and step % 2 == 1
