@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 
-import gossip.observing
 import gossip.pace
 from gossip import Member
 from gossip.admission import Admission
@@ -76,11 +75,6 @@ LAGS: dict[str, Mutant] = {
         (Observing, "_falls_behind", lambda self, now, lag: False),
         breaks="L1",
         scenario="OWN: a slow observer that waits for an operation of its own is offered a state",
-    ),
-    "R9: who was never compared says how far it is": mutant(
-        (gossip.observing, "NUM_PROVING", 0),
-        breaks="L1",
-        scenario="LAGS: no state gets through in time in a barrier",
     ),
     "R9: a script is held for ever": mutant(
         (gossip.pace, "MOST_HELD_S", math.inf),
