@@ -103,6 +103,10 @@ class Neighbours:
             logger.warning("the process of peer %s cannot be watched: %s", member, error)
             os.close(fd)
             return ""
+        if start is None and not _has_ended(fd):  # /proc, mounted with hidepid, does not show it to this user
+            logger.warning("the process of peer %s cannot be watched: /proc hides process %d", member, contact.pid)
+            os.close(fd)
+            return ""
         if start != contact.process_start:
             os.close(fd)
             return f"process {contact.pid} is another one by now"
@@ -126,7 +130,7 @@ class Neighbours:
         for member in members:
             if member in watched and member not in self._records:
                 self._open_record(member)
-                if select.select([watched[member]], [], [], 0)[0] and member in self._records:
+                if _has_ended(watched[member]) and member in self._records:
                     self._records.pop(member).close()
 
     def _open_record(self, member: Member) -> None:
@@ -206,3 +210,10 @@ class Neighbours:
         if (threads := self._threads.pop(self._processes.pop(fd), None)) is not None:
             threads.close()
         os.close(fd)
+
+
+def _has_ended(process_fd: int) -> bool:
+    """Whether the process of this handle has ended. Not by `select`, which takes no number from 1024 on."""
+    poll = select.poll()
+    poll.register(process_fd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,7 +1,12 @@
-"""Links to peers that cannot be made at first."""
+"""Links to peers that cannot be made at first, and processes that cannot be watched."""
 
+import os
 import random
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,9 +14,10 @@ import pytest
 
 from gossip import Claim, Contact, Core, CoreConfig, Member, State
 from gossip.view import NOWHERE
+from p2p.host.acceptor_page import record_path
 from p2p.host.processes import read_host
 from p2p.host.registry import Registry
-from p2p.loop.neighbours import RETRY_S, Neighbours
+from p2p.loop.neighbours import RETRY_S, Neighbours, claim_of
 from p2p.net.transport import Transport
 from tests.p2p.host.few_files import few_files
 
@@ -28,6 +34,21 @@ def claim_at(folder: Path, incarnation: int) -> Claim:
 def folder() -> Iterator[Path]:
     with TemporaryDirectory(prefix="shoal") as name:
         yield Path(name)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """The next file that is opened has a number that `select` does not take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip(f"at most {hard} files can be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    with ExitStack() as stack:
+        while (number := os.dup(0)) < 1024:
+            stack.callback(os.close, number)
+        os.close(number)
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture
@@ -103,3 +124,51 @@ def test_who_parts_is_sent_no_data_any_more_and_a_later_incarnation_at_its_addre
     neighbours.unlink(one.member)
     neighbours.link(other)
     assert transport.send_data("b" * 16, b"header", b"payload")
+
+
+def test_a_record_that_is_there_later_is_opened_by_a_process_with_a_thousand_files(
+    folder: Path, neighbours: Neighbours, many_files: None
+) -> None:
+    registry = Registry(folder / "home", "swarm")
+    registry.enter("b" * 16, 1)
+    own = registry.read(apart_from="")[0][0]
+    neighbours.link(claim_of(own))
+    member = Member(own.peer_id, own.incarnation)
+    record_path(registry.folder, member).touch(mode=0o600)
+    neighbours.open_records([member])
+    assert neighbours.is_watched(member)
+    registry.leave()
+
+
+HIDDEN = """
+import sys
+from pathlib import Path
+from gossip import Claim, Contact, Member, State
+from p2p.host.registry import Registry
+from p2p.loop.neighbours import Neighbours
+from p2p.net.transport import Transport
+
+home, pid = Path(sys.argv[1]), int(sys.argv[2])
+registry, transport = Registry(home, "swarm"), Transport(f"ipc://{home}/c", f"ipc://{home}/d")
+contact = Contact("ipc:///c", "ipc:///d", pid, 1, registry.host, "tcp://127.0.0.1:9", "tcp://127.0.0.1:10")
+why = Neighbours(transport, registry).link(Claim(Member("b" * 16, 1), State.ALIVE, contact))
+print(Path(f"/proc/{pid}").exists(), repr(why))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process takes root")
+def test_a_process_that_proc_hides_is_not_taken_for_dead(folder: Path) -> None:
+    run = (
+        "mount -t proc -o hidepid=2 proc /proc && { setpriv --reuid 65534 --clear-groups sleep 600 & } &&"
+        ' exec setpriv --regid 65533 --clear-groups --bounding-set=-all --inh-caps=-all "$@" $!'
+    )
+    namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
+    asked = subprocess.run(
+        [*namespaces, "sh", "-c", run, "sh", sys.executable, "-c", HIDDEN, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if asked.stderr.startswith(("unshare:", "mount:")):
+        pytest.skip(f"no namespaces here: {asked.stderr}")
+    assert asked.stdout == "False ''\n", asked.stderr
