@@ -36,12 +36,19 @@ def why_too_few_files(num_peers: int, *, has_tcp: bool, num_open: int | None = N
         num_open: files that it has open by now, without those of the peer; None: this process.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    num_open = len(os.listdir("/proc/self/fd")) if num_open is None else num_open
+    num_open = _num_open() if num_open is None else num_open
     own = _FEWEST_OF_ITS_OWN + _OF_TCP * has_tcp + _FEWEST_LEFT
     needed = num_open + own + _FEWEST_PER_PEER * (num_peers - 1)
     if hard == resource.RLIM_INFINITY or hard >= needed:
         return ""
     return f"at most {hard} files can be open here, and each of {num_peers} peers needs {needed}: {_advice(needed)}"
+
+
+def _num_open() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # the registry says what is wrong with /proc
+        return 0
 
 
 def is_nearly_full() -> bool:

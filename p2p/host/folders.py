@@ -161,7 +161,11 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
 
 
 def default_home(environ: Mapping[str, str]) -> Path:
-    """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder."""
+    """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder.
+
+    Raises:
+        RegistryError: there is no place for one, or another user has taken it.
+    """
     if home := environ.get("SHOAL_HOME"):
         return Path(home)
     import platformdirs  # which takes longer than `shoal status` where a folder is named
@@ -169,4 +173,11 @@ def default_home(environ: Mapping[str, str]) -> Path:
     with warnings.catch_warnings():
         # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
         warnings.simplefilter("ignore")
-        return platformdirs.user_runtime_path("shoal")
+        try:
+            return platformdirs.user_runtime_path("shoal")
+        except OSError as error:
+            why = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror or error)
+            raise RegistryError(
+                f"there is no folder in which the peers of this host could meet ({why}): "
+                "set SHOAL_HOME to one that you can write to, or TMPDIR"
+            ) from error

@@ -6,14 +6,32 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from ..errors import RegistryError
+
 STAT_BYTES: Final = 4096
 """More than the line in /proc/PID/stat ever has."""
 
 
 def read_host() -> str:
-    """16 hex digits: which boot of which kernel this is, and whose numbers processes have here (its pid namespace)."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    namespace = os.stat("/proc/self/ns/pid").st_ino
+    """16 hex digits: which boot of which kernel this is, and whose numbers processes have here (its pid namespace).
+
+    Raises:
+        RegistryError: /proc does not say so, or numbers processes as another pid namespace does.
+    """
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        number = int(os.readlink("/proc/self"))
+    except OSError as error:
+        raise RegistryError(
+            f"{error.filename} cannot be read ({error.strerror}), so that no peer could see whether another one lives: "
+            "mount /proc, all of it"
+        ) from error
+    if number != os.getpid():
+        raise RegistryError(
+            f"this process is number {os.getpid()}, and {number} in /proc, which is that of another PID namespace: "
+            "mount the own one there (`unshare --mount-proc`)"
+        )
     return blake2b(b"%b %d" % (boot_id.strip(), namespace), digest_size=8).hexdigest()
 
 

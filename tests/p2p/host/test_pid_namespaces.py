@@ -1,5 +1,6 @@
 """Two that share a registry's folder, but do not see each other's processes, as containers may."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -91,3 +92,27 @@ def test_who_could_not_meet_another_pid_namespace_that_shares_the_folder_is_refu
     with pytest.raises(RegistryError, match=what):
         one.enter(B, 2, remote=(here, here))
     assert {path.stem for path in one.folder.glob("*.json")} == {A}
+
+
+ASK = "import p2p.host.processes as processes; print(processes.read_host())"
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        ("true", "this process is number 1, and [0-9]+ in /proc, which is that of another PID namespace"),
+        ("mount -t tmpfs none /proc", "/proc/sys/kernel/random/boot_id cannot be read .* mount /proc"),
+    ],
+    ids=["another", "none"],
+)
+def test_who_has_no_proc_of_its_own_is_told_so(mount: str, why: str) -> None:
+    namespaces = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]
+    asked = subprocess.run(
+        [*namespaces, "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", ASK],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if asked.stderr.startswith(("unshare:", "mount:")):
+        pytest.skip(f"no namespaces here: {asked.stderr}")
+    assert re.search(f"RegistryError: {why}", asked.stderr)
