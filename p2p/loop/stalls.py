@@ -36,6 +36,6 @@ class Stalls:
             logger.warning(
                 "step %d has stalled twice: what peers of other hosts were sent did not come, though all answer; "
                 "connections for data are opened anew. Does a proxy, a NAT or a firewall between hosts drop some "
-                "without a word?",
+                "without a word, or the way between them all packets that are large (net.ipv4.tcp_mtu_probing=2)?",
                 step,
             )
