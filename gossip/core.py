@@ -104,10 +104,6 @@ class Core(Standing):
         if step == self.done + 1:
             self._steps.inner_steps = num_inner_steps
 
-    def inner_steps_of_others(self) -> dict[Member, int]:
-        """Local steps of the open round, as said by the members that have not finished it; a snapshot."""
-        return self._steps.inner_steps_of_others()
-
     def handed_out(self, view_number: int) -> bool:
         """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up.
 
@@ -235,6 +231,10 @@ class Core(Standing):
         effects = self._notice_pause(now)
         return self._follow_up(now, [*effects, *self._membership.declare_dead(now, member, reason, record)])
 
+    def heard_another_version(self, now: float) -> None:
+        """A peer of this swarm, which this one does not understand, says something: maybe that there is a lineage."""
+        self._joining.listen_anew(now)
+
     def heard(self, now: float, member: Member) -> None:
         """`member` answers on its link, busy as it may be: a sign of life, though not that its frames get through."""
         self._swim.answers(now, member)
@@ -353,7 +353,7 @@ class Core(Standing):
             return []
         self._swim.resume(now)
         self._next.resume(now)
-        self._joining.resume(now)
+        self._joining.listen_anew(now)
         return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
 
     def _follow_up(self, now: float, effects: list[Effect]) -> list[Effect]:

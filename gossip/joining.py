@@ -161,8 +161,8 @@ class Joining:
             self._founding.has_none(source)
         return []
 
-    def resume(self, now: float) -> None:
-        """This process was stopped: it has not listened."""
+    def listen_anew(self, now: float) -> None:
+        """This process was stopped, and has not listened; or there is somebody whom it does not understand."""
         self._lineages.quiet_since = now
 
     def foundation(self, now: float) -> tuple[bytes, int, Policy] | None:

@@ -136,6 +136,10 @@ class Standing:
 
     # Steps.
 
+    def inner_steps_of_others(self) -> dict[Member, int]:
+        """Local steps of the open round, as said by the members that have not finished it; a snapshot."""
+        return self._steps.inner_steps_of_others()
+
     def may_finish(self, step: int, view_number: int, state_digest: bytes) -> bool:
         """Whether `step` may be finished in that view: not where another one is installed.
 

@@ -127,7 +127,7 @@ class Loop:
                 segment_bytes=config.operation_segment_bytes,
             )
         )
-        self.shared = self._carrier.shared
+        self.shared, self.state_copied = self._carrier.shared, self._carrier.go_on_giving
         self._listening = Listening(transport.has_data)
         self._next_link_check = self._tick_at = 0.0
         self._exit_looks, self._keeps_memory = ExitLooks(), False
@@ -210,10 +210,6 @@ class Loop:
         self._donor.complete(step, packer, view)
         self._carrier.carry_out(self.core.is_whole(self.now(), step))
         self._carrier.serve_state()
-
-    def state_copied(self) -> None:
-        """A state that was begun to be copied is whole, or will never be."""
-        self._carrier.go_on_giving()
 
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.
@@ -358,6 +354,7 @@ class Loop:
             envelope = self._frames.read_control(frame)
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
+            self.seeds.hear_invalid(self.now(), self.core, error)
             return
         if isinstance(envelope, StatusQuery):
             answer = StatusAnswer(time.monotonic_ns(), self.resources.seen.shown)

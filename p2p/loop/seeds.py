@@ -13,9 +13,11 @@ from typing import Final, Self
 from gossip import Core, Policy, State
 
 from ..config import LoopConfig
+from ..errors import RemoteProtocolError
 from ..host.entry import Role
 from ..net.frames import Frames
 from ..net.links import SeedCalls, Verdict
+from ..version import OtherVersion
 from .resources import Resources
 
 logger = logging.getLogger("p2p")
@@ -46,6 +48,7 @@ class Seeds:
         self._next_call = self._warn_from = 0.0
         self._verdicts: dict[str, Verdict] = {}
         self._warned: set[tuple[str, Verdict]] = set()
+        self._other_version = ""
 
     @classmethod
     def of(cls, config: LoopConfig, resources: Resources, frames: Frames) -> Self:
@@ -60,6 +63,12 @@ class Seeds:
         """Let `core` found the swarm, if it is the first seed and no other knows of one."""
         if self._addresses and self._founds:
             core.found_from_seeds(now, self._addresses, os.urandom(16), founding_size, policy)
+
+    def hear_invalid(self, now: float, core: Core, error: RemoteProtocolError) -> None:
+        """A frame on the control socket cannot be used."""
+        if isinstance(error, OtherVersion):
+            self._other_version = str(error)
+            core.heard_another_version(now)
 
     def call(self, now: float, core: Core) -> None:
         """Call those that were not met yet, or are gone: others may be there now. For a slow cadence."""
@@ -88,5 +97,6 @@ class Seeds:
             logger.warning("seed %s %s", address, verdict.value)
 
     def explain(self) -> str:
-        """What is amiss with those that were not met; empty: nothing."""
-        return "; ".join(f"seed {address} {verdict.value}" for address, verdict in self._verdicts.items())
+        """What is amiss with those that were not met, or with who calls here; empty: nothing."""
+        amiss = [f"seed {address} {verdict.value}" for address, verdict in self._verdicts.items()]
+        return "; ".join([*([self._other_version] if self._other_version else []), *amiss])

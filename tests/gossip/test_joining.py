@@ -17,7 +17,7 @@ from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import founding_view
 
-from .cores import RUN, SAME
+from .cores import RUN, SAME, core, run
 from .members import LINEAGE, A, B, C, D, claim, view_of
 
 SEEDS = tuple(f"control {name}" for name in "abc")
@@ -226,10 +226,22 @@ def founds(*members: Member) -> Joining:
 def test_g15_nobody_founds_before_it_has_listened_for_a_while() -> None:
     new = founds(A)
     assert new.foundation(2.9) is NOT_YET
-    new.resume(2.9)
+    new.listen_anew(2.9)
     assert new.foundation(5.8) is NOT_YET
     assert new.reason == "waiting 0.1 s more for members of a swarm that may exist to call"
     assert new.foundation(6.0) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def test_g15_nobody_founds_while_somebody_speaks_whom_it_does_not_understand() -> None:
+    peer = core(A, beat_s=0.25)
+    peer.ask_for_seat(0.0, RUN)
+    peer.found_from_seeds(0.0, ("control a",), LINEAGE, 1, Policy.MAJORITY)
+    for now in (2.0, 4.0, 6.0):
+        peer.heard_another_version(now)
+        run(peer, now, now + 2.0)
+        assert peer.view is None
+    run(peer, 8.0, 9.5)
+    assert peer.view is not None
 
 
 def test_g15_where_anybody_has_a_lineage_nobody_founds() -> None:

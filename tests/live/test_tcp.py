@@ -114,6 +114,39 @@ def test_the_first_seed_founds_however_late_it_comes_and_joins_when_it_comes_aga
     stop([second, third, again])
 
 
+OTHER_VERSION = """
+import p2p
+import p2p.net.wire
+
+p2p.net.wire.VERSION += 1
+with p2p.join() as peer:
+    peer.wait_view(timeout_s=15.0)
+"""
+
+
+@pytest.mark.long
+def test_the_first_seed_founds_nothing_where_another_version_is_spoken(new_host: NewHost, key: Path) -> None:
+    port = free_ports()
+    hosts = [new_host() for _ in range(3)]
+    for host, bind in zip(hosts, (f"127.0.0.1:{port}", f"127.0.0.1:{port + 2}", ""), strict=True):
+        host.environ = {
+            "SHOAL_SEEDS": f"127.0.0.1:{port},127.0.0.1:{port + 2}",
+            "SHOAL_BIND": bind,
+            **secured(key),
+        }
+    first, *others = [host.start(STREAM, min_peers=3) for host in hosts]
+    for peer in (first, *others):
+        peer.expect_step(20)
+    first.kill()
+    first.end()
+    for peer in others:
+        peer.expect("view of 2")
+    again = hosts[0].start(OTHER_VERSION, min_peers=1)
+    assert again.end() == 1, again.report()
+    assert "run the same version of shoal everywhere" in again.stderr[-1], again.report()
+    stop(others)
+
+
 # What goes wrong.
 
 WAIT = """

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gossip import Core, State
+from p2p.errors import RemoteProtocolError
 from p2p.loop.seeds import CALL_S, Seeds
 from p2p.net.links import Verdict
+from p2p.version import VERSION, OtherVersion
 from tests.gossip.cores import core
 from tests.gossip.members import A, B, C, claim
 
@@ -58,3 +60,14 @@ def test_calls_are_repeated_after_a_while() -> None:
     for now in (1.0, 1.0 + CALL_S / 2, 1.0 + CALL_S):
         seeds.call(now, core(A))
     assert calls.called == ["control b", "control b"]
+
+
+def test_who_calls_in_another_version_is_named_as_long_as_nobody_is_met() -> None:
+    calls, peer = Calls(), core(A)
+    seeds = Seeds(SEEDS[:1], calls, calls, founds=True)  # type: ignore[arg-type]
+    seeds.hear_invalid(1.0, peer, RemoteProtocolError("garbage"))
+    assert seeds.explain() == ""
+    seeds.hear_invalid(1.0, peer, OtherVersion(9))
+    assert seeds.explain() == (
+        f"a peer speaks version 9 of the wire, and this one version {VERSION}: run the same version of shoal everywhere"
+    )
