@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import current_process
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from .errors import ShoalError
 from .host.allocator import keep_memory
 from .host.files import raise_file_limit, why_too_few_files
 from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
+from .join_arguments import setting
 from .peer import Peer
 from .session.reporter import Reporter, listening_launcher
 from .session.stacks import show_on_sigusr1
@@ -57,7 +57,7 @@ def join(
     leave_timeout_s: float | None = None,
     arena_bytes: int | None = None,
     rejoin: bool = True,
-    seeds: str | None = None,
+    seeds: str | Sequence[str] | None = None,
     bind: str | None = None,
     advertise: str | None = None,
     key: str | os.PathLike[str] | None = None,
@@ -102,7 +102,8 @@ def join(
             (SHOAL_ARENA; this peer's part of a quarter of the memory that machine and cgroups leave, at least 1 GiB).
         rejoin: whether a peer that trains a model comes back by itself if it was removed, and may be brought back by
             `Peer.wait_view` if it trains none.
-        seeds: `host:port,host:port`, the same everywhere: who is called first on other hosts (SHOAL_SEEDS; none).
+        seeds: `host:port,host:port`, or a list of these, the same everywhere: who is called first on other hosts
+            (SHOAL_SEEDS; none).
         bind: `host:port` to listen at for other hosts, and the next port; port 0: any two (SHOAL_BIND; with `seeds`
             any host, port 0).
         advertise: `host` or `host:port` that other hosts are told (SHOAL_ADVERTISE; chosen from `bind` and `seeds`).
@@ -128,6 +129,7 @@ def join(
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
+        TypeError: an argument has another type.
         ValueError: a number, `policy`, `mixed`, `on_all_dead`, `slow_peers` or `receipts_full` is out of range; or
             no `swarm` is given, and there is no script to name it by.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
@@ -139,10 +141,10 @@ def join(
     """
     given: dict[str, Any] = {
         "swarm": swarm,
-        "home": None if home is None else Path(home),
+        "home": home,
         "min_peers": min_peers,
         "policy": policy,
-        "receipts": None if receipts is None else Path(receipts),
+        "receipts": receipts,
         "receipts_full": receipts_full,
         "join_timeout_s": join_timeout_s,
         "step_timeout_s": step_timeout_s,
@@ -152,16 +154,16 @@ def join(
         "seeds": seeds,
         "bind": bind,
         "advertise": advertise,
-        "key": None if key is None else Path(key),
+        "key": key,
         "insecure": insecure,
         "network": network,
-        "may_differ": None if may_differ is None else tuple(may_differ),
+        "may_differ": may_differ,
         "mixed": mixed,
         "on_all_dead": on_all_dead,
         "slow_peers": slow_peers,
         "slow_factor": slow_factor,
     }
-    return join_as({name: value for name, value in given.items() if value is not None})
+    return join_as({name: setting(name, value) for name, value in given.items() if value is not None})
 
 
 def join_as(given: dict[str, Any]) -> Peer:

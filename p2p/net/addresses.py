@@ -26,7 +26,7 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `host:port`, `[IPv6]:port` or `*:port`; raise ValueError for anything else."""
+        """Read `host:port`, `[IPv6]:port` or `*:port`; raise ValueError for anything else, and link-local addresses."""
         host, colon, digits = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -35,6 +35,10 @@ class Endpoint:
             is_host = host == ANY or bool(_NAME.fullmatch(host))
         if not (colon and is_host and re.fullmatch("[0-9]{1,5}", digits) and int(digits) < 2**16):
             raise ValueError(f"expected host:port (an IPv6 address in brackets), got {text[:200]!r}")
+        if ":" in host and ipaddress.IPv6Address(host).is_link_local:
+            raise ValueError(
+                f"{text!r} is link-local, and not the same from everywhere: give another address of that host"
+            )
         return cls(host, int(digits))
 
     def __str__(self) -> str:

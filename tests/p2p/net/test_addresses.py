@@ -14,7 +14,7 @@ from p2p.net.addresses import ANY, Endpoint, advertised, check_address, resolve,
     [
         ("10.0.0.5:7700", "10.0.0.5", 7700),
         ("node-1.lab:0", "node-1.lab", 0),
-        ("[fe80::1]:65535", "fe80::1", 65535),
+        ("[fd77::1]:65535", "fd77::1", 65535),
         ("[::]:1", "::", 1),
         ("*:7700", ANY, 7700),
     ],
@@ -35,6 +35,12 @@ def test_an_endpoint_is_read_and_written_alike(text: str, host: str, port: int) 
 )  # fmt: skip
 def test_anything_else_is_no_endpoint(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
+        Endpoint.parse(text)
+
+
+@pytest.mark.parametrize("text", ["[fe80::1]:7700", "[fe80::1%eth0]:7700"])
+def test_an_address_that_is_another_one_on_each_interface_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is link-local"):
         Endpoint.parse(text)
 
 

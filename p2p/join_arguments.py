@@ -1,0 +1,53 @@
+"""What `p2p.join` is given, argument by argument: what each has to be, and the setting that it becomes."""
+
+import os
+from collections.abc import Callable, Collection
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Final
+
+
+def _is_number(value: object, kind: type = Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _are_words(value: Any) -> bool:
+    is_list = isinstance(value, Collection) and not isinstance(value, str)
+    return is_list and all(isinstance(each, str) for each in value)
+
+
+_Kind = tuple[str, Callable[[object], bool], Callable[[Any], object]]
+_TEXT: Final[_Kind] = "text", lambda value: isinstance(value, str), str
+_FLAG: Final[_Kind] = "True or False", lambda value: isinstance(value, bool), bool
+_WHOLE: Final[_Kind] = "a whole number", lambda value: _is_number(value, Integral), int
+_NUMBER: Final[_Kind] = "a number", _is_number, float
+_PATH: Final[_Kind] = "a path", lambda value: isinstance(value, str | os.PathLike), Path
+_ADDRESSES: Final[_Kind] = (
+    "`host:port,host:port`, or a list of these",
+    lambda value: isinstance(value, str) or _are_words(value),
+    lambda value: value if isinstance(value, str) else ",".join(value),
+)
+_KINDS: Final[dict[str, _Kind]] = {
+    "home": _PATH,
+    "min_peers": _WHOLE,
+    "receipts": _PATH,
+    "join_timeout_s": _NUMBER,
+    "step_timeout_s": _NUMBER,
+    "leave_timeout_s": _NUMBER,
+    "arena_bytes": _WHOLE,
+    "rejoin": _FLAG,
+    "seeds": _ADDRESSES,
+    "key": _PATH,
+    "insecure": _FLAG,
+    "may_differ": ("a list of names", _are_words, tuple),
+    "slow_factor": _NUMBER,
+}
+"""Of each argument that is no text: what it has to be, in words; whether it is; and the setting that it becomes."""
+
+
+def setting(name: str, value: Any) -> Any:
+    """The setting that `value`, given to `p2p.join` as `name`, becomes; raise TypeError if it has another type."""
+    expected, is_one, make = _KINDS.get(name, _TEXT)
+    if not is_one(value):
+        raise TypeError(f"`{name}` of p2p.join must be {expected}, is {value!r}")
+    return make(value)
