@@ -18,10 +18,10 @@ from gossip import View
 
 from .config import PeerConfig
 from .errors import ShoalError
+from .given import setting
 from .host.allocator import keep_memory
 from .host.files import raise_file_limit, why_too_few_files
 from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
-from .join_arguments import setting
 from .peer import Peer
 from .session.reporter import Reporter, listening_launcher
 from .session.stacks import show_on_sigusr1

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..given import check_whole
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -27,7 +29,7 @@ class Checkpoint:
         resume: go on from this one (`FOLDER/STEP`), whatever others there are; None: as `shoal run --resume` says.
 
     Raises:
-        ValueError: `every` or `keep` is less than 1.
+        TypeError, ValueError: `every` or `keep` is no whole number of at least 1.
     """
 
     folder: str | os.PathLike[str]
@@ -36,6 +38,7 @@ class Checkpoint:
     resume: str | os.PathLike[str] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_whole(every=self.every, keep=self.keep)
         for name, value in (("every", self.every), ("keep", 1 if self.keep is None else self.keep)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, is {value}")

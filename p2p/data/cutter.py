@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..given import check_numbers, check_whole
 from .prefetch import Indices
 from .ranges import count
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
@@ -125,7 +126,13 @@ def check_is_enough(global_batch: int, members: Collection[str]) -> None:
 
 
 def check_length(inner_steps: int | None, round_s: float | None) -> None:
-    """Raise ValueError unless a round ends after so many inner steps, after so long, or is said to end elsewhere."""
+    """Raise unless a round ends after so many inner steps, after so long, or is said to end elsewhere.
+
+    Raises:
+        TypeError, ValueError: it does not, or both are said.
+    """
+    check_whole(inner_steps=inner_steps)
+    check_numbers(round_s=round_s)
     if inner_steps is not None and round_s is not None:
         raise ValueError(
             f"inner_steps is {inner_steps} and round_s is {round_s:g}: a round ends after so many steps or after so "

@@ -50,7 +50,7 @@ from .same_samples import SameSamples
 from .scaling import LrScaling
 from .unaveraged import Unaveraged
 from .updates import Updates
-from .wrapper import Wrapper
+from .wrapper import Wrapper, session_of
 
 
 class DataParallel(Wrapper):
@@ -169,7 +169,7 @@ class DataParallel(Wrapper):
                 or a parameter is in another p2p.DataParallel.
         """
         super().__init__()
-        peer._session.callers.check_process("p2p.DataParallel")
+        self._session = session_of(peer, checkpoint, "p2p.DataParallel")
         scaling = LrScaling(lr_scaling, lr_batch)
         if algorithm is not None and algorithm not in [*ALGORITHMS]:  # what can be no key is refused, too
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
@@ -177,7 +177,6 @@ class DataParallel(Wrapper):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         models = gather(module, optimizer)
         self.module = module = models.module
-        self._session = peer._session
         self._parts = parts = name_parts(models.optimizers, extra)
         self._session.share.schedule_ends = ends_of(parts)
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)

@@ -18,6 +18,7 @@ from ..catchup.replica import Replica
 from ..checkpoint import Checkpoint, Keeper
 from ..data.cutter import check_length
 from ..device import HOST
+from ..given import check_whole
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .beside import Beside
@@ -38,7 +39,7 @@ from .round_state import RoundReplica
 from .rounds import Rounds, nonfinite_policy
 from .same_settings import SameSettings
 from .unaveraged import Unaveraged
-from .wrapper import Wrapper
+from .wrapper import Wrapper, session_of
 
 logger = logging.getLogger("p2p")
 
@@ -135,8 +136,7 @@ class DiLoCo(Wrapper):
             ShoalError: as of `DataParallel`.
         """
         super().__init__()
-        session = self._session = peer._session
-        session.callers.check_process("p2p.DiLoCo")
+        session = self._session = session_of(peer, checkpoint, "p2p.DiLoCo")
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
         check_length(inner_steps, round_s)
         _check(module, dense_steps, state_digest, buffers)
@@ -354,6 +354,7 @@ def _check(module: Any, dense_steps: int, state_digest: str, buffers: str) -> No
     """Raise TypeError for what is no model, ValueError for what is no such setting."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"the model of p2p.DiLoCo is one torch.nn.Module, this is a {type(module).__name__}: {AS_ONE}")
+    check_whole(dense_steps=dense_steps)
     if dense_steps < 0:
         raise ValueError(f"dense_steps must be at least 0, is {dense_steps}")
     if state_digest not in ("part", "all"):

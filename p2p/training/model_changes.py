@@ -76,6 +76,8 @@ class ModelChanges:
         Raises:
             TypeError, ValueError: it does not have that form.
         """
+        if not isinstance(planned, Mapping):
+            raise TypeError(f"`changes` is a dict of functions by steps of training, is a {type(planned).__name__}")
         for step, change in planned.items():
             if type(step) is not int or step < 1:
                 raise ValueError(f"`changes` has functions by steps of training, which count from 1, got {step!r}")

@@ -49,6 +49,8 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
         if isinstance(optimizers, Mapping):
             raise TypeError("optimizers are given by name, and the model is not: give a dict of models, too")
         return Models(models, {"": models}, {"": unwrapped(optimizers)})
+    if not isinstance(models, Mapping):
+        raise TypeError(f"the model has to be a torch.nn.Module, or a dict of them, is a {type(models).__name__}")
     if not models:
         raise ValueError("there is no model in the dict of models")
     for name, model in models.items():

@@ -21,6 +21,7 @@ from collectives import Codec, codec_of
 from collectives.elements import Array
 
 from ..errors import NonFiniteGradient
+from ..given import check_numbers
 from .layouts import DEVICES
 from .summable import AMONG
 
@@ -53,6 +54,7 @@ class OuterConfig:
 
     def __post_init__(self) -> None:
         codec_of(self.codec)
+        check_numbers(outer_lr=self.outer_lr, momentum=self.momentum, decay=self.decay)
         if not 0 < self.outer_lr < math.inf:
             raise ValueError(f"outer_lr must be above 0 and finite, is {self.outer_lr}")
         if not 0 <= self.momentum < 1:

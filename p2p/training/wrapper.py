@@ -5,6 +5,9 @@ from typing import Any, Final, NoReturn
 
 from torch import nn
 
+from ..checkpoint import Checkpoint
+from ..peer import Peer
+from ..session.session import Session
 from .module_settings import value_of
 
 logger = logging.getLogger("p2p")
@@ -14,6 +17,17 @@ PART_OF_MODEL: Final = (
     "say when, if that is in the middle of a run (`changes=` of p2p.DataParallel)"
 )
 ON_WRAPPER: Final = "%s = %r was set on the wrapper, and that of the model stays %r: set it on `.module.%s`; said once"
+
+
+def session_of(peer: Peer, checkpoint: Checkpoint | None, wrapper: str) -> Session:
+    """Of the peer that `wrapper` was given first; raise TypeError if that is none, or `checkpoint` is no checkpoint."""
+    if not isinstance(peer, Peer):
+        first = f"{wrapper} is given the peer first, as in {wrapper}(peer, model, optimizer)"
+        raise TypeError(f"{first}, and what it was given is a {type(peer).__name__}")
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        raise TypeError(f'checkpoint is as in checkpoint=p2p.Checkpoint("runs/a", every=500), is {checkpoint!r}')
+    peer._session.callers.check_process(wrapper)
+    return peer._session
 
 
 class Wrapper(nn.Module):

@@ -42,6 +42,7 @@ def test_an_optimizer_of_another_name_may_be_of_several_models() -> None:
     ("models", "optimizers", "kind", "words"),
     [
         (G, {"G": sgd(G)}, TypeError, "optimizers are given by name, and the model is not"),
+        ("model", sgd(G), TypeError, "the model has to be a torch.nn.Module, or a dict of them, is a str"),
         ({}, {}, ValueError, "there is no model"),
         ({"G": G}, {}, ValueError, "there is no optimizer in the dict of optimizers; the models are G"),
         ({"G": G, "D": "D"}, sgd(G), TypeError, "model 'D' has to be a torch.nn.Module, is a str"),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import p2p
 from p2p.training.wrapper import Wrapper
 
 
@@ -50,3 +51,12 @@ def test_a_part_of_the_model_cannot_be_set_on_the_wrapper() -> None:
             setattr(wrapper, name, value)
     assert module.head is not head
     wrapper.module = torch.nn.Linear(2, 2)
+
+
+def test_what_is_no_peer_or_no_checkpoint_is_refused_with_what_is_meant() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for wrap in (p2p.DataParallel, p2p.DiLoCo):
+        first = rf"p2p\.{wrap.__name__} is given the peer first, as in .*, and what it was given is a Linear"
+        with pytest.raises(TypeError, match=first):
+            wrap(model, model, optimizer)  # type: ignore[arg-type]

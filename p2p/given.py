@@ -1,4 +1,4 @@
-"""What `p2p.join` is given, argument by argument: what each has to be, and the setting that it becomes."""
+"""What scripts give: whether it has the type that it has to have, and which setting of `p2p.join` it becomes."""
 
 import os
 from collections.abc import Callable, Collection
@@ -9,6 +9,20 @@ from typing import Any, Final
 
 def _is_number(value: object, kind: type = Real) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def check_whole(**values: object) -> None:
+    """Raise TypeError unless all of these, by the names of the arguments, are whole numbers; None: it was not given."""
+    for name, value in values.items():
+        if value is not None and not _is_number(value, Integral):
+            raise TypeError(f"{name} must be a whole number, is {value!r}")
+
+
+def check_numbers(**values: object) -> None:
+    """Raise TypeError unless all of these, by the names of the arguments, are numbers; None: it was not given."""
+    for name, value in values.items():
+        if value is not None and not _is_number(value):
+            raise TypeError(f"{name} must be a number, is {value!r}")
 
 
 def _are_words(value: Any) -> bool:

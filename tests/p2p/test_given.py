@@ -1,4 +1,4 @@
-"""What `p2p.join` is given: another type is refused by name, and what is like the right one is taken."""
+"""What scripts give: another type is refused by name, and what is like the right one is taken."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import p2p
-from p2p.join_arguments import setting
+from p2p.given import check_numbers, check_whole, setting
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,22 @@ def test_another_type_is_refused_with_what_was_given(name: str, given: object, e
 def test_what_is_like_the_right_type_is_taken(name: str, given: object, taken: object) -> None:
     made = setting(name, given)
     assert (made, type(made)) == (taken, type(taken))
+
+
+@pytest.mark.parametrize("value", ["5", 5.5, True, [5]])
+def test_what_is_no_whole_number_is_named(value: object) -> None:
+    check_whole(every=5, keep=None, steps=np.int32(5))
+    with pytest.raises(TypeError, match=r"^every must be a whole number, is "):
+        check_whole(keep=None, every=value)
+
+
+@pytest.mark.parametrize("value", ["0.5", False, (1,)])
+def test_what_is_no_number_is_named(value: object) -> None:
+    check_numbers(decay=0.5, momentum=1, round_s=None, outer_lr=np.float32(1))
+    with pytest.raises(TypeError, match=r"^decay must be a number, is "):
+        check_numbers(decay=value)
+
+
+def test_a_checkpoint_of_every_few_steps_says_so_by_a_whole_number() -> None:
+    with pytest.raises(TypeError, match="every must be a whole number, is '5'"):
+        p2p.Checkpoint("runs/a", every="5")  # type: ignore[arg-type]
