@@ -17,7 +17,7 @@ ShoalError
     ReplicasDiverged      peers finished one step with different bits, and none can stay; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
-    RunEnded              the run that this peer was to join is over; exit code 0
+    RunEnded              the run that this peer was to join, or was in, is over; exit code 0
     RemovedFromView       the others go on without this peer
     TooSlow               this peer is much slower than the others, who go on without it; exit code 4
     StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
@@ -184,11 +184,11 @@ class QuorumLost(ShoalError):
 
 
 class RunEnded(ShoalError):
-    """The run that this peer was to join has ended while it waited. Nothing is lost.
+    """The run that this peer was to join, or was in, has ended while it waited. Nothing is lost.
 
     Of a peer that only joins (`shoal run --join`), has observed the run without a seat, was started in the place of one
-    that had died (`--restarts`), or was removed, and comes back. A script of several runs (folds) goes on with the next
-    one behind it.
+    that had died (`--restarts`), or was removed, and comes back; of the latter also where another run of the same name
+    has begun since, whose state it does not take. A script of several runs (folds) goes on with the next one behind it.
 
     Attributes:
         exit_code: of a script that leaves `with p2p.join()` by this error.
@@ -196,8 +196,8 @@ class RunEnded(ShoalError):
 
     exit_code = 0
 
-    def __init__(self, swarm: str) -> None:
-        super().__init__(f"the run of swarm {swarm} is over, so there is nothing to join")
+    def __init__(self, swarm: str, reason: str = "") -> None:
+        super().__init__(reason or f"the run of swarm {swarm} is over, so there is nothing to join")
 
 
 class RemovedFromView(ShoalError):

@@ -104,7 +104,8 @@ class Observer:
         self._sizes: Sequence[int] = ()
         self._states: dict[tuple[int, bytes], Parcel] = {}
         self._offered: tuple[int, bytes] | None = None
-        self._is_told = False
+        self._is_told = self._is_of_other_run = False
+        self._find_out: Callable[[PackedState, bytes], bool] = lambda state, lineage: False
         self._sought: Place | None = None
         self._sought_since = 0.0
         self._steps: dict[tuple[int, bytes], Parcel] = {}
@@ -115,6 +116,7 @@ class Observer:
     def use(self, replica: Replica) -> None:
         """States are of this one."""
         self.check, self._is_at, self._sizes = replica.check, replica.is_at, replica.sizes
+        self._find_out = replica.is_of_other_run
         self._ran.clear()
 
     def expect(self) -> None:
@@ -222,17 +224,22 @@ class Observer:
     # What the core says of it.
 
     def load(self, now: float, step: int, digest: bytes) -> list[Effect]:
-        """Let the training thread load this state, if it has come, unless it waits for an operation of its own."""
+        """Let the training thread load this state, if it has come, unless it waits for an operation of its own.
+
+        One of another run is shown to it in any case: no result of that run is handed out.
+        """
         parcel = self._states.get((step, digest))
         if parcel is None:
             return []
+        assert isinstance(parcel.record, StateRecord)
         self._offered, self._is_told = (step, digest), False
+        self._is_of_other_run = self._find_out(_state_of(parcel), parcel.record.view.lineage)
         return self._offer(now)
 
     def _offer(self, now: float) -> list[Effect]:
         """Say that the state is here, unless the training thread knows that, or waits for an operation of its own."""
         assert self._offered is not None
-        if self._waits(for_model=False):
+        if self._waits(for_model=False) and not self._is_of_other_run:
             assert self._open_step.submission is not None
             place = self._open_step.submission.place
             return self._decline(now, self._offered) if place is None or not place.is_sought else self._find(now, place)
@@ -242,9 +249,7 @@ class Observer:
         parcel = self._states[self._offered]
         record = parcel.record
         assert isinstance(record, StateRecord)
-        tree, *tensors = parcel.parts
-        state = PackedState(bytes(tree), tensors, known=record.frozen)
-        return [Tell(StateOffer(parcel.step, record.digest, record.view, state, record.is_due))]
+        return [Tell(StateOffer(parcel.step, record.digest, record.view, _state_of(parcel), record.is_due))]
 
     def _find(self, now: float, place: Place) -> list[Effect]:
         """Give the training thread the result for which it waits at this place, if members have come there."""
@@ -344,3 +349,10 @@ class Observer:
         if record.shown:
             self._ran.append(record.shown)
         return [Tell(commit), *self.loaded(now, parcel.step, record.digest)]
+
+
+def _state_of(parcel: Parcel) -> PackedState:
+    """What this parcel, of a state, has brought."""
+    assert isinstance(parcel.record, StateRecord)
+    tree, *tensors = parcel.parts
+    return PackedState(bytes(tree), tensors, known=parcel.record.frozen)

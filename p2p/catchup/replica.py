@@ -64,6 +64,7 @@ class Replica:
         frozen: digest of the frozen parameters as they are now (catchup/frozen.py), for who asks for a seat.
         is_at: whether the script is where those of members were in each of the steps that are shown.
         is_of_other_model: whether a member's state is of a model that this one becomes first, between two steps.
+        is_of_other_run: whether a state, given in this lineage, is of another run than this peer has taken part in.
         samples: what a member's state says of the samples that are used up, as `Share.pack` made it.
         digest: of its parameters, as for the step after the last committed one; None: they are not on the host.
         check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it; with
@@ -91,6 +92,7 @@ class Replica:
     frozen: Callable[[], bytes] = bytes
     is_at: Callable[[Sequence[bytes]], bool] = lambda shown: True
     is_of_other_model: Callable[[PackedState], bool] = lambda state: False
+    is_of_other_run: Callable[[PackedState, bytes], bool] = lambda state, lineage: False
     samples: Callable[[PackedState], Any] = lambda state: unpack_tree(state.tree)
 
     def packer(self) -> Packer:

@@ -35,15 +35,14 @@ class Share:
             batch. Members may change in an operation that a script calls between a batch and its step.
         fraction: of this peer's weight in the micro-batches so far, or of all of them, which the current one has.
         keep: what the micro-batches before it are multiplied by.
-        is_last: no further micro-batch of the step follows.
+        is_last: no further micro-batch of the step follows; is_used: the current one had a backward pass.
         is_void: this peer adds nothing to the open step; is_skipped: since its script has said so.
-        is_used: the current micro-batch had a backward pass.
         is_behind_batch: the last step was of a loader's batch, and neither was another one asked for since, nor has a
             pass begun. What the script does meanwhile (a schedule) belongs to the state, a forward pass evaluates.
         num_loads: how often a member's state took the place of all this.
-        num_trained: committed steps that were training.
-        num_batches: parts of slices that the script was given.
+        num_trained: committed steps that were training; num_batches: parts of slices that the script was given.
         num_samples: committed, of all members.
+        run: the first lineage of it, which all lineages that go on with its state have in common; empty: not known.
         rounds: where a step is a round of local steps: of a slice counts what was handed out before its end.
         is_amid_round: the parameters are this peer's alone; is_anchor_shown: in its middle they are what all have.
         is_resuming: what is loaded now is of a checkpoint, and not of a member.
@@ -61,7 +60,7 @@ class Share:
         self.fraction = self.keep = 1.0
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = False
-        self.how, self.schedule_ends = "", dict[str, int]()
+        self.how, self.run, self.schedule_ends = "", b"", dict[str, int]()
         self.check_model: Callable[[], None] = lambda: None
         self.change_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
@@ -357,14 +356,13 @@ class Share:
     def pack(self) -> list[Any]:
         """Plain values."""
         who = [list(self.contributors), list(self.planned_for)]
-        return [who, self.num_trained, self.num_samples, self.num_unused, self._tracks.pack()]
+        return [who, self.num_trained, self.num_samples, self.num_unused, self._tracks.pack(), self.run]
 
     def is_past(self, packed: Any) -> bool:
         """Whether the loader that the open step begins a batch of is used up in what `pack` made; raises as `load`."""
         if self._current is None:
             return False
-        *_, states = unpack_samples(packed)
-        return self._tracks.is_over(self._current, states)
+        return self._tracks.is_over(self._current, unpack_samples(packed).states)
 
     def load(self, packed: Any) -> None:
         """Take over what `pack` made.
@@ -373,21 +371,24 @@ class Share:
             JoinRefused: a loader of this peer's script is another one at the members.
             RemoteProtocolError: it is not of that form.
         """
-        who, self.num_trained, self.num_samples, self.num_unused, states = unpack_samples(packed)
+        who, self.num_trained, self.num_samples, self.num_unused, states, run = unpack_samples(packed)
         if not self.is_resuming:
-            self.contributors, self.planned_for = who
+            (self.contributors, self.planned_for), self.run = who, b""
+        self.run = run or self.run
         self._tracks.load(states, is_resumed=self.is_resuming)
         self.num_loads += 1
         self._num_updates = 0
 
     def state_dict(self) -> dict[str, Any]:
         """How far the run is, whoever takes part in it."""
-        return {"done": self.num_trained, "samples": self.num_samples, "loaders": self._tracks.pack()}
+        counted = {"done": self.num_trained, "samples": self.num_samples}
+        return {**counted, "loaders": self._tracks.pack(), "run": self.run.hex()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` made. Raises as `load`."""
         with self.resuming():
-            self.load([[[], []], state.get("done", 0), state.get("samples", 0), 0, state.get("loaders", [])])
+            counts, run = (state.get("done", 0), state.get("samples", 0), 0), bytes.fromhex(state.get("run", ""))
+            self.load([[[], []], *counts, state.get("loaders", []), run])
 
     @contextmanager
     def resuming(self) -> Iterator[None]:

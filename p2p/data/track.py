@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..errors import JoinRefused, RemoteProtocolError, ShoalError
 from .ranges import union
@@ -70,17 +70,34 @@ Members = tuple[str, ...]
 """Their peer_ids."""
 
 
-def unpack_samples(packed: Any) -> tuple[tuple[Members, Members], int, int, int, list[tuple[str, SamplerState]]]:
-    """What `Share.pack` made: who is on the last receipt, and on that of training, three counts, each loader's state.
+class Samples(NamedTuple):
+    """What `Share.pack` made.
 
-    Raises:
-        RemoteProtocolError: it is not of that form.
+    Attributes:
+        who: is on the last receipt, and on that of training.
+        num_trained, num_samples, num_unused: as of `Share`.
+        states: each loader's description and state.
+        run: as of `Share`; a checkpoint of before has none.
     """
+
+    who: tuple[Members, Members]
+    num_trained: int
+    num_samples: int
+    num_unused: int
+    states: list[tuple[str, SamplerState]]
+    run: bytes
+
+
+def unpack_samples(packed: Any) -> Samples:
+    """Raises RemoteProtocolError: `Share.pack` has not made it."""
     try:
-        (contributors, planned_for), num_trained, num_samples, num_unused, rows = packed
+        (contributors, planned_for), num_trained, num_samples, num_unused, rows, *other = packed
         states = [unpack_track(row) for row in rows]
         who = tuple(map(str, contributors)), tuple(map(str, planned_for))
-        return who, int(num_trained), int(num_samples), int(num_unused), states
+        (run,) = other or (b"",)
+        if not isinstance(run, bytes):
+            raise TypeError(f"{run!r} is no run")
+        return Samples(who, int(num_trained), int(num_samples), int(num_unused), states, run)
     except (TypeError, ValueError) as error:
         raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
 

@@ -28,6 +28,7 @@ class History:
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
         lacks_state: this peer was removed, or has taken a step back, and has loaded no state since.
+        has_followed: a step of training is committed here, or the state after one was loaded.
         num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
         count_listeners: called when the first step is committed that counts this peer.
         end_listeners: called when nothing more is committed.
@@ -43,7 +44,7 @@ class History:
         self.done = -1
         self.receipt: Receipt | None = None
         self.listeners: list[Callable[[View], None]] = []
-        self.lacks_state = False
+        self.lacks_state = self.has_followed = False
         self.num_steps = self.num_samples = 0
         self.count_listeners: list[Callable[[], None]] = []
         self.end_listeners: list[Callable[[], None]] = []
@@ -62,10 +63,12 @@ class History:
         receipt = share.count(commit.receipt, is_training=counts is not None)
         if counts is not None:
             share.num_trained += 1
+            self.has_followed = True
             self._judge(receipt, counts.tolist()[TOOK::NUM_COLUMNS], me)
             if not share.is_of_loader:
                 self.own_data.train(share.contributors, share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
+        share.run = share.run or commit.view.lineage  # of who begins with no state
         if commit.view.since(me) is not None:
             if receipt.step > 0:  # step 0 is the start, and has no operation
                 self.num_steps += 1
@@ -78,6 +81,7 @@ class History:
     def loaded(self, step: int) -> None:
         """The state behind it is here."""
         self.done, self.lacks_state = step, False
+        self.has_followed |= self._share.num_trained > 0
 
     def show(self, commit: Commit) -> None:
         """Of a step that the members have committed this peer has results, but not the state behind it."""

@@ -21,7 +21,6 @@ from ..step.notices import Admitted, Commit, Notice, StateOffer
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
 from ..step.speeds import Speeds
-from ..step.waiting import explain_no_seat
 from .description import (
     AMID_BATCH,
     INTERRUPTED,
@@ -37,6 +36,8 @@ from .incarnations import Incarnations
 from .keeper import Keeper
 from .leaving import Leaving, ends_well
 from .lineage import continued
+from .no_seat import why_no_seat
+from .same_run import SameRun
 from .state_edge import StateEdge
 
 logger = logging.getLogger("p2p")
@@ -57,7 +58,7 @@ class Membership:
         edge: when the state behind that is complete.
         unusable: why this peer cannot go on; None: it can.
         leaving: how far this peer has left.
-        keeper: of the state, if there is one.
+        keeper: of the state, if there is one; same_run: of which run a state is.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -77,6 +78,7 @@ class Membership:
             raise
         self.share = Share()
         self.history = History(self.share, ledger, Speeds(config.slow_factor))
+        self.same_run = SameRun(config.swarm, self.history, self.share, self._give_up)
         self.replica = without_model(self.share)
         self.edge = StateEdge(
             self.share,
@@ -128,7 +130,10 @@ class Membership:
         self._unrecorded = ShoalError(
             f"{why}; this peer leaves, since receipts_full is `stop`: make room and join again"
         )
-        self.unusable = self.unusable or self._unrecorded
+        self._give_up(self._unrecorded)
+
+    def _give_up(self, why: ShoalError) -> None:
+        self.unusable = self.unusable or why
         self.post(self.loop.leave)
 
     # A seat.
@@ -165,8 +170,8 @@ class Membership:
                 self.take_in(arrival)
             except Empty:
                 if left_s <= REMIND_S:
-                    raise JoinTimeout(self._why_no_seat(limit_s)) from None
-                logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
+                    raise JoinTimeout(why_no_seat(self.loop, self._config, limit_s)) from None
+                logger.info("%s", why_no_seat(self.loop, self._config, limit_s - left_s + REMIND_S))
                 continue
             except RemovedFromView as error:
                 self.return_after(error, is_asked=True)  # nothing was missed: its script has seen no step
@@ -186,17 +191,12 @@ class Membership:
 
     def _ask(self) -> None:
         run = replace(self._run, frozen=self.replica.frozen())
-        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, run, self.replica))
+        given = replace(self.replica, is_of_other_run=partial(self.same_run.is_other, self.replica))
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, run, given))
 
     @property
     def _run(self) -> Run:
         return describe_run(self.replica, self._config.program, self._config.may_differ, self._config.policies())
-
-    def _why_no_seat(self, waited_s: float) -> str:
-        swarm = repr(self._config.swarm)
-        nobody = f"is another peer of swarm {swarm} stuck?" if self._config.may_found else f"no run of {swarm} to join"
-        advice = self.loop.seeds.explain() or nobody
-        return explain_no_seat(self.loop.core, waited_s, advice)
 
     def wait_view(self, timeout_s: float | None = None) -> View:
         """As `take_seat`, also if this peer was removed: its script can do without what it has missed."""
@@ -243,7 +243,7 @@ class Membership:
             try:
                 self.take_in(self.loop.inbox.next(max(0.0, deadline - self.loop.now())))
             except Empty:
-                raise JoinTimeout(self._why_no_seat(self._config.join_timeout_s)) from None
+                raise JoinTimeout(why_no_seat(self.loop, self._config, self._config.join_timeout_s)) from None
         self._renew(open_step)
 
     def interrupt(self, why: ShoalError | None = None) -> None:
@@ -335,13 +335,14 @@ class Membership:
             open_step: what was submitted for it; it becomes what that is with this state.
 
         Raises:
+            RunEnded: it is of another run than that which this peer was in.
             JoinRefused: in the middle of a batch. In that of a step the loop says so, unless the next step is here.
         """
+        self.same_run.check(self.replica, offer)
         if self.share.is_amid_batch:
-            refusal = JoinRefused(AMID_BATCH)
             if state_digest is None:
-                raise refusal
-            self.post(partial(self.loop.not_loaded, offer, refusal))
+                raise JoinRefused(AMID_BATCH)
+            self.post(partial(self.loop.not_loaded, offer, JoinRefused(AMID_BATCH)))
             return
         try:
             self.replica.load(offer.state)

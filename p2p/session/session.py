@@ -375,6 +375,8 @@ class Session:
         One that is past this step is loaded behind this attempt, which ends with that. Without `state_digest` they are
         the script's own: no state has their results, and members may have them later.
         """
+        if isinstance(arrival, StateOffer):
+            self.membership.same_run.check(self.membership.replica, arrival)
         if isinstance(arrival, RemovedFromView):
             is_found = self.membership.trains_model and self._own.may_be_found(operations)
             if arrival.is_final or (state_digest is None and not is_found):

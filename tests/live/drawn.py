@@ -27,8 +27,8 @@ STEPS_BETWEEN: Final = (1, 3, 10, 20)
 STOPPED_S: Final = (0.1, 0.5, 2.0, 5.0)
 IS_OVER: Final = "nobody of the swarm is left"
 """Of a joiner that came to a run that was just ending."""
-IS_OVER_NOW: Final = "is over, so there is nothing to join"
-"""Of who was stopped, and came back behind its end."""
+IS_OVER_NOW: Final = "is over, so there is nothing to join", "this peer does not join that: start it again to take part"
+"""Of who was stopped, and came back behind its end: to nobody, or to another run, which a joiner has founded."""
 
 
 def draw(rng: Random) -> dict[str, Any]:
@@ -159,8 +159,8 @@ class Drawn:
         ends: dict[str, set[str]] = {}
         for peer in peers:
             code = peer.end()
-            is_late = any(IS_OVER_NOW in line for line in peer.stderr)
-            if peer in self._ended or (peer in self._stopped and is_late):
+            is_late = any(reason in line for line in peer.stderr for reason in IS_OVER_NOW)
+            if peer in self._ended or (peer in self._stopped and is_late and not code):
                 continue
             assert not code or any(IS_OVER in line for line in peer.stderr), peer.report()
             receipts = read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl")

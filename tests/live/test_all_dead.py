@@ -6,7 +6,9 @@ import pytest
 
 from p2p.checkpoint.folder import checkpoints
 from p2p.checkpoint.manifest import read_manifest
+from p2p.checkpoint.tree import from_json
 from p2p.data.ranges import union
+from p2p.data.track import unpack_samples
 from p2p.experiment.chain import check
 from p2p.experiment.folder import read_run
 from p2p.step.receipts import read_continued, read_receipts
@@ -83,6 +85,9 @@ def test_who_holds_the_newest_state_goes_on_with_it_and_the_others_join(
     assert any(f"from step {continued.step} of lineage" in line for line in heir.stderr)
     (checkpoint,) = [read_manifest(path) for path in checkpoints(Path(folder))]
     assert (checkpoint.lineage, checkpoint.ancestry.start) == (after[0].lineage, 2)
+    assert unpack_samples(from_json(checkpoint.tree["samples"], {})).run.hex() == continued.lineage, (
+        "it is the same run"
+    )
 
 
 def test_by_default_they_stop(swarm: Swarm, tmp_path: Path) -> None:

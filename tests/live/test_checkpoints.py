@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from p2p.checkpoint.manifest import read_manifest
+from p2p.checkpoint.tree import from_json
+from p2p.data.track import unpack_samples
 from tests.live.resumes import PACE_S, POLL_S, TRAIN, Killed, Start, check, files, never, newest_step
 from tests.live.swarm import Process, Swarm
 
@@ -50,6 +52,7 @@ def test_a_run_that_was_killed_goes_on_with_another_number_of_peers_and_counts_e
     assert len(files(folder)) == 3
     last = read_manifest(folder / "00000036")
     assert (last.ancestry.start, last.ancestry.parent_step, last.epochs) == (2, int(files(folder)[1]), (3,))
+    assert unpack_samples(from_json(last.tree["samples"], {})).run.hex() == last.ancestry.run != last.lineage
     one = swarm.receipts / f"{second.peers[0].expect('here').split()[1]}.receipts.jsonl"
     assert json.loads(one.read_text().splitlines()[-1])["step"] == last.last_step
 

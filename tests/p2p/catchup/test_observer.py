@@ -479,6 +479,23 @@ def test_r9_who_was_removed_in_such_an_operation_has_the_result_of_the_next_one_
     assert observer.told == [] and observer.core.done == 8, "it goes on from there"
 
 
+def test_a_state_of_another_run_is_shown_and_no_result_of_that_run_handed_out(observer: Newcomer) -> None:
+    traits = {"model": b"layout"}
+    of_other = Replica(
+        traits=traits,
+        pack=lambda: PackedState(b"", []),
+        load=lambda state: None,
+        compare=str,
+        is_of_other_run=lambda state, lineage: (state.tree, lineage) == (b"tree", view_of(A).lineage),
+    )
+    observer.observer.use(of_other)
+    observer.hear_head(8)
+    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.deliver(called(8, b"here", 2.0), state(8), called(9, b"here", 2.0))
+    (offer,) = observer.told
+    assert isinstance(offer, StateOffer) and offer.step == 8
+
+
 def test_r9_who_was_removed_where_the_members_do_not_come_ends(observer: Newcomer) -> None:
     observer.hear_head(8)
     observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))

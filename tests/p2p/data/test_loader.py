@@ -404,7 +404,7 @@ def test_a_sample_that_nobody_can_load_is_left_out_and_named(
         assert used == dict.fromkeys((index for index in range(20) if index != 13), 1)
         assert caplog.text.count("sample 13 cannot be loaded by this peer") == 2
         assert "to this step: OSError: disk of sample 13\n" in caplog.text
-    aside = {share.pack()[-1][0][-2] for share in swarm.shares.values()}
+    aside = {share.pack()[-2][0][-2] for share in swarm.shares.values()}
     assert len(aside) == 1 and len(aside.pop()) == 2, "once in each epoch, and all know"
 
 

@@ -339,7 +339,7 @@ def test_a_checkpoint_of_other_samples_or_another_order_is_refused_with_both(is_
 def test_done_alone_can_be_set() -> None:
     share = Share()
     share.load_state_dict({"done": 5000})
-    assert share.state_dict() == {"done": 5000, "samples": 0, "loaders": []}
+    assert share.state_dict() == {"done": 5000, "samples": 0, "loaders": [], "run": ""}
 
 
 def test_a_step_before_rounds_takes_a_batch_of_its_own_and_what_comes_then_is_a_round() -> None:

@@ -1,0 +1,54 @@
+"""Of which run a state is: who has taken part in one does not go on in the middle of another.
+
+A run has several lineages if an heir goes on with it, or peers from a checkpoint. Each state of it says which was the
+first (`Share.run`). Behind the end of a run others may begin anew, at step 0 and under the same name: a peer that was
+stopped meanwhile, or has observed, finds these, and is offered their state.
+"""
+
+from collections.abc import Callable
+
+from ..catchup.replica import Replica
+from ..data.share import Share
+from ..data.track import Samples, unpack_samples
+from ..errors import RemoteProtocolError, RunEnded, ShoalError
+from ..net.parcels import PackedState
+from ..step.notices import StateOffer
+from .history import History
+
+
+class SameRun:
+    """Of one peer, through all its incarnations."""
+
+    def __init__(self, swarm: str, history: History, share: Share, give_up: Callable[[ShoalError], None]) -> None:
+        """`swarm`: its name; `give_up`: this peer leaves, and says why from then on."""
+        self._swarm, self._history, self._share, self._give_up = swarm, history, share, give_up
+
+    def is_other(self, replica: Replica, state: PackedState, lineage: bytes) -> bool:
+        """Whether `state`, of a member of `lineage`, is of another run than that which this peer has taken part in.
+
+        For any thread. What does not say of which run it is, is of the same one.
+        """
+        return self._other(replica, state, lineage) is not None
+
+    def check(self, replica: Replica, offer: StateOffer) -> None:
+        """Raise RunEnded if that is so, and leave."""
+        other = self._other(replica, offer.state, offer.view.lineage)
+        if other is not None:
+            over = RunEnded(
+                self._swarm,
+                f"the run that this peer was in, after {self._share.num_trained} steps of training, is over or "
+                f"elsewhere, and another one of swarm {self._swarm} is under way, after {other.num_trained}; this peer "
+                "does not join that: start it again to take part",
+            )
+            self._give_up(over)
+            raise over
+
+    def _other(self, replica: Replica, state: PackedState, lineage: bytes) -> Samples | None:
+        """What the state of another run says of its samples; a script without a model has no state to lose."""
+        if not (self._history.has_followed and self._share.run and replica.trains_model):
+            return None
+        try:
+            theirs = unpack_samples(replica.samples(state))
+        except RemoteProtocolError:
+            return None  # who loads it says so
+        return None if (theirs.run or lineage) == self._share.run else theirs  # before step 0 it is that lineage
