@@ -5,6 +5,7 @@ from .claim import Claim, State, overrides
 from .commit import Phase
 from .config import WAN, CoreConfig
 from .core import Core
+from .founding import Foundation
 from .messages import Envelope
 from .run_description import Run, RunDescription, Trait
 from .view import NO_VIEW, Contact, Decision, Member, Policy, Seat, Stamp, View, is_quorum, propose_view
@@ -18,6 +19,7 @@ __all__ = [
     "CoreConfig",
     "Decision",
     "Envelope",
+    "Foundation",
     "Member",
     "Phase",
     "Policy",

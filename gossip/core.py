@@ -16,6 +16,7 @@ from .agreement import Body as Paxos
 from .claim import Claim
 from .config import CoreConfig
 from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed, Send
+from .founding import Foundation
 from .given_up import Cause
 from .messages import AcceptorRecord, Envelope
 from .own_status import OwnStatus
@@ -65,9 +66,9 @@ class Core(Standing):
         view = founding_view(Seat(self.me, 1, self._swim.me.contact, run.numerics), lineage, founding_size, policy)
         return self._follow_up(now, self._membership.found(now, view))
 
-    def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
-        """As of `Joining`, once a seat is asked for; `seeds` are control addresses."""
-        self._joining.found_from_seeds(now, seeds, lineage, size, policy)
+    def found_from_seeds(self, now: float, foundation: Foundation) -> None:
+        """As of `Joining`, once a seat is asked for."""
+        self._joining.found_from_seeds(now, foundation)
 
     def ask_for_seat(self, now: float, run: Run, *, follows: bool = False) -> list[Effect]:
         """Take part as soon as the members of the swarm agree.
@@ -395,5 +396,4 @@ class Core(Standing):
         self._next_beat = min(now + 2 * self._config.beat_s, self._joining.foundation_due)
         if foundation is None or self._joining.run is None:
             return [*self._joining.ask(), *self._heirs.go_on(now, repeat=True)]
-        lineage, size, policy = foundation
-        return self.found(now, lineage, size, self._joining.run, policy)
+        return self.found(now, foundation.lineage, foundation.size, self._joining.run, foundation.policy)

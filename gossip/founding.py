@@ -4,16 +4,50 @@ It founds when nobody whom it has met, and no other seed, has a lineage; who doe
 not before it has listened for as long as members of a swarm that lives take to call its address: they call each seed
 that is not there, again and again (p2p/loop/seeds.py). All others wait. So two peers never found at once, unless their
 lists differ or one was cut off, and then the two swarms name each other's founder when they meet. Nothing is merged.
+
+Who takes the place of a member of a run that had others elsewhere cannot tell by their silence whether they are dead or
+train on beyond a cut. So it waits until each of their hosts has said that it knows no swarm.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .view import Member
+from .view import Member, Policy
 
 MOST_SOURCES = 64
 """Members that are remembered to have a lineage."""
+
+MOST_NAMED = 8
+"""Addresses in a sentence."""
+
+NO_HOSTS: Mapping[str, str] = {}
+"""Of who takes nobody's place."""
+
+NOBODY_THERE = (
+    "this peer takes the place of a member of a run with others at {0}, and nobody there answers: whether they are "
+    "gone, or cut off and train on, cannot be told, so it founds no other run; if they are gone, end `shoal run` here "
+    "and start it again, which founds, or goes on from a checkpoint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What a peer founds a swarm with, if it falls to it.
+
+    Attributes:
+        seeds: control addresses, in the order that is the same everywhere.
+        lineage: the new one.
+        size: the first step waits for so many peers.
+        policy: of the swarm.
+        elsewhere: other hosts that had members of the run whose member this peer replaces, each with an address there.
+    """
+
+    seeds: Sequence[str]
+    lineage: bytes
+    size: int
+    policy: Policy
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 class KnownLineages:
@@ -53,6 +87,7 @@ class Founding:
         begun: when it was to found.
         patience_s: who does not answer for so long has nothing to say.
         greeting_s: members of a swarm that lives have called its address by then.
+        elsewhere: as of `Foundation`.
         due: when to decide again, at the latest; infinite: whenever.
     """
 
@@ -62,6 +97,7 @@ class Founding:
     begun: float
     patience_s: float
     greeting_s: float
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     due: float = math.inf
     _silent_since: dict[Member, float | None] = field(default_factory=dict)
     """Of those who are alive; None: it has said that it knows no lineage."""
@@ -79,7 +115,14 @@ class Founding:
         """`member` knows no lineage."""
         self._silent_since[member] = None
 
-    def decide(self, now: float, alive: Mapping[Member, str], lineage: bytes, quiet_since: float) -> tuple[bool, str]:
+    def decide(
+        self,
+        now: float,
+        alive: Mapping[Member, str],
+        lineage: bytes,
+        quiet_since: float,
+        hosts: Mapping[Member, str] = NO_HOSTS,
+    ) -> tuple[bool, str]:
         """Whether to found now, and why or why not.
 
         Args:
@@ -87,6 +130,7 @@ class Founding:
             alive: the others, with their addresses.
             lineage: one that somebody has; empty: nobody, as far as is known.
             quiet_since: this peer has listened since then, and heard of none.
+            hosts: of the others.
         """
         self.due = math.inf
         self._silent_since = {member: self._silent_since.get(member, now) for member in alive}
@@ -104,6 +148,9 @@ class Founding:
         left_s = (soonest if is_first_start else latest) - now
         if left_s > 0:
             return False, f"waiting {left_s:.1f} s more for members of a swarm that may exist to call"
+        if unheard := self._unheard(alive, hosts):
+            more = f" and {len(unheard) - MOST_NAMED} more" if len(unheard) > MOST_NAMED else ""
+            return False, NOBODY_THERE.format(", ".join(unheard[:MOST_NAMED]) + more)
         return True, "nobody knows a swarm" + (f"; {', '.join(silent)} did not answer" if silent else "")
 
     def _silent(self, now: float, alive: Mapping[Member, str]) -> tuple[list[str], float]:
@@ -111,3 +158,13 @@ class Founding:
         since = {address: self.begun for address in self.seeds[1:] if address not in alive.values()}
         since |= {alive[member]: since_s for member, since_s in self._silent_since.items() if since_s is not None}
         return list(since), max(since.values(), default=-math.inf) + self.patience_s - now
+
+    def _unheard(self, alive: Mapping[Member, str], hosts: Mapping[Member, str]) -> list[str]:
+        """Where members of the run may live: nobody has said that it knows no lineage, or somebody is silent."""
+        if not self.elsewhere:
+            return []
+        knows_none = {member for member, since in self._silent_since.items() if since is None}
+        answered = {alive[member] for member in knows_none} | {hosts.get(member, "") for member in knows_none}
+        silent = [alive[member] for member in alive if member not in knows_none]
+        there = [at for host, at in self.elsewhere.items() if host not in answered and at not in answered]
+        return list(dict.fromkeys((*there, *silent)))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from .commit import StepMachine
 from .config import CoreConfig
 from .effects import Effect, Refused, Removed, Send
-from .founding import Founding, KnownLineages
+from .founding import Foundation, Founding, KnownLineages
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
 from .numerics import apart, inherited
@@ -17,7 +17,7 @@ from .observing import Observing
 from .progress import NOTHING_DONE
 from .run_description import Run, RunDescription
 from .swim import Swim
-from .view import NO_NUMERICS, Member, Policy
+from .view import NO_NUMERICS, Member
 
 NO_VIEW_YET = "not in a view yet"
 
@@ -45,7 +45,7 @@ class Joining:
         self._lineages = KnownLineages(now)
         self._from = NOTHING_DONE, b""
         self._founding: Founding | None = None
-        self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
+        self._foundation: Foundation | None = None
 
     @property
     def reason(self) -> str:
@@ -75,15 +75,15 @@ class Joining:
         if donors is not None and self.run is not None:
             self.numerics = inherited(self.run.numerics, donors, self._swim.me.member, step)
 
-    def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
-        """Found with these if it falls to this peer: its address is the first of `seeds`, and nobody has a lineage.
+    def found_from_seeds(self, now: float, foundation: Foundation) -> None:
+        """Found if it falls to this peer: its address is the first of the seeds, and nobody has a lineage.
 
         Raises:
             ValueError: no seeds, or one twice.
         """
-        own, config = self._swim.me.contact.seed, self._config
-        self._founding = Founding(seeds, own, size, now, config.founding_s, config.greeting_s)
-        self._found_with = lineage, size, policy
+        own, times = self._swim.me.contact.seed, (now, self._config.founding_s, self._config.greeting_s)
+        self._founding = Founding(foundation.seeds, own, foundation.size, *times, foundation.elsewhere)
+        self._foundation = foundation
 
     def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
         """Ask everybody, or `targets`, for a seat; and whether there is a swarm, if this peer may found one."""
@@ -165,18 +165,19 @@ class Joining:
         """This process was stopped, and has not listened; or there is somebody whom it does not understand."""
         self._lineages.quiet_since = now
 
-    def foundation(self, now: float) -> tuple[bytes, int, Policy] | None:
-        """Lineage, founding size and policy, if this peer is to found the swarm now."""
+    def foundation(self, now: float) -> Foundation | None:
+        """What to found the swarm with, if this peer is to do so now."""
         if self._founding is None or self.run is None:
             return None
         if self._observing.knows_steps:
             self._reason = "a run of which this peer has been told a committed step is gone, and it founds no other"
             return None
         lineage = self._lineages.find(lambda source, heard_at: self._is_gone(now, source, heard_at))
-        alive = {claim.member: claim.contact.seed for claim in self._swim.acquaintances()}
-        alive = {member: address for member, address in alive.items() if self._swim.is_alive(member)}
-        founds, self._reason = self._founding.decide(now, alive, lineage, self._lineages.quiet_since)
-        return self._found_with if founds else None
+        contacts = {claim.member: claim.contact for claim in self._swim.acquaintances()}
+        alive = {member: contact.seed for member, contact in contacts.items() if self._swim.is_alive(member)}
+        hosts = {member: contacts[member].host for member in alive}
+        founds, self._reason = self._founding.decide(now, alive, lineage, self._lineages.quiet_since, hosts)
+        return self._foundation if founds else None
 
     @property
     def foundation_due(self) -> float:

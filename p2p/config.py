@@ -58,6 +58,8 @@ class LoopConfig:
     """As in `PeerConfig`."""
     since_ns: int = 0
     """As in `PeerConfig`."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """As in `PeerConfig`."""
     restarts: bool = False
     """Whether peers without a seat go on where all members have died."""
     device_of: Callable[[Any], Device] = device_of
@@ -97,6 +99,8 @@ class PeerConfig:
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
         since_ns: this peer takes the place of one that has ended, of peers that were started then (nanoseconds since
             1970): it founds nothing where a run of the swarm has ended since. 0: it takes nobody's place.
+        elsewhere: other hosts that had members of the run of that one, each with an address there: this peer founds
+            nothing before all of them have said that they know of no run.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
         program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
@@ -138,6 +142,7 @@ class PeerConfig:
     arena_bytes: int | None = None
     may_found: bool = True
     since_ns: int = 0
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     only_founds: bool = False
     script: str = ""
     program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
@@ -196,6 +201,7 @@ class PeerConfig:
             arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
             since_ns=self.since_ns,
+            elsewhere=self.elsewhere,
             restarts=self.on_all_dead == "restart",
             tcp=tcp,
         )
@@ -237,6 +243,8 @@ class PeerConfig:
             found["resume"] = Path(resume)
         if since := environ.get("SHOAL_SINCE_NS"):
             found["since_ns"] = _whole("SHOAL_SINCE_NS", since)
+        if elsewhere := environ.get("SHOAL_ELSEWHERE"):
+            found["elsewhere"] = dict(each.split("@", 1) for each in elsewhere.split(",") if "@" in each)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         found |= {name: word for name in CHOICES if (word := environ.get(f"SHOAL_{name.upper()}"))}

@@ -146,7 +146,15 @@ OF_TORCHRUN: Final = (
 """Beside `TORCHELASTIC_*`. Rank and size change, so no variable can say them."""
 NOT_OURS: Final = (
     *OF_TORCHRUN,
-    *("SHOAL_ONLY", "SHOAL_SINCE_NS", "SHOAL_TRACED", "SHOAL_WEB", "SHOAL_WEB_TOKEN", "SHOAL_EXPORTED"),
+    *(
+        "SHOAL_ONLY",
+        "SHOAL_SINCE_NS",
+        "SHOAL_ELSEWHERE",
+        "SHOAL_TRACED",
+        "SHOAL_WEB",
+        "SHOAL_WEB_TOKEN",
+        "SHOAL_EXPORTED",
+    ),
     *TCP_VARIABLES,
 )
 """Of another launcher, if anybody's. Or of this one, which has read them, or are secret."""
@@ -154,13 +162,25 @@ SHARED: Final = ("SHOAL_HOME", "SHOAL_KEY")
 """Of what peers are given, what holds for a run that a peer starts in its turn, too."""
 
 
-def peer_environment(
-    config: LaunchConfig, index: int, environ: Mapping[str, str], place: int | None = None, since_ns: int = 0
-) -> dict[str, str]:
-    """The environment of peer `index`, number `place` on this host: `environ`, and what `p2p.join()` reads.
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """Whose place a peer takes; `since_ns` and `elsewhere`: as of `PeerConfig`."""
 
-    `since_ns`: as of `PeerConfig`.
-    """
+    since_ns: int = 0
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+
+NOBODY: Final = Predecessor()
+
+
+def peer_environment(
+    config: LaunchConfig,
+    index: int,
+    environ: Mapping[str, str],
+    place: int | None = None,
+    predecessor: Predecessor = NOBODY,
+) -> dict[str, str]:
+    """The environment of peer `index`, number `place` on this host: `environ`, and what `p2p.join()` reads."""
     place = index if place is None else place
     added = {
         "PYTHONUNBUFFERED": "1",
@@ -177,8 +197,10 @@ def peer_environment(
         added |= {"SHOAL_LOG": "INFO"} if config.verbosity > 0 else {"SHOAL_QUIET": "1"}
     if config.only:
         added["SHOAL_ONLY"] = config.only
-    if since_ns:
-        added["SHOAL_SINCE_NS"] = str(since_ns)
+    if predecessor.since_ns:
+        added["SHOAL_SINCE_NS"] = str(predecessor.since_ns)
+    if predecessor.elsewhere:
+        added["SHOAL_ELSEWHERE"] = ",".join(f"{host}@{address}" for host, address in predecessor.elsewhere.items())
     if config.home is not None:
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.resume is not None:

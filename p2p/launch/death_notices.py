@@ -6,6 +6,8 @@ long before a large process has ended. It finds out who the dead process was by 
 had promised and accepted, and tells every seat of the views in that record that is not of this folder; and all others
 that the dead peer knew, by its page, since those without a seat have to know when nobody is left.
 
+It also remembers which other hosts had members of the run, for who takes the place of the dead one (G15).
+
 Leaves out: processes that the script started and that joined in its place, of whose end the launcher hears nothing.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from gossip import NO_VIEW, Envelope, Member
+from gossip import NO_VIEW, Envelope, Member, View
 from gossip.messages import AcceptorRecord, Died
 
 from ..errors import RegistryError, RemoteProtocolError
@@ -34,10 +36,16 @@ LOOK_S: Final = 0.02
 
 
 class DeathNotices:
-    """What the launcher tells of its dead."""
+    """What the launcher tells of its dead.
+
+    Attributes:
+        elsewhere: other hosts with members of the last view that a dead one knew, each with an address there.
+    """
 
     def __init__(self, registry: Registry, config: TcpConfig | None, clock: Callable[[], float]) -> None:
         """Without a `config` there are no other hosts, and nothing happens. `clock`: monotonic seconds."""
+        self.elsewhere: dict[str, str] = {}
+        self._last: View | None = None
         self._registry = registry
         self._clock = clock
         self._one_way = None if config is None else OneWaySends(config, clock)
@@ -79,6 +87,7 @@ class DeathNotices:
             member = self._who_was(pid, process_start)
             record = None if member is None else self._last_record(member)
             if member is not None and record is not None:
+                self._remember(record)
                 frame = _CODEC.encode(Envelope(member, NO_VIEW, Died(record)))
                 for peer_id, address in self._readers(member, record).items():
                     try:
@@ -139,8 +148,7 @@ class DeathNotices:
 
         Not of those who see its process end.
         """
-        views = [record.view, None if record.vote is None else record.vote.view]
-        seats = {seat.member: seat.contact for view in views if view is not None for seat in view.seats}
+        seats = {seat.member: seat.contact for view in _views(record) for seat in view.seats}
         told = {
             other.peer_id: contact.remote_control
             for other, contact in seats.items()
@@ -149,6 +157,20 @@ class DeathNotices:
             and not (contact.host == self._registry.host and self._registry.knows(other.peer_id))
         }
         return {**self._acquaintances(member), **told}
+
+    def _remember(self, record: AcceptorRecord) -> None:
+        """Who has died before has not known a later view; who was in none says nothing of the run."""
+        last = self._last
+        if record.view is None or (
+            last is not None and last.lineage == record.view.lineage and last.number > record.view.number
+        ):
+            return
+        self._last, self.elsewhere = record.view, {}
+        for contact in (seat.contact for view in _views(record) for seat in view.seats):
+            if contact.host != self._registry.host:
+                self.elsewhere.setdefault(contact.host, contact.seed)
+            elif not contact.control.startswith(f"ipc://{self._registry.folder}/"):  # another folder of this machine
+                self.elsewhere.setdefault("", contact.seed)
 
     def _acquaintances(self, member: Member) -> dict[str, str]:
         """As `member` has known them a second before, from its page."""
@@ -159,6 +181,12 @@ class DeathNotices:
         return {
             each.peer_id: each.address for each in others if each.address and not self._registry.knows(each.peer_id)
         }
+
+
+def _views(record: AcceptorRecord) -> list[View]:
+    """In which the peer had a seat, or voted to have one."""
+    views = [record.view, None if record.vote is None else record.vote.view]
+    return [view for view in views if view is not None]
 
 
 def _unreached(addresses: list[str]) -> str:

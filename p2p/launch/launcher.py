@@ -28,7 +28,7 @@ from ..host.registry import Registry
 from ..telemetry.snapshot import Snapshot
 from .admission import check_is_new, check_runs_the_same, name_here, others_here, take_places, why_nothing_to_join
 from .children import Child, reap_orphans
-from .config import LaunchConfig, peer_cores, peer_environment
+from .config import NOBODY, LaunchConfig, Predecessor, peer_cores, peer_environment
 from .death_notices import DeathNotices
 from .devices import describe
 from .fence import Fence
@@ -144,8 +144,9 @@ class Launcher:
         if place.ending is not None and config.only == "new":
             config = replace(config, only="")  # the run is there, and this one is its own
         # Who has failed behind the end of its run does all of it again: with that run its error would be over, too.
-        since_ns = 0 if place.ending is None or place.is_through else self._began_ns
-        environ = peer_environment(config, place.index, self._environ, int(place.name), since_ns)
+        is_first = place.ending is None or place.is_through
+        predecessor = NOBODY if is_first else Predecessor(self._began_ns, self._death_notices.elsewhere)
+        environ = peer_environment(config, place.index, self._environ, int(place.name), predecessor)
         cores = peer_cores(config, self._environ, int(place.name))
         child = Child.start(config, place.index, environ, cores)
         place.begin(child, time.monotonic())

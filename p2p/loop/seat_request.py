@@ -2,7 +2,7 @@
 
 import os
 
-from gossip import Core, Run
+from gossip import Core, Foundation, Run
 from gossip.effects import Effect
 from gossip.heirs import Estate
 
@@ -78,6 +78,10 @@ class SeatRequest:
         self._check_is_not_over(core)
         if self._is_back or core.knows_steps:
             raise RegistryError(RUN_IS_OVER)
+        if elsewhere := self._config.elsewhere:  # it listens to others, and was given no seeds
+            own = core.claims()[0].contact.seed
+            core.found_from_seeds(now, Foundation((own,), os.urandom(16), size, policy, elsewhere))
+            return core.ask_for_seat(now, run, follows=run.description.trains_model)
         self._registry.warn_of_end()
         return core.found(now, os.urandom(16), size, run, policy)
 

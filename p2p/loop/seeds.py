@@ -7,10 +7,11 @@ starts at the address of a seed hears of them. Who founds is the core's business
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Self
 
-from gossip import Core, Policy, State
+from gossip import Core, Foundation, Policy, State
+from gossip.founding import NO_HOSTS
 
 from ..config import LoopConfig
 from ..errors import RemoteProtocolError
@@ -38,11 +39,13 @@ class Seeds:
         *,
         founds: bool,
         unknown: Collection[str] = (),
+        elsewhere: Mapping[str, str] = NO_HOSTS,
     ) -> None:
-        """`unknown`: of the addresses, those whose names nobody knew."""
+        """`unknown`: of the addresses, those whose names nobody knew; `elsewhere`: as in `LoopConfig`."""
         self._addresses = tuple(addresses)
         self._silent = {address: Verdict.UNKNOWN if address in unknown else Verdict.SILENT for address in addresses}
         self._founds = founds
+        self._elsewhere = elsewhere
         self._calls = calls
         self._frames = frames
         self._next_call = self._warn_from = 0.0
@@ -55,14 +58,14 @@ class Seeds:
         """The seeds in `config`. Whoever finds a member of the swarm on its own host has nothing to found."""
         seeds, unknown = ((), ()) if config.tcp is None else (config.tcp.seeds, config.tcp.unknown_seeds)
         founds = config.may_found and not any(entry.role is Role.MEMBER for entry in resources.others)
-        return cls(
-            [each.address for each in seeds], resources.transport.seed_calls, frames, founds=founds, unknown=unknown
-        )
+        addresses, calls = [each.address for each in seeds], resources.transport.seed_calls
+        return cls(addresses, calls, frames, founds=founds, unknown=unknown, elsewhere=config.elsewhere)
 
     def may_found(self, now: float, core: Core, founding_size: int, policy: Policy) -> None:
         """Let `core` found the swarm, if it is the first seed and no other knows of one."""
         if self._addresses and self._founds:
-            core.found_from_seeds(now, self._addresses, os.urandom(16), founding_size, policy)
+            foundation = Foundation(self._addresses, os.urandom(16), founding_size, policy, self._elsewhere)
+            core.found_from_seeds(now, foundation)
 
     def hear_invalid(self, now: float, core: Core, error: RemoteProtocolError) -> None:
         """A frame on the control socket cannot be used."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..config import PeerConfig
 from ..errors import RemovedFromView, RunEnded, ShoalError
@@ -77,6 +78,7 @@ class Incarnations:
         if self.loop.inbox.crash is not None:
             raise self.loop.inbox.crash
         self._registry.stay()
+        self._config = replace(self._config, elsewhere={})  # they are proven dead
         self._replace(0.0, founds_anew=True)
 
     def _replace(self, wait_s: float, *, founds_anew: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gossip import NO_VIEW, Core, Member, Phase, Policy
+from gossip import NO_VIEW, Core, Foundation, Member, Phase, Policy
 from gossip.acceptor import BLANK
 from gossip.effects import (
     Activated,
@@ -84,7 +84,7 @@ def test_step_0_is_finished_by_itself_when_the_founding_members_are_there() -> N
 def seed(me: Member) -> Core:
     """`me` knows the seeds, of which A is the first, and will ask for a seat."""
     peer = core(me)
-    peer.found_from_seeds(0.0, SEEDS, LINEAGE, 2, Policy.LIVE)
+    peer.found_from_seeds(0.0, Foundation(SEEDS, LINEAGE, 2, Policy.LIVE))
     return peer
 
 
@@ -118,7 +118,7 @@ def test_g15_whatever_a_member_says_the_first_seed_knows_that_there_is_a_swarm()
     peer = core()
     gossip, _ = core(D).introduction()
     say(peer, D, gossip, view_with(A, D).stamp)
-    peer.found_from_seeds(0.0, ["control a"], LINEAGE, 1, Policy.LIVE)
+    peer.found_from_seeds(0.0, Foundation(["control a"], LINEAGE, 1, Policy.LIVE))
     peer.ask_for_seat(0.0, RUN)
     assert only(Installed, run(peer, 0.0, 8.0, 0.25)) == []
     assert peer.reason == f"the swarm exists: lineage {view_with(A, D).lineage.hex()}"
@@ -126,7 +126,7 @@ def test_g15_whatever_a_member_says_the_first_seed_knows_that_there_is_a_swarm()
 
 def test_g15_while_it_was_stopped_the_first_seed_has_not_listened() -> None:
     peer = core()
-    peer.found_from_seeds(0.0, ["control a"], LINEAGE, 1, Policy.LIVE)
+    peer.found_from_seeds(0.0, Foundation(["control a"], LINEAGE, 1, Policy.LIVE))
     peer.ask_for_seat(0.0, RUN)
     assert only(Installed, run(peer, 0.0, 1.0)) == []
     assert only(Installed, run(peer, 5.0, 7.9)) == []
@@ -142,7 +142,7 @@ def test_who_is_not_the_first_seed_waits_for_it() -> None:
 
 def test_nobody_founds_before_it_asks_for_a_seat() -> None:
     peer = core()
-    peer.found_from_seeds(0.0, ["control a"], LINEAGE, 1, Policy.LIVE)
+    peer.found_from_seeds(0.0, Foundation(["control a"], LINEAGE, 1, Policy.LIVE))
     assert only(Installed, run(peer, 0.0, 4.0)) == []
     peer.ask_for_seat(4.0, RUN)
     assert len(only(Installed, run(peer, 4.0, 5.0))) == 1, "it has listened all along"
@@ -151,7 +151,7 @@ def test_nobody_founds_before_it_asks_for_a_seat() -> None:
 def test_g15_the_first_seed_founds_as_soon_as_it_may() -> None:
     peer = core()
     assert only(Installed, run(peer, 0.0, 0.9)) == []
-    peer.found_from_seeds(0.9, ["control a"], LINEAGE, 1, Policy.LIVE)
+    peer.found_from_seeds(0.9, Foundation(["control a"], LINEAGE, 1, Policy.LIVE))
     peer.ask_for_seat(0.9, RUN)
     assert only(Installed, run(peer, 0.9, 2.9)) == []
     assert peer.next_deadline() <= 3.0
@@ -160,7 +160,7 @@ def test_g15_the_first_seed_founds_as_soon_as_it_may() -> None:
 
 def test_seeds_have_to_be_distinct() -> None:
     with pytest.raises(ValueError, match="seeds must be distinct addresses"):
-        core().found_from_seeds(0.0, ["a", "a"], LINEAGE, 2, Policy.LIVE)
+        core().found_from_seeds(0.0, Foundation(["a", "a"], LINEAGE, 2, Policy.LIVE))
 
 
 def test_whoever_asks_is_told_the_lineage() -> None:

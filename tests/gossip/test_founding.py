@@ -81,6 +81,48 @@ def test_the_dead_do_not_count_as_waiting() -> None:
     assert new.decide(1.0, {B: "two"}, b"", 0.0)[0] is False
 
 
+OF_THE_RUN: Mapping[str, str] = {"host b": "two", "host c": "three"}
+WAITS = "this peer takes the place of a member of a run with others at {}, and nobody there answers: "
+
+
+def replacement(*have_none: Member) -> Founding:
+    """Of a run with members on the hosts of B and C."""
+    new = founding(seeds=("one", "two"))
+    new.elsewhere = OF_THE_RUN
+    for member in have_none:
+        new.has_none(member)
+    return new
+
+
+def test_who_replaces_a_member_of_a_run_does_not_take_the_silence_of_its_hosts_for_none() -> None:
+    new = replacement()
+    assert new.decide(9.0, NOBODY, b"", LONG_AGO)[1].startswith("waiting 1 s more for two to say")
+    founds, reason = new.decide(1e9, NOBODY, b"", LONG_AGO)
+    assert not founds and reason.startswith(WAITS.format("two, three"))
+    new.has_none(B)
+    founds, reason = new.decide(1e9, {B: "two"}, b"", LONG_AGO)
+    assert not founds and reason.startswith(WAITS.format("three"))
+
+
+def test_where_each_host_of_the_run_knows_none_who_replaces_a_member_founds() -> None:
+    assert replacement(B, C).decide(1.0, ALL, b"", LONG_AGO) == FOUNDS
+
+
+def test_a_host_is_known_by_its_kernel_where_its_peer_has_another_address() -> None:
+    at, hosts = {B: "two", C: "another port"}, {B: "host b", C: "host c"}
+    assert replacement(B, C).decide(1.0, at, b"", LONG_AGO, hosts) == FOUNDS
+    assert not replacement(B, C).decide(1.0, at, b"", LONG_AGO, {B: "host b", C: "host d"})[0]
+
+
+def test_who_replaces_a_member_does_not_take_the_silence_of_anybody_who_lives_for_none_either() -> None:
+    founds, reason = replacement(B, C).decide(1e9, {**ALL, D: "elsewhere"}, b"", LONG_AGO)
+    assert not founds and reason.startswith("waiting 10 s more for elsewhere")
+    late = replacement(B, C)
+    late.decide(0.0, {**ALL, D: "elsewhere"}, b"", LONG_AGO)
+    founds, reason = late.decide(1e9, {**ALL, D: "elsewhere"}, b"", LONG_AGO)
+    assert not founds and reason.startswith(WAITS.format("elsewhere"))
+
+
 @pytest.mark.parametrize("own", ["two", "three", "no seed"])
 def test_all_others_wait_for_ever(own: str) -> None:
     new = told(own, [A, B, C])

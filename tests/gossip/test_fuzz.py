@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gossip import NO_VIEW, Core, Envelope, Member, Phase, Policy, Stamp, State, View
+from gossip import NO_VIEW, Core, Envelope, Foundation, Member, Phase, Policy, Stamp, State, View
 from gossip.effects import Effect, Send, WriteRecord
 from gossip.given_up import Cause
 from gossip.messages import (
@@ -78,7 +78,7 @@ def leaver() -> Core:
 def seeded() -> Core:
     """A, which will found the swarm if no other seed knows one."""
     peer = core()
-    peer.found_from_seeds(0.0, ["control a", "control b"], LINEAGE, 2, Policy.LIVE)
+    peer.found_from_seeds(0.0, Foundation(["control a", "control b"], LINEAGE, 2, Policy.LIVE))
     peer.meet(0.0, claim(B))
     peer.ask_for_seat(0.0, RUN)
     return peer

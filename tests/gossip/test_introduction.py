@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gossip import Claim, Policy, State
+from gossip import Claim, Foundation, Policy, State
 from gossip.effects import Discovered, Send
 from gossip.messages import LineageQuery, SyncReply
 
@@ -31,9 +31,8 @@ def test_a_second_call_is_answered_like_the_first() -> None:
 def test_a_seed_is_known_by_its_address_for_other_hosts_if_it_has_one() -> None:
     remote = replace(claim(B).contact, remote_control="tcp://b:1")
     peer = core(A)
-    peer.found_from_seeds(
-        0.0, [claim(A).contact.control, "tcp://b:1", claim(C).contact.control], LINEAGE, 1, Policy.LIVE
-    )
+    seeds = [claim(A).contact.control, "tcp://b:1", claim(C).contact.control]
+    peer.found_from_seeds(0.0, Foundation(seeds, LINEAGE, 1, Policy.LIVE))
     peer.meet(0.0, Claim(B, State.ALIVE, remote))
     peer.meet(0.0, claim(C))
     asked = [effect.target for effect in only(Send, peer.ask_for_seat(0.0, RUN)) if effect.body == LineageQuery()]

@@ -1,12 +1,15 @@
 """On the way to the first seat: what is asked, founded and loaded. R6, R8, R9 of PROTOCOL.md."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from gossip import CoreConfig, Member, Phase, Policy, Seat, State
+from gossip import CoreConfig, Foundation, Member, Phase, Policy, Seat, State
 from gossip.commit import StepMachine
 from gossip.effects import Activated, Effect, Installed, Removed, Send
+from gossip.founding import NO_HOSTS
 from gossip.joining import MOST_STATES, Joining
 from gossip.known_views import MOST_LINEAGES
 from gossip.messages import Head, Join, LineageQuery
@@ -179,7 +182,7 @@ def test_r8_who_may_have_had_a_seat_asks_no_more_if_nobody_knows() -> None:
 
 def test_who_may_found_asks_everybody_whether_there_is_a_swarm() -> None:
     new = joining(A, B, D)
-    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    new.found_from_seeds(0.0, Foundation(SEEDS, LINEAGE, 3, Policy.MAJORITY))
     assert new.ask() == []
     new.begin(RUN, follows=False)
     asked = Send(B, LineageQuery()), Send(D, LineageQuery())
@@ -188,7 +191,7 @@ def test_who_may_found_asks_everybody_whether_there_is_a_swarm() -> None:
 
 def test_who_is_not_to_found_asks_nobody_whether_there_is_one() -> None:
     new = joining(B, A)
-    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    new.found_from_seeds(0.0, Foundation(SEEDS, LINEAGE, 3, Policy.MAJORITY))
     new.begin(RUN, follows=False)
     assert new.ask() == [Send(A, Join(SAME))]
 
@@ -197,12 +200,12 @@ def test_the_first_seed_founds_once_it_has_a_layout_and_nobody_knows_a_swarm() -
     new = joining(A, B, C)
     assert new.foundation(9.0) is NOT_YET
     new.hear_lineage(0.0, B, b"")
-    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.LIVE)
+    new.found_from_seeds(0.0, Foundation(SEEDS, LINEAGE, 3, Policy.LIVE))
     new.hear_lineage(0.0, B, b"")
     new.hear_lineage(0.0, C, b"")
     assert new.foundation(9.0) is NOT_YET
     new.begin(RUN, follows=False)
-    assert new.foundation(9.0) == (LINEAGE, 3, Policy.LIVE)
+    assert founded(new, 9.0) == (LINEAGE, 3, Policy.LIVE)
     assert new.reason == "nobody knows a swarm"
 
 
@@ -212,13 +215,19 @@ def test_who_was_met_and_does_not_answer_is_waited_for() -> None:
     assert new.foundation(1.0) is NOT_YET
     assert new.foundation(10.9) is NOT_YET
     assert new.reason == "waiting 0 s more for control c to say whether a swarm exists"
-    assert new.foundation(11.0) == (LINEAGE, 3, Policy.MAJORITY)
+    assert founded(new, 11.0) == (LINEAGE, 3, Policy.MAJORITY)
 
 
-def founds(*members: Member) -> Joining:
+def founded(new: Joining, now: float) -> tuple[bytes, int, Policy]:
+    found = new.foundation(now)
+    assert found is not None, new.reason
+    return found.lineage, found.size, found.policy
+
+
+def founds(*members: Member, elsewhere: Mapping[str, str] = NO_HOSTS) -> Joining:
     """The first of them, of which the first seed is A; has met the others, and has asked for a seat."""
     new = joining(*members)
-    new.found_from_seeds(0.0, ("control a",), LINEAGE, 3, Policy.MAJORITY)
+    new.found_from_seeds(0.0, Foundation(("control a",), LINEAGE, 3, Policy.MAJORITY, elsewhere))
     new.begin(RUN, follows=False)
     return new
 
@@ -229,7 +238,7 @@ def test_g15_nobody_founds_before_it_has_listened_for_a_while() -> None:
     new.listen_anew(2.9)
     assert new.foundation(5.8) is NOT_YET
     assert new.reason == "waiting 0.1 s more for members of a swarm that may exist to call"
-    assert new.foundation(6.0) == (LINEAGE, 3, Policy.MAJORITY)
+    assert founded(new, 6.0) == (LINEAGE, 3, Policy.MAJORITY)
 
 
 def test_g15_nobody_founds_while_somebody_speaks_whom_it_does_not_understand() -> None:
@@ -247,7 +256,7 @@ def test_g15_nobody_founds_while_somebody_speaks_whom_it_does_not_understand() -
 def test_g15_where_anybody_has_a_lineage_nobody_founds() -> None:
     new = joining(A, D)
     new.hear_lineage(0.0, D, b"\x07")
-    new.found_from_seeds(0.0, ("control a",), LINEAGE, 3, Policy.MAJORITY)
+    new.found_from_seeds(0.0, Foundation(("control a",), LINEAGE, 3, Policy.MAJORITY))
     new.begin(RUN, follows=False)
     new.hear_lineage(0.0, D, b"")
     assert new.foundation(99.0) is NOT_YET
@@ -261,19 +270,32 @@ def test_g15_once_all_members_are_gone_the_first_seed_founds(state: State) -> No
     assert new.foundation(2.0) is NOT_YET
     new._swim.declare_dead(2.0, D, state)
     assert new.foundation(3.9) is NOT_YET
-    assert new.foundation(4.0) == (LINEAGE, 3, Policy.MAJORITY)
+    assert founded(new, 4.0) == (LINEAGE, 3, Policy.MAJORITY)
 
 
 def test_g15_who_has_a_lineage_and_was_not_met_counts_for_a_while() -> None:
     new = founds(A)
     new.hear_lineage(1.0, D, b"\x07")
     assert new.foundation(11.0) is NOT_YET
-    assert new.foundation(11.1) == (LINEAGE, 3, Policy.MAJORITY)
+    assert founded(new, 11.1) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def test_g15_who_replaces_a_member_does_not_found_before_the_hosts_of_the_others_have_answered() -> None:
+    new = founds(A, elsewhere={"host of b": "another port of b", "host of c": "control c"})
+    assert new.foundation(99.0) is NOT_YET
+    assert new.reason.startswith(
+        "this peer takes the place of a member of a run with others at another port of b, control c,"
+    )
+    for member in (B, C):
+        contact = replace(claim(member).contact, host=f"host of {member.peer_id}")
+        new._swim.hear(99.0, replace(claim(member), contact=contact))
+        new.hear_lineage(99.0, member, b"")
+    assert founded(new, 99.0) == (LINEAGE, 3, Policy.MAJORITY)
 
 
 def test_r18_who_was_told_of_a_committed_step_founds_nothing_though_nobody_knows_a_swarm() -> None:
     new = joining(A, B, C)
-    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    new.found_from_seeds(0.0, Foundation(SEEDS, LINEAGE, 3, Policy.MAJORITY))
     new.begin(RUN, follows=True)
     new.hear_head(0.0, B, LINEAGE, Head(0, b"zero", 2, 2))
     for member in (B, C):
@@ -294,7 +316,7 @@ def test_who_waits_for_a_seat_says_whom_it_has_asked() -> None:
 
 def test_seeds_are_distinct() -> None:
     with pytest.raises(ValueError, match=r"seeds must be distinct .* are \['x', 'x'\]"):
-        joining().found_from_seeds(0.0, ("x", "x"), LINEAGE, 1, Policy.MAJORITY)
+        joining().found_from_seeds(0.0, Foundation(("x", "x"), LINEAGE, 1, Policy.MAJORITY))
 
 
 # In the barrier of its first view.

@@ -49,6 +49,8 @@ class Hosts:
 
     def __init__(self, world: "Simulation", rng: Random) -> None:
         self.records: dict[Member, AcceptorRecord] = {}
+        self.launching: set[int] = set()
+        """Where a launcher starts another process in the place of a dead one, and says so (G15)."""
         self.silent: set[int] = set()
         self.destroyed: set[int] = set()
         self._world = world
@@ -66,6 +68,15 @@ class Hosts:
     def write(self, member: Member, record: AcceptorRecord) -> None:
         """The page outlives its process."""
         self.records[member] = record
+
+    def elsewhere(self, peer: "Peer") -> dict[str, str]:
+        """Other hosts of the last view of the process whose place `peer` takes, and an address at each."""
+        own = peer.claim.contact.host
+        records = [record for member, record in self.records.items() if member.peer_id == peer.member.peer_id]
+        views = [record.view for record in records if record.view is not None]
+        if peer.host not in self.launching or not views:
+            return {}
+        return {seat.contact.host: seat.contact.seed for seat in views[-1].seats if seat.contact.host != own}
 
     def proves(self, dead: "Peer") -> bool:
         """Whether everybody hears of this death in the end, with a record if there is one."""

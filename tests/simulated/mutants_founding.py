@@ -32,7 +32,7 @@ def _find_for_ever(original: Callable[..., bytes]) -> Callable[..., bytes]:
 
 
 def _decide_at_once(original: Callable[..., tuple[bool, str]]) -> Callable[..., tuple[bool, str]]:
-    return lambda self, now, alive, lineage, quiet_since: original(self, now, alive, lineage, -math.inf)
+    return lambda self, now, alive, lineage, quiet_since, hosts: original(self, now, alive, lineage, -math.inf, hosts)
 
 
 CALLED_LATE = "FOUNDING: the only seed is started again, and is called only after 0.9 s"
@@ -51,6 +51,16 @@ FOUNDING: dict[str, Mutant] = {
         (Core, "claims", _claims_of_anybody(Core.claims)),
         breaks="S31",
         scenario="FOUNDING: a host is gone with the only seed, nothing proves that, and the seed starts elsewhere",
+    ),
+    "G15: who replaces a member takes the silence of the hosts of the others for none": mutant(
+        (Founding, "_unheard", lambda self, alive, hosts: []),
+        breaks="S31",
+        scenario="FOUNDING: the first seed is killed and replaced while its host is cut off, and the others go on",
+    ),
+    "G15: who replaces a member founds nothing, whatever the hosts of the others say": mutant(
+        (Founding, "_unheard", lambda self, alive, hosts: [*self.elsewhere.values()]),
+        breaks="L1",
+        scenario="FOUNDING: all peers of all hosts are killed at once and replaced, and the first founds",
     ),
     "G15: a lineage exists for ever": mutant(
         (KnownLineages, "find", _find_for_ever(KnownLineages.find)),

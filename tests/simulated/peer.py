@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from gossip import Claim, Contact, Core, Envelope, Member, Phase, Run, RunDescription, State, Trait, View
+from gossip import Claim, Contact, Core, Envelope, Foundation, Member, Phase, Run, RunDescription, State, Trait, View
 from gossip import effects as fx
 from gossip.given_up import Cause, GivenUp
 from gossip.messages import AcceptorRecord, Head, Leave
@@ -118,8 +118,9 @@ class Peer:
             self.found(lineage)
 
     def found_from_seeds(self, seeds: tuple[str, ...], lineage: bytes) -> None:
-        plan = self._world.plan
-        self.core.found_from_seeds(self.now(), seeds, lineage, plan.founding_size, plan.policy)
+        plan, elsewhere = self._world.plan, self._world.hosts.elsewhere(self)
+        foundation = Foundation(seeds, lineage, plan.founding_size, plan.policy, elsewhere)
+        self.core.found_from_seeds(self.now(), foundation)
         self.ask_for_seat()
 
     def ask_for_seat(self) -> None:

@@ -83,3 +83,33 @@ def _last_dies() -> None:
     stage.until_trained(3, "p1")
     _ends_in_one_lineage(stage)
     stage.end_well()
+
+
+@scenario("FOUNDING: the first seed is killed and replaced while its host is cut off, and the others go on")
+def _cut_off() -> None:
+    """It takes its place after the cut, so that nobody has told it of anything."""
+    stage = _on_hosts_of_their_own(calls=3)
+    stage.hosts.launching = {0, 1, 2}
+    cut = stage.cut_off("p1")
+    stage.kill("p1")
+    stage.until_trained(3, "p2", "p3")
+    stage.launch("p1")
+    stage.wait(60.0)
+    _ends_in_one_lineage(stage)
+    stage.network.remove(cut)
+    stage.until_trained(3, "p1", "p2", "p3")
+    _ends_in_one_lineage(stage)
+    stage.end_well()
+
+
+@scenario("FOUNDING: all peers of all hosts are killed at once and replaced, and the first founds")
+def _all_replaced() -> None:
+    stage = _on_hosts_of_their_own()
+    stage.hosts.launching = {0, 1, 2}
+    stage.kill("p1", "p2", "p3")
+    for name in ("p1", "p2", "p3"):
+        stage.wait(1.0)
+        stage.launch(name)
+    stage.until_trained(3, "p1", "p2", "p3")
+    _ends_in_one_lineage(stage)
+    stage.end_well()

@@ -8,7 +8,7 @@ import pytest
 
 from p2p import PeerConfig
 from p2p.errors import LaunchError, NetworkError
-from p2p.launch.config import OF_TORCHRUN, LaunchConfig, peer_environment
+from p2p.launch.config import OF_TORCHRUN, LaunchConfig, Predecessor, peer_environment
 from p2p.launch.target import Target
 from p2p.net.tcp import TCP_VARIABLES, TcpOptions
 from tests.p2p.checkpoint.states import written
@@ -93,3 +93,13 @@ def test_a_folder_of_checkpoints_is_no_checkpoint_and_those_in_it_are_named(tmp_
 def test_each_peer_needs_two_ports_of_its_own() -> None:
     with pytest.raises(NetworkError, match="2 of them up to 65536"):
         config(tcp=TcpOptions(bind="127.0.0.1:65533", insecure=True)).check()
+
+
+def test_whose_place_a_peer_takes_is_said_to_it_alone() -> None:
+    predecessor = Predecessor(7, {"ab": "tcp://10.0.0.2:7700", "": "tcp://[fe80::1]:7700"})
+    given = peer_environment(config(), 0, {"SHOAL_SINCE_NS": "1", "SHOAL_ELSEWHERE": "cd@tcp://c:1"}, 0, predecessor)
+    found = PeerConfig.from_environment(given)
+    assert (found.since_ns, found.elsewhere) == (7, predecessor.elsewhere)
+    assert found.for_loop().elsewhere == predecessor.elsewhere
+    first = PeerConfig.from_environment(peer_environment(config(), 0, given))
+    assert (first.since_ns, first.elsewhere) == (0, {})

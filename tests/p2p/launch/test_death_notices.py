@@ -177,3 +177,26 @@ def test_a_child_that_is_seen_to_exit_is_told_of_once(host: Host) -> None:
         assert host.death_notices.announce(child.pid, start) == ""
     assert received(told) == [Envelope(DEAD, NO_VIEW, Died(record))]
     assert host.death_notices.close() == ""
+
+
+def test_the_launcher_remembers_which_other_hosts_had_members_of_the_run(host: Host) -> None:
+    own, folder = host.registry.host, host.registry.folder
+    here = Contact(f"ipc://{folder}/0123", "", 1, 1, own, "tcp://127.0.0.1:2", "tcp://127.0.0.1:3")
+    neighbour = Contact("ipc:///elsewhere/0123", "", 1, 1, own, "tcp://127.0.0.1:4", "tcp://127.0.0.1:5")
+    far, voted_for = at("tcp://127.0.0.1:6"), at("tcp://127.0.0.1:7", "third")
+    host.write({DEAD: here, BESIDE: here, ELSEWHERE: far, HIDDEN: neighbour}, {VOTED_FOR: voted_for})
+    host.death_notices.announce(*ME)
+    expected = {"another": far.seed, "": neighbour.seed, "third": voted_for.seed}
+    assert host.death_notices.elsewhere == expected
+    host.page.write(AcceptorRecord(None, Ballot(0, -1), None))
+    host.death_notices.announce(*ME)
+    assert host.death_notices.elsewhere == expected, "who was in no view says nothing of the run"
+    later = View(b"l" * 16, 2, 1, (Seat(DEAD, 1, here),), b"")
+    host.page.write(AcceptorRecord(later, Ballot(0, -1), None))
+    host.death_notices.announce(*ME)
+    assert host.death_notices.elsewhere == {}, "at its end all were here"
+    host.write({DEAD: here, ELSEWHERE: far}, {})
+    host.death_notices.announce(*ME)
+    assert host.death_notices.elsewhere == {}, "who died later knew no later view"
+    host.clock.now += 2 * LATE_S
+    host.death_notices.close()

@@ -12,6 +12,7 @@ import pytest
 from p2p.launch.children import Child
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
+from p2p.launch.places import Place
 from p2p.launch.target import Target
 from p2p.telemetry.snapshot import Change
 from tests.p2p.launch.standings import standing
@@ -61,10 +62,25 @@ def test_who_takes_the_place_of_a_peer_that_only_joins_founds_nothing_either(
     place = launcher._places[0]
     place.end(1, 0.0, 1)
     launcher._start_again(place.restart_at)
+    given = environment_of(place)
+    assert given.get("SHOAL_ONLY") == expected and int(given["SHOAL_SINCE_NS"]) > 0
+
+
+@pytest.mark.parametrize("launcher", [""], indirect=True)
+def test_who_takes_a_place_is_told_which_other_hosts_had_members_of_the_run(launcher: Launcher) -> None:
+    launcher._death_notices.elsewhere = {"ab": "tcp://10.0.0.2:7700"}
+    first, second = launcher._places[:2]
+    first.end(1, 0.0, 1)
+    launcher._start(second)
+    launcher._start_again(first.restart_at)
+    given = [environment_of(place) for place in (first, second)]
+    assert [each.get("SHOAL_ELSEWHERE") for each in given] == ["ab@tcp://10.0.0.2:7700", None]
+
+
+def environment_of(place: Place) -> dict[str, str]:
     assert place.child is not None
     environ = Path(f"/proc/{place.child.pid}/environ").read_text().split("\0")
-    given = dict(variable.split("=", 1) for variable in environ if variable)
-    assert given.get("SHOAL_ONLY") == expected and int(given["SHOAL_SINCE_NS"]) > 0
+    return dict(variable.split("=", 1) for variable in environ if variable)
 
 
 @pytest.mark.parametrize("is_through", [False, True])

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +28,7 @@ from gossip import (
 )
 from gossip import effects as fx
 from gossip import messages as m
+from gossip.founding import NO_HOSTS
 from p2p.config import LoopConfig
 from p2p.errors import RegistryError, RemovedFromView, RunEnded
 from p2p.host.entry import Entry, Role
@@ -62,6 +63,7 @@ class Applicant:
         restarts: bool = False,
         several_hosts: bool = False,
         since_ns: int = 0,
+        elsewhere: Mapping[str, str] = NO_HOSTS,
     ) -> None:
         self.now = 100.0
         self.registry = registry(home)
@@ -70,6 +72,7 @@ class Applicant:
         census = self.registry.enter(peer_id, 1, remote=remote, founds=founds and not seeds)
         stack.callback(self.registry.leave)
         given: Any = {"may_found": founds, "restarts": restarts, "tcp": tcp, "since_ns": since_ns}
+        given["elsewhere"] = elsewhere
         config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, **given)
         self.core_config = config.core
         self.core = Core(claim_of(census.own), rng=random.Random(1), config=config.core, now=self.now)
@@ -77,7 +80,9 @@ class Applicant:
             self.core.meet(self.now, claim_of(entry))
         transport = Transport(census.own.control_address, census.own.data_address)
         stack.callback(transport.close)
-        self.seeds = Seeds(seeds, transport.seed_calls, Frames(self.core.me, transport), founds=True)
+        self.seeds = Seeds(
+            seeds, transport.seed_calls, Frames(self.core.me, transport), founds=True, elsewhere=elsewhere
+        )
         self.request = SeatRequest(
             self.registry,
             config,
@@ -210,6 +215,22 @@ def test_who_waits_before_it_returns_asks_once_then_and_looks_from_then_on(enter
     ((asked, _),) = joins(other.look())
     assert asked == one.core.me
     assert joins(other.look()) == []
+
+
+@pytest.mark.parametrize("seeds", [(ADDRESS,), (ADDRESS, ELSEWHERE), ()])
+def test_who_replaces_a_member_of_a_run_on_several_hosts_does_not_found_on_silence(
+    enter: Enter, seeds: tuple[str, ...]
+) -> None:
+    """Without seeds the registry has chosen it."""
+    one = enter(ONE, seeds=seeds, several_hosts=True, elsewhere={"another": ELSEWHERE})
+    one.ask()
+    one.wait()
+    assert not one.has_founded() and f"a run with others at {ELSEWHERE}, and nobody there answers" in one.core.reason
+    other = Claim(Member(OTHER, 1), State.ALIVE, Contact("", "", 1, 1, "another", ELSEWHERE, ELSEWHERE))
+    one.core.meet(one.now, other)
+    one.core.receive(one.now, Envelope(other.member, NO_VIEW, m.LineageAnswer(b"")))
+    one.lives_on(one.now + 1.0)
+    assert one.has_founded()
 
 
 # Looking again.
