@@ -244,7 +244,7 @@ def test_g15_nobody_founds_before_it_has_listened_for_a_while() -> None:
 def test_g15_nobody_founds_while_somebody_speaks_whom_it_does_not_understand() -> None:
     peer = core(A, beat_s=0.25)
     peer.ask_for_seat(0.0, RUN)
-    peer.found_from_seeds(0.0, ("control a",), LINEAGE, 1, Policy.MAJORITY)
+    peer.found_from_seeds(0.0, Foundation(("control a",), LINEAGE, 1, Policy.MAJORITY))
     for now in (2.0, 4.0, 6.0):
         peer.heard_another_version(now)
         run(peer, now, now + 2.0)
