@@ -104,6 +104,12 @@ def test_who_replaces_a_member_of_a_run_does_not_take_the_silence_of_its_hosts_f
     assert not founds and reason.startswith(WAITS.format("three"))
 
 
+def test_of_many_hosts_a_few_are_named() -> None:
+    new = founding(seeds=("one",))
+    new.elsewhere = {f"host {number}": f"at {number}" for number in range(10)}
+    assert "at 6, at 7 and 2 more, and nobody there answers" in new.decide(1e9, NOBODY, b"", LONG_AGO)[1]
+
+
 def test_where_each_host_of_the_run_knows_none_who_replaces_a_member_founds() -> None:
     assert replacement(B, C).decide(1.0, ALL, b"", LONG_AGO) == FOUNDS
 
