@@ -29,7 +29,11 @@ HANG_S = 20.0
 LONGEST_S = 50.0
 """So long it may take where something else comes all the time: how fast a machine is nobody asserts."""
 
-SLOWEST = re.compile(r"peer [0-9a-f]{16} is the slowest: ")
+OF_SPEED = re.compile(
+    r"peer [0-9a-f]{16} is the slowest: |shoal: waits .* \(for \d+ s\)$|"
+    r"\d+ of \d+ members of view \d+ can be heard, not "
+)
+"""What a peer says where others have the processor."""
 
 STREAM = """
 import select, sys
@@ -112,8 +116,8 @@ class Process:
         return is_so() or not self._num_open or len(self.stdout) + len(self.stderr) > num_lines
 
     def complaints(self) -> list[str]:
-        """What stderr has, but for who is slow: somebody is, where others have the processor."""
-        return [line for line in self.stderr if not SLOWEST.match(line)]
+        """What stderr has, but for who is slow, silent or waits: somebody is, where others have the processor."""
+        return [line for line in self.stderr if not OF_SPEED.match(line)]
 
     def expect(self, start: str) -> str:
         """Block until a line of stdout starts with `start`; the first one that does."""
