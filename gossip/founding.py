@@ -12,6 +12,7 @@ train on beyond a cut. So it waits until each of their hosts has said that it kn
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .view import Member, Policy
 
@@ -21,7 +22,7 @@ MOST_SOURCES = 64
 MOST_NAMED = 8
 """Addresses in a sentence."""
 
-NO_HOSTS: Mapping[str, str] = {}
+NO_HOSTS: Mapping[Any, str] = {}
 """Of who takes nobody's place."""
 
 NOBODY_THERE = (
