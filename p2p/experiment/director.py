@@ -98,14 +98,20 @@ class Director:
     # Events.
 
     def _do_due(self, now_ns: int) -> None:
+        """In the order of the file: of those that wait for one peer to be at something, the first comes first."""
         self._to_do = [pair for pair in self._to_do if not pair[1].time_ns]
+        awaited: set[tuple[int | str, str]] = set()
         for event, happened in self._to_do:
             if self._until_ns and not event.after and not _seeks(event, happened):
+                continue
+            if event.during and (event.who, event.during) in awaited:
                 continue
             if not happened.trigger_ns and self._is_due(event, happened, now_ns):
                 happened.trigger_ns = now_ns
             if happened.trigger_ns and now_ns >= happened.trigger_ns + event.wait_s * 1e9:
                 self._do(event, happened)
+            if _seeks(event, happened):
+                awaited.add((event.who, event.during))
 
     def _is_due(self, event: Event, happened: Happened, now_ns: int) -> bool:
         if event.at_step is not None:
