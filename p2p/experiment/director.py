@@ -104,10 +104,10 @@ class Director:
         for event, happened in self._to_do:
             if self._until_ns and not event.after and not _seeks(event, happened):
                 continue
-            if event.during and (event.who, event.during) in awaited:
-                continue
             if not happened.trigger_ns and self._is_due(event, happened, now_ns):
                 happened.trigger_ns = now_ns
+            if event.during and (event.who, event.during) in awaited:
+                continue
             if happened.trigger_ns and now_ns >= happened.trigger_ns + event.wait_s * 1e9:
                 self._do(event, happened)
             if _seeks(event, happened):
