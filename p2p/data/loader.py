@@ -179,7 +179,7 @@ class Loader:
         if share.rounds is not None and self._inner_steps is None and track.round_s is None:
             raise ValueError(
                 "this model is trained in rounds: say how many batches one has, `inner_steps=`, or how many seconds it "
-                "lasts, `round_s=`"
+                "lasts, `round_s=`, to `peer.loader` (what p2p.DiLoCo is told is for data without it)"
             )
         self._script.enter()
         share.end_round()
