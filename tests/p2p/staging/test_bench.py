@@ -55,6 +55,15 @@ def test_what_was_carried_to_a_machine_is_found_by_its_peers_behind_what_is_inst
     assert here.python_path(["", "/installed"]) == [str(here.ROOT)]
 
 
+def test_every_file_of_peers_that_asks_for_a_gpu_is_run_where_there_is_one() -> None:
+    files = (each for each in (here.ROOT / "tests" / "live").glob("test_*.py") if "pytest.mark.gpu" in each.read_text())
+    assert {f"tests/live/{each.name}" for each in files} == {each for each in gpu_tests.PLACES if "/live/" in each}
+
+
+def test_tests_that_a_signal_has_ended_have_failed() -> None:
+    assert [gpu_tests.worst(codes) for codes in ([0, 0], [1, 0], [-11, 0], [-6, 1])] == [0, 1, 11, 6]
+
+
 @NEEDS_NONE
 def test_without_a_gpu_one_line_says_why_and_the_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
