@@ -58,6 +58,8 @@ class Staged:
         self._device, self._cut, self._told = device, cut, told
         self._fetched: list[Mark] = []
         self._stored: Mark = OVER
+        self._before: list[Mark] = []
+        """Of pieces that were stored before, which may be over, and keep their memory until that is seen."""
 
     def check(self) -> None:
         """As of the device."""
@@ -109,16 +111,18 @@ class Staged:
             return self._stored.is_over() and all(mark.is_over() for mark in self._fetched)
 
     def wait(self) -> None:
-        """Return when it is ready."""
+        """Return when it is ready. No copy keeps any memory then."""
         with self._failures_told():
             self._stored.wait()
-            for mark in self._fetched:
+            for mark in (*self._before, *self._fetched):
                 mark.wait()
+            self._before.clear()
 
     def store(self, source: Array, into: Any) -> None:
         """Begin to copy the result; what was fetched is not needed any more."""
         with self._failures_told():
             for piece in self._cut(source):  # the last one is over when all are
+                self._before.append(self._stored)
                 self._stored = self._device.store(source[piece], into[piece], after=[self._device.mark()])
 
     def hold(self) -> None:
