@@ -243,13 +243,21 @@ def _load(part: Stateful, state: dict[str, Any]) -> None:
         return
     groups, before, held = part.param_groups, [*part.param_groups], part.state
     flags = [{key: group[key] for key in FLAGS if key in group} for group in before]
-    part.load_state_dict(state)
+    part.load_state_dict(_with_flags(state, flags))
     for old, new, own in zip(before, part.param_groups, flags, strict=True):
         _fill(old, {**new, **own})
     _fill(held, part.state)
     groups[:] = before
     if "param_groups" in vars(part):  # and not those of an optimizer in this one
         part.param_groups, part.state = groups, held
+
+
+def _with_flags(state: dict[str, Any], flags: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
+    """`state` as written by this peer's code: by its flags torch chooses where counters of steps are to be."""
+    groups = state.get("param_groups")
+    if not isinstance(groups, list):  # a form of its own
+        return state
+    return {**state, "param_groups": [{**group, **own} for group, own in zip(groups, flags, strict=True)]}
 
 
 def _fill(old: Any, new: Mapping[Any, Any]) -> None:

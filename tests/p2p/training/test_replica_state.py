@@ -173,6 +173,23 @@ def test_groups_that_a_script_holds_remain_those_of_the_optimizer() -> None:
     assert abs(joiner[1].bias.item() - before) < 0.2  # type: ignore[index]
 
 
+@pytest.mark.parametrize("is_capturable", [True, False])
+def test_counters_of_steps_are_where_the_own_code_needs_them_whichever_code_has_written_them(
+    is_capturable: bool,
+) -> None:
+    donor, parameter = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3, device="meta"))
+    theirs = torch.optim.AdamW([donor], capturable=False)
+    donor.grad = torch.ones(3)
+    theirs.step()
+    theirs.param_groups[0]["capturable"] = not is_capturable
+    ours = torch.optim.AdamW([parameter], capturable=is_capturable)
+    packed = pack({}, [theirs], SAMPLES)
+    unpack_into(PackedState(packed.tree, [bytes(raw) for raw in packed.tensors]), {}, [ours])
+    found = ours.state[parameter]
+    assert found["exp_avg"].is_meta and found["step"].is_meta == is_capturable
+    assert ours.param_groups[0]["capturable"] == is_capturable
+
+
 def test_a_state_that_comes_while_a_buffer_lies_otherwise_is_taken_over() -> None:
     ours, theirs = torch.zeros(2, 3), torch.arange(6.0).view(3, 2).t()
     unpack_into(pack({"table": theirs}, (), SAMPLES), {"table": ours}, ())
