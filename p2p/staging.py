@@ -121,6 +121,7 @@ class Staged:
     def store(self, source: Array, into: Any) -> None:
         """Begin to copy the result; what was fetched is not needed any more."""
         with self._failures_told():
+            self._before = [mark for mark in self._before if not mark.is_over()]
             for piece in self._cut(source):  # the last one is over when all are
                 self._before.append(self._stored)
                 self._stored = self._device.store(source[piece], into[piece], after=[self._device.mark()])
