@@ -101,7 +101,7 @@ class NetworkLab:
         return self.ask({"do": "show"})
 
     def counters(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """Of each pair: packets, num_bytes, dropped_queue, dropped_loss, dropped_cut."""
+        """Of each pair: packets, num_bytes, dropped_queue, dropped_loss, dropped_mtu, dropped_cut."""
         return {(pair["from"], pair["to"]): pair for pair in self.show()["pairs"]}
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> Message:

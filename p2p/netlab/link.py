@@ -31,6 +31,7 @@ class Counters:
     num_bytes: int = 0
     dropped_queue: int = 0
     dropped_loss: int = 0
+    dropped_mtu: int = 0
     dropped_cut: int = 0
 
 
@@ -103,6 +104,9 @@ class Links:
         if sent is None:
             counters.dropped_queue += num_packets
             return None
+        if settings.mtu_bytes is not None and num_bytes > settings.mtu_bytes:
+            counters.dropped_mtu += num_packets
+            return None
         if settings.loss and self._random.random() < settings.loss:
             counters.dropped_loss += num_packets
             return None
@@ -137,7 +141,7 @@ class Links:
     def packets_per_frame(self, host: int) -> int:
         """As many as a frame of `host` may have, for rates and losses to be what they are of single packets."""
         ways = [(pair.settings, self.down[target]) for (source, target), pair in self.pairs.items() if source == host]
-        if any(settings.loss for settings, _ in ways):
+        if any(settings.loss or settings.mtu_bytes is not None for settings, _ in ways):
             return 1
         rates = [self.up[host].bit_per_s]
         for settings, down in ways:

@@ -154,7 +154,7 @@ def summary(shown: Message, config: LabConfig) -> list[str]:
 
 def counts(shown: Message) -> str:
     """Packets, drops and lateness."""
-    late, drops = shown["lateness_us"], {"queue": 0, "loss": 0, "cut": 0}
+    late, drops = shown["lateness_us"], {"queue": 0, "loss": 0, "mtu": 0, "cut": 0}
     for pair in shown["pairs"]:
         for why in drops:
             drops[why] += pair[f"dropped_{why}"]

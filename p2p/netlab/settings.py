@@ -6,7 +6,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ..errors import LabError
-from .units import parse_rate, parse_share, parse_time, show_rate, show_time
+from .units import (
+    parse_mtu,
+    parse_rate,
+    parse_share,
+    parse_time,
+    show_mtu,
+    show_rate,
+    show_share,
+    show_time,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,7 @@ class PairSettings:
         delay_ns: one way.
         jitter_ns: the delay is uniform within this much of `delay_ns`; frames stay in order.
         loss: share of packets, each by itself.
+        mtu_bytes: longer packets never arrive, and nobody says so (RFC 2923, 2.1: a path MTU black hole); None: any do.
         cut: nothing arrives.
     """
 
@@ -39,6 +49,7 @@ class PairSettings:
     delay_ns: int = 0
     jitter_ns: int = 0
     loss: float = 0.0
+    mtu_bytes: int | None = None
     cut: bool = False
 
     def __post_init__(self) -> None:
@@ -52,16 +63,19 @@ class PairSettings:
 Changes = Mapping[str, Any]
 """Field of the settings, and its new value."""
 
-_PAIR: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
-    "rate": ("rate_bit_per_s", parse_rate),
-    "delay": ("delay_ns", parse_time),
-    "jitter": ("jitter_ns", parse_time),
-    "loss": ("loss", parse_share),
+_Field = tuple[str, Callable[[str, str], Any], Callable[[Any], str]]
+"""Its name, and how its value is read and written."""
+_PAIR: Final[Mapping[str, _Field]] = {
+    "rate": ("rate_bit_per_s", parse_rate, show_rate),
+    "delay": ("delay_ns", parse_time, show_time),
+    "jitter": ("jitter_ns", parse_time, show_time),
+    "loss": ("loss", parse_share, show_share),
+    "mtu": ("mtu_bytes", parse_mtu, show_mtu),
 }
-_LINE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
-    "up": ("up_bit_per_s", parse_rate),
-    "down": ("down_bit_per_s", parse_rate),
-    "queue": ("queue_ns", parse_time),
+_LINE: Final[Mapping[str, _Field]] = {
+    "up": ("up_bit_per_s", parse_rate, show_rate),
+    "down": ("down_bit_per_s", parse_rate, show_rate),
+    "queue": ("queue_ns", parse_time, show_time),
 }
 _WORDS: Final = {"cut": True, "heal": False}
 _UNSET: Final = {
@@ -69,13 +83,13 @@ _UNSET: Final = {
     "jitter": "0",
     "loss": "0",
     "queue": "0",
-    **dict.fromkeys(("rate", "up", "down"), "none"),
+    **dict.fromkeys(("rate", "up", "down", "mtu"), "none"),
 }
 """What `show` leaves out."""
 
 
 def parse_pair(text: str) -> Changes:
-    """Of `rate`, `delay`, `jitter`, `loss`, `cut` and `heal`, with commas.
+    """Of `rate`, `delay`, `jitter`, `loss`, `mtu`, `cut` and `heal`, with commas.
 
     Raises:
         LabError: something else, a unit that there is not, or a value that cannot be.
@@ -85,7 +99,7 @@ def parse_pair(text: str) -> Changes:
         if key in _WORDS and not value:
             changes["cut"] = _WORDS[key]
         elif key in _PAIR:
-            field, parse = _PAIR[key]
+            field, parse, _ = _PAIR[key]
             changes[field] = parse(key, value)
         elif key in _LINE:
             raise LabError(f"{key} is of the line of a host, not of a pair: name one host, as in `set 2 {key}={value}`")
@@ -102,7 +116,7 @@ def parse_net(text: str) -> tuple[Changes, Changes]:
         if key == "rate":
             line |= dict.fromkeys(("up_bit_per_s", "down_bit_per_s"), parse_rate(key, value))
         elif key in _LINE:
-            field, parse = _LINE[key]
+            field, parse, _ = _LINE[key]
             line[field] = parse(key, value)
         elif key in _PAIR or (key in _WORDS and not value):
             rest.append(f"{key}={value}" if value else key)
@@ -124,12 +138,9 @@ def show(settings: LineSettings | PairSettings) -> dict[str, str]:
     """As it would be written, without what is not set."""
     fields = asdict(settings)
     shown = {}
-    for key, (field, _) in {**_LINE, **_PAIR}.items():
-        value = fields.get(field)
-        if value:
-            shown[key] = (
-                f"{value:.6g}" if key == "loss" else (show_rate if field.endswith("per_s") else show_time)(value)
-            )
+    for key, (field, _, write) in {**_LINE, **_PAIR}.items():
+        if value := fields.get(field):
+            shown[key] = write(value)
     return shown | ({"cut": "cut"} if fields.get("cut") else {})
 
 
@@ -149,10 +160,10 @@ def _unknown(key: str, value: str, known: tuple[str, ...]) -> LabError:
 
 def as_it_was(pair: Mapping[str, str], changes: Changes) -> str:
     """What sets these fields back to what `show` has said of a pair before they were changed."""
-    words = [f"{key}={pair.get(key, _UNSET[key])}" for key, (field, _) in _PAIR.items() if field in changes]
+    words = [f"{key}={pair.get(key, _UNSET[key])}" for key, (field, *_) in _PAIR.items() if field in changes]
     return ",".join([*words, *(["cut" if "cut" in pair else "heal"] if "cut" in changes else [])])
 
 
 def line_as_it_was(line: Mapping[str, str], changes: Changes) -> str:
     """The same of the line of a host."""
-    return ",".join(f"{key}={line.get(key, _UNSET[key])}" for key, (field, _) in _LINE.items() if field in changes)
+    return ",".join(f"{key}={line.get(key, _UNSET[key])}" for key, (field, *_) in _LINE.items() if field in changes)

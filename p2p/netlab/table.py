@@ -7,7 +7,7 @@ from .messages import Message
 if TYPE_CHECKING:
     from rich.table import Table
 
-COUNTS = ("packets", "num_bytes", "dropped_queue", "dropped_loss", "dropped_cut")
+COUNTS = ("packets", "num_bytes", "dropped_queue", "dropped_loss", "dropped_mtu", "dropped_cut")
 
 
 def tables(shown: Message) -> "tuple[Table, Table, str]":
@@ -38,4 +38,4 @@ def tables(shown: Message) -> "tuple[Table, Table, str]":
 def _link(pair: dict[str, Any]) -> str:
     if "cut" in pair:
         return "cut"
-    return ",".join(f"{key}={pair[key]}" for key in ("rate", "delay", "jitter", "loss") if key in pair)
+    return ",".join(f"{key}={pair[key]}" for key in ("rate", "delay", "jitter", "loss", "mtu") if key in pair)

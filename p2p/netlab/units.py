@@ -11,6 +11,8 @@ RATES: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 """Bits per second. 1 kbit is 1000 bit, as of any line."""
 TIMES: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 NO_LIMIT: Final = "none"
+MTU_MIN_BYTES: Final = 68
+"""What any path has to carry (RFC 791)."""
 
 _NUMBER: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([^\s\d.]*)\s*")
 
@@ -45,6 +47,26 @@ def parse_share(key: str, text: str) -> float:
         hint = f"; did you mean {key}={number}%?" if not is_percent and 1 < share <= 100 else ""
         raise LabError(f"{key}={text} is not between 0 and 1, nor between 0% and 100%{hint}")
     return share
+
+
+def parse_mtu(key: str, text: str) -> int | None:
+    """Bytes of a packet, with its IP header; None, of `none`: any."""
+    if text == NO_LIMIT:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < MTU_MIN_BYTES:
+        hint = f"write bytes, {MTU_MIN_BYTES} or more, say {key}=1400, or {key}={NO_LIMIT}"
+        raise LabError(f"{key}={text} is no size of a packet: {hint}")
+    return int(text)
+
+
+def show_share(share: float) -> str:
+    """As `parse_share` takes it."""
+    return f"{share:.6g}"
+
+
+def show_mtu(num_bytes: int | None) -> str:
+    """As `parse_mtu` takes it."""
+    return NO_LIMIT if num_bytes is None else str(num_bytes)
 
 
 def show_rate(bit_per_s: int | None) -> str:

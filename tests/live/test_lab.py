@@ -120,7 +120,7 @@ def test_bytes_arrive_as_they_were_sent(new_lab: NewLab, net: str) -> None:
         assert shown["num_frames"] == num_packets, "each packet is a frame of its own, so that each is lost by itself"
     else:
         assert shown["num_frames"] < num_packets / 4, "frames of many packets"
-        assert not any(pair[f"dropped_{why}"] for pair in counters.values() for why in ("loss", "queue", "cut"))
+        assert not any(pair[f"dropped_{why}"] for pair in counters.values() for why in ("loss", "queue", "mtu", "cut"))
     assert shown["lateness_us"]["p50"] <= shown["lateness_us"]["p99"] <= shown["lateness_us"]["max"]
 
 

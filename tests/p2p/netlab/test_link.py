@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.netlab.link import FRAME_MAX_BYTES, MTU_BYTES, QUEUE_MIN_BYTES, Links, Wire
-from p2p.netlab.settings import LineSettings, PairSettings
+from p2p.netlab.settings import LineSettings, PairSettings, parse_pair
 
 MBIT = 10**6
 MS = 10**6
@@ -120,6 +120,14 @@ def test_so_large_a_share_is_lost_each_packet_by_itself(loss: float) -> None:
     after_loss = [second for first, second in pairwise(is_lost) if first]
     assert abs(sum(after_loss) / len(after_loss) - loss) < 4 * (loss * (1 - loss) / len(after_loss)) ** 0.5
     assert made.pairs[0, 1].counters.dropped_loss == sum(is_lost)
+
+
+def test_packets_longer_than_a_path_carries_are_lost_and_each_goes_by_itself() -> None:
+    made = links(PairSettings(mtu_bytes=1400))
+    assert [made.leave(0, 0, 1, size) is None for size in (40, 1400, 1401, 1500)] == [False, False, True, True]
+    assert made.pairs[0, 1].counters.dropped_mtu == 2 and made.packets_per_frame(0) == 1
+    made.pairs[0, 1].change(PairSettings(**parse_pair("mtu=none")))
+    assert made.leave(0, 0, 1, MTU_BYTES) is not None and made.packets_per_frame(0) > 1
 
 
 @given(frames, st.integers(0, 60))

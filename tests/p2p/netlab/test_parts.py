@@ -100,7 +100,7 @@ def test_lateness_is_said_by_its_percentiles() -> None:
 
 
 def shown(late_us: float, **drops: int) -> dict[str, Any]:
-    counters = {f"dropped_{why}": drops.get(why, 0) for why in ("queue", "loss", "cut")}
+    counters = {f"dropped_{why}": drops.get(why, 0) for why in ("queue", "loss", "mtu", "cut")}
     late = {"p50": 20.0, "p99": late_us, "max": late_us}
     return {"lateness_us": late, "pairs": [{"packets": 1234, **counters}], "num_missed": drops.get("missed", 0)}
 

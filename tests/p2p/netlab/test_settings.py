@@ -69,6 +69,8 @@ def test_what_is_shown_can_be_written(value: int) -> None:
         ("loss=-0.1", "loss=-0.1 is not between 0 and 1"),
         ("loss=nan", "loss=nan is not between 0 and 1"),
         ("loss=some", "loss=some is no share: write loss=0.01 or loss=1%"),
+        ("mtu=67", "mtu=67 is no size of a packet: write bytes, 68 or more, say mtu=1400, or mtu=none"),
+        ("mtu=1400b", "mtu=1400b is no size of a packet"),
         ("speed=20mbit", "speed=20mbit: nothing of that name can be set; known are rate"),
         ("cut=yes", "cut=yes: nothing of that name"),
         ("dlay=20ms", "dlay=20ms: nothing of that name can be set, did you mean delay? known are rate"),
@@ -103,9 +105,10 @@ def test_only_what_is_named_changes() -> None:
 def test_what_is_set_is_shown_as_it_is_written() -> None:
     line = LineSettings(up_bit_per_s=200_000_000)
     assert show(line) == {"up": "200mbit", "queue": "50ms"}
-    assert show(PairSettings(delay_ns=1_500_000, loss=0.001, cut=True)) == {
+    assert show(PairSettings(delay_ns=1_500_000, loss=0.001, mtu_bytes=1400, cut=True)) == {
         "delay": "1.5ms",
         "loss": "0.001",
+        "mtu": "1400",
         "cut": "cut",
     }
     assert show(PairSettings()) == {}
@@ -113,7 +116,7 @@ def test_what_is_set_is_shown_as_it_is_written() -> None:
 
 def test_what_was_shown_before_a_change_sets_back_what_it_has_changed_and_no_more() -> None:
     before = changed_pair(PairSettings(), parse_pair("delay=20ms,jitter=1ms,loss=0.1%"))
-    changes = parse_pair("delay=50ms,jitter=0,rate=5mbit,cut")
+    changes = parse_pair("delay=50ms,jitter=0,rate=5mbit,mtu=1400,cut")
     back = parse_pair(as_it_was(show(before), changes))
     assert changed_pair(changed_pair(before, changes), back) == before and "loss" not in back
     line = changed_line(LineSettings(), parse_net("up=5mbit")[0])
