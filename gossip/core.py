@@ -246,11 +246,9 @@ class Core(Standing):
 
     def unopened(self, now: float, links: Mapping[Member, str]) -> list[Effect]:
         """Which links are not open, not yet or not any more, and why: all of them. For a slow cadence."""
-        effects: list[Effect] = []
-        for member in self._ways.look(now, links):
-            reason = f"{links[member]}, for {self._config.opening_s:g} s: is a firewall or a NAT in between?"
-            effects += self.refused(now, member, reason)
-        return effects
+        found, opening_s = self._ways.look(now, links), self._config.opening_s
+        why = f"for {opening_s:g} s: is a firewall or a NAT in between?"
+        return [effect for member in found for effect in self.refused(now, member, f"{links[member]}, {why}")]
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
         """The link to `member` was lost, and a new one refused. To be said again while that is so."""
@@ -259,6 +257,10 @@ class Core(Standing):
         effects = [*self._notice_pause(now), Explain(f"{member} may be dead: {reason}")]
         effects += self._swim.suspect(now, member)
         return self._follow_up(now, [*effects, *self._next.observe(now, repeat=False)])
+
+    def undelivered(self, now: float, member: Member) -> None:
+        """Data do not get through to `member`, which answers (G16). To be said again while that is so."""
+        self._next.undelivered(now, member)
 
     def leave(self, now: float, outvoted: int = NOTHING_DONE, why: str = "") -> list[Effect]:
         """Start no further step; `Left` follows when the others can do without this peer.
@@ -279,9 +281,8 @@ class Core(Standing):
         if self.view is None or self.ended:
             reason = "it takes part no more" if self.ended else "it had no seat"
             self.ended = True
-            return self._stamped(
-                [*self._heirs.withdraw(), *(Send(member, m.Leave()) for member in self._swim.alive()), Left(reason)]
-            )
+            said = [Send(member, m.Leave()) for member in self._swim.alive()]
+            return self._stamped([*self._heirs.withdraw(), *said, Left(reason)])
         return self._follow_up(now, self._membership.say_goodbye())
 
     # Time and messages.

@@ -39,6 +39,7 @@ class Succession:
         self._config = config
         self._refused: dict[Member, float] = {}
         self._behind: dict[Member, float] = {}
+        self._undelivered: dict[Member, float] = {}
         self.dead: dict[Member, AcceptorRecord | None] = {}
         self._restart_request: Report | None = None
         self._own: tuple[Report, ...] = ()
@@ -63,6 +64,7 @@ class Succession:
         self._held, self._hold_again = NOTHING_DONE, -math.inf
         self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
         self._behind.clear()
+        self._undelivered.clear()
         self.reports.install(view)
         self.admission.install(view)
         effects = self.agreement.install(view)
@@ -100,6 +102,10 @@ class Succession:
         """`member`, which has a seat, says something in an older view, and is told of this one each time."""
         self._behind.setdefault(member, now)
 
+    def undelivered(self, now: float, member: Member) -> None:
+        """Data do not get through to `member`, which answers (G16). To be said again while that is so."""
+        self._undelivered[member] = now + self._config.reports.lease_s
+
     def is_here(self, member: Member) -> None:
         """`member` says something in the installed view."""
         if self._behind:
@@ -123,6 +129,7 @@ class Succession:
         self.admission.resume(now)
         self._refused.clear()
         self._behind.clear()
+        self._undelivered.clear()
         self._own = tuple(report for report in self._own if report.kind is ReportKind.PROVEN)
 
     def observe(self, now: float, *, repeat: bool) -> list[Effect]:
@@ -157,7 +164,8 @@ class Succession:
             patience = 1 if member in known else self._swim.patience()  # ill health delays a report, and withdraws none
             limit_s = silent_s * patience / 2 if self._swim.is_lost(member) else silent_s * patience
             is_deaf = now - self._behind.get(member, now) >= self._config.reports.bridge_s
-            if is_deaf or self._swim.silence_s(now, member) >= limit_s:
+            is_unreached = self._undelivered.get(member, -math.inf) > now
+            if is_deaf or is_unreached or self._swim.silence_s(now, member) >= limit_s:
                 found.append(Report(ReportKind.SILENT, member))
             if self._swim.flaps(now, member):
                 found.append(Report(ReportKind.FLAPPING, member))

@@ -36,7 +36,6 @@ from .inbox import Inbox, error_of
 from .neighbours import Neighbours
 from .resources import Resources
 from .seat_request import SeatRequest
-from .stalls import Stalls
 
 logger = logging.getLogger("p2p")
 
@@ -90,7 +89,6 @@ class Carrier:
         self._effects: deque[Effect] = deque()
         self._members: tuple[Member, ...] = ()
         self._why = Why(0)
-        self._stalls = Stalls(parts.resources.transport)
         self._held: sx.Finish | None = None
 
     def shared(self) -> SharedRunner | None:
@@ -289,7 +287,7 @@ class Carrier:
         self.parts.frames.install(view)
         if effect.has_stalled:
             stayed = [member for member in view.members if member not in came]  # who came may be under way to its state
-            self._stalls.redone(self.parts.core.done + 1, stayed)
+            self.parts.neighbours.stalls.redone(self.parts.core.done + 1, stayed)
         self.carry_out(self.parts.open_step.installed(view))
         self.parts.donor.install()
         self.parts.donor.end_exchange()

@@ -3,7 +3,7 @@
 Death is known in two ways. The kernel's word: a handle of the process (pidfd), opened before the process was compared
 with what the peer said of itself, becomes readable when the process ends; who waits for a member looks earlier, at the
 marks of its threads (host/exiting.py). Then its acceptor record, opened while it lived, says what it had promised and
-accepted. Evidence: its link was lost, and opening it again was refused.
+accepted. Evidence: its link was lost, and opening it again was refused; or data do not get through (stalls.py).
 """
 
 import logging
@@ -22,6 +22,7 @@ from ..host.processes import process_start
 from ..host.registry import Registry
 from ..net.frames import RECORD_CODEC
 from ..net.transport import Transport
+from .stalls import Stalls
 
 logger = logging.getLogger("p2p")
 
@@ -48,6 +49,7 @@ class Neighbours:
 
     def __init__(self, transport: Transport, registry: Registry) -> None:
         self._transport = transport
+        self.stalls = Stalls(transport)
         self._registry = registry
         self._linked: dict[str, Member] = {}
         self._unlinked: dict[str, tuple[Claim, str]] = {}
@@ -188,6 +190,8 @@ class Neighbours:
         unopened = {self._linked[name]: why for name, why in self._transport.unopened_links().items()}
         unopened |= {claim.member: why for claim, why in self._unlinked.values()}
         effects = [effect for member in refused for effect in core.refused(now, member, REFUSED)]
+        for member in self.stalls.undelivered(core.done + 1):
+            core.undelivered(now, member)
         return [*effects, *core.unopened(now, unopened)]
 
     def _retry(self, now: float) -> None:

@@ -1,8 +1,8 @@
-"""Frames that are lost again and again: over connections that something between two hosts has forgotten.
+"""Frames that are lost again and again, though control says that all are well: each attempt at a step stalls.
 
 A firewall that forgets a connection swallows what is sent there, which the kernel finds out in some seconds
-(`limit_silence` of net/links.py); a proxy goes on acknowledging it. Control says that all are well, so each attempt at
-the step would stall as the one before.
+(`limit_silence` of net/links.py); a proxy goes on acknowledging it. Both let a new connection be. A path that loses
+large packets (RFC 2923, section 2.1) swallows what is sent on that, too: evidence against who is behind it (G16).
 """
 
 import logging
@@ -17,7 +17,8 @@ from ..net.transport import Transport
 logger = logging.getLogger("p2p")
 
 _PATIENCE: Final = 2
-"""So many attempts at a step in a row stall, then connections are opened anew before each further one."""
+"""So many attempts at a step in a row stall, then connections are opened anew before each further one; if the one to a
+peer breaks in as many behind the first, in a row, data do not get through to it."""
 
 
 class Stalls:
@@ -26,12 +27,20 @@ class Stalls:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._step, self._number = NOTHING_DONE, 0
+        self._num_broken: dict[Member, int] = {}
+        self._num_vain: dict[Member, int] = {}
 
     def redone(self, step: int, members: Iterable[Member]) -> None:
         """`step` has stalled, and is done over in another view: what was sent to these members of it is out of date."""
-        self._step, self._number = step, self._number + 1 if step == self._step else 1
-        if self._number < _PATIENCE or not self._transport.reopen_data(member.peer_id for member in members):
+        is_again = step == self._step
+        self._step, self._number = step, self._number + 1 if is_again else 1
+        numbers = {member: self._transport.num_broken(member.peer_id) for member in members}
+        before, self._num_broken = self._num_broken, {each: n for each, n in numbers.items() if n is not None}
+        broke = [member for member, number in self._num_broken.items() if number > before.get(member, number)]
+        self._num_vain = {member: self._num_vain.get(member, 0) + 1 for member in broke if is_again}
+        if self._number < _PATIENCE or not self._num_broken:
             return
+        self._transport.reopen_data(member.peer_id for member in self._num_broken)
         if self._number == _PATIENCE:
             logger.warning(
                 "step %d has stalled twice: what peers of other hosts were sent did not come, though all answer; "
@@ -39,3 +48,14 @@ class Stalls:
                 "without a word, or the way between them all packets that are large (net.ipv4.tcp_mtu_probing=2)?",
                 step,
             )
+        for member in [member for member, number in self._num_vain.items() if number == _PATIENCE]:
+            logger.warning(
+                "peer %s answers, but new connections for data to it break, one after the other: what is sent there is "
+                "not acknowledged. The way there seems to lose large packets (net.ipv4.tcp_mtu_probing=2, or a smaller "
+                "MTU at both ends, may help). Who is not reached by most others, or one of two, has to go",
+                member,
+            )
+
+    def undelivered(self, step: int) -> list[Member]:
+        """Who answers, while no connection carries the data of `step`, which is open, to it."""
+        return [member for member, number in self._num_vain.items() if number >= _PATIENCE and step == self._step]

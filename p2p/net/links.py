@@ -90,6 +90,7 @@ class _Monitor:
         self._congestion_control = congestion_control
         self.answers = False
         self.has_broken = False
+        self.num_broken = 0
         self.over: Connection | None = None
         self.num_opened = 0
         self._watched = socket
@@ -107,6 +108,7 @@ class _Monitor:
             self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
             self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
             self.has_broken = self.has_broken or event in _ENDS
+            self.num_broken += event == zmq.EVENT_DISCONNECTED
 
     def renew(self) -> None:
         """As `Connection.renew`."""
@@ -209,6 +211,14 @@ class Link:
         """Bytes of `flow` that have arrived, counted from afar for each further connection; None: as there."""
         flow = self.flow()
         return None if flow is None else (self._monitors[self._data_address].num_opened << 48) + flow.acked
+
+    def num_broken(self) -> int:
+        """Connections for data over TCP that have broken so far, and were not closed by this side."""
+        monitor = self._monitors.get(self._data_address)
+        if monitor is None:  # closed, since its peer has no seat any more
+            return 0
+        monitor.look()
+        return monitor.num_broken
 
     def reopen_data(self) -> None:
         """Send data over another connection from now on; what was not sent, or not taken yet, is lost."""

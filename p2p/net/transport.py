@@ -191,16 +191,16 @@ class Transport:
         for link in self._links.values():
             link.renew()
 
-    def reopen_data(self, peer_ids: Iterable[str]) -> bool:
-        """Send data to them over other connections from now on, if they are on other hosts; whether any of them is.
+    def num_broken(self, peer_id: str) -> int | None:
+        """As of `Link`, to a peer on another host; None: it is on this one, or there is no link."""
+        link = self._links.get(peer_id)
+        return link.num_broken() if link is not None and link.is_remote else None
 
-        What these were sent, and have not taken yet, is lost.
-        """
-        remote = [peer_id for peer_id in peer_ids if peer_id in self._links and self._links[peer_id].is_remote]
-        for peer_id in remote:
+    def reopen_data(self, peer_ids: Iterable[str]) -> None:
+        """Send data to them over other connections from now on. What they were sent and have not taken yet is lost."""
+        for peer_id in peer_ids:
             self.pacer.forget(peer_id)
             self._links[peer_id].reopen_data()
-        return bool(remote)
 
     def _acked(self, peer_id: str) -> int | None:
         return self._links[peer_id].acked() if peer_id in self._links else None

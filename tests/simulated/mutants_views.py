@@ -336,6 +336,16 @@ VIEWS: dict[str, Mutant] = {
         breaks="L1",
         scenario="G11: the second of two members cannot reach the first, whose link it answers",
     ),
+    "G16: that data do not get through is nobody's evidence": mutant(
+        (Succession, "undelivered", lambda self, now, member: None),
+        breaks="L1",
+        scenario="G16: data get through neither to nor from one of three, which answers",
+    ),
+    "G16: that data do not get through is evidence as strong as a refused link": mutant(
+        (Succession, "undelivered", Succession.refuse),
+        breaks="L1 I14",
+        scenario="G16: data get through neither to nor from one of three, which answers",
+    ),
     "G12: coming and going is nobody's evidence": mutant(
         (Swim, "flaps", lambda self, now, member: False),
         breaks="L1",

@@ -152,6 +152,8 @@ class Network:
         self._last_blocked: dict[Pair, float] = {}
         self._held: list[Held] = []
         self._resets: dict[Pair, int] = {}
+        self.swallowed: set[Pair] = set()
+        """Links that lose all data, and nothing else, and open again whenever they are opened."""
 
     # Links that carry nothing.
 
@@ -190,6 +192,7 @@ class Network:
     def calm(self) -> None:
         self.weather = self.weather.calm()
         self.bad = {}
+        self.swallowed.clear()
         self._cuts = []
         self.changed()
 
@@ -238,6 +241,9 @@ class Network:
             self._seen["data frames held" if cut.holds_data else "data frames lost"] += 1
             if cut.holds_data:
                 self._held.append((pair, True, source, target, action, frame))
+            return
+        if pair in self.swallowed:
+            self._seen["data frames lost"] += 1
             return
         survives = self._rng.random() < 0.5
         delay_s = self._delay(self.weather.data_delay_s)

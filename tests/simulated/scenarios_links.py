@@ -97,6 +97,31 @@ def _who_is_not_heard_answers() -> None:
     stage.end_well()
 
 
+@scenario("G16: data get through neither to nor from one of three, which answers")
+def _one_is_out_of_reach_of_data() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    stage.swallow("p2", "p1")
+    stage.wait(0.7)  # who is behind it may be the first to say so, of one alone
+    for source, target in (("p2", "p3"), ("p1", "p2"), ("p3", "p2")):
+        stage.swallow(source, target)
+    out = stage.peer("p2").member
+    stage.until(lambda: stage.excluded(out, "p1", "p3"), 25.0)
+    stage.until_trained(2, "p1", "p3")
+    stage.end_well()
+
+
+@scenario("G16: data do not get through from the second of two to the first, and everything else does")
+def _data_do_not_get_through_one_way() -> None:
+    stage = Stage(num_peers=2)
+    stage.until_trained(2)
+    stage.swallow("p2", "p1")
+    second = stage.peer("p2").member
+    stage.until(lambda: stage.excluded(second, "p1"), 25.0)
+    stage.until_trained(2, "p1")
+    stage.end_well()
+
+
 @scenario("G12: the links of one of three come and go, and in the end they stay")
 def _one_flaps() -> None:
     stage = Stage(num_peers=3)

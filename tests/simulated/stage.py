@@ -18,6 +18,7 @@ from .shares import Piece, Query
 from .token_runner import Part
 
 LINK_CHECK_S = 0.1
+STALLED_S = 15.0
 Action = Callable[..., None]
 Frame = Body | Part | Snapshot | Fed | Piece | Query | Wish
 
@@ -194,6 +195,21 @@ class Stage(Simulation):
         """No connection from `source` to `target` opens until the calm; those back are open, and answered."""
         self.cut({(source, target)})
         self._look_at_shut(source, target)
+
+    def swallow(self, source: str, target: str) -> None:
+        """Data from `source` to `target` are lost until the calm, over each connection, and nothing else is."""
+        self.network.swallowed.add((source, target))
+        self._look_at_swallowed(source, target, -1, 0.0)
+
+    def _look_at_swallowed(self, source: str, target: str, step: int, since: float) -> None:
+        """What the host of `source` says: here, once a step has not got on for a few attempts at it."""
+        one, other = self.named(source), self.named(target)
+        if one is not None and other is not None and (source, target) in self.network.swallowed:
+            if one.done != step or one.view is None or len(one.view.members) == 1:
+                step, since = one.done, one.now()
+            elif one.now() - since >= STALLED_S:
+                one.core.undelivered(one.now(), other.member)
+        self.clock.after(LINK_CHECK_S, None, "links", self._look_at_swallowed, source, target, step, since)
 
     def answer(self, name: str) -> None:
         """The links of `name` are answered at both ends, whatever comes through, until the calm."""

@@ -1,6 +1,7 @@
 """A step that stalls again and again: connections to other hosts are opened anew, and that is said once."""
 
 import logging
+import socket
 
 import pytest
 
@@ -9,6 +10,7 @@ from p2p.loop.stalls import Stalls
 from p2p.net.links import Link
 from p2p.net.transport import Transport
 from tests.p2p.net.pond import open_pond, poll_until
+from tests.p2p.net.test_connections import connections_to
 
 A, B = "a" * 16, "b" * 16
 MEMBERS = [Member(A, 1), Member(B, 1)]
@@ -37,6 +39,28 @@ def test_from_the_second_time_on_that_a_step_stalls_connections_are_opened_anew(
     assert [line.partition(":")[0] for line in said] == ["step 7 has stalled twice", "step 9 has stalled twice"]
     assert "Does a proxy, a NAT or a firewall between hosts" in said[0]
     assert "packets that are large (net.ipv4.tcp_mtu_probing=2)" in said[0]
+
+
+def test_data_do_not_get_through_if_connections_break_in_two_attempts_in_a_row_behind_the_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with open_pond() as pond:
+        a, b = pond.open(A), pond.open(B)
+        a.connect(B, *pond.addresses(B))
+        stalls, link = Stalls(a), a._links[B]
+        seen = []
+        for step, breaks in ((7, True), (7, True), (7, False), (7, True), (7, True), (8, True), (8, True), (8, True)):
+            num_opened(a, link, b)
+            if breaks:
+                before = a.num_broken(B)
+                for connection in connections_to(pond.addresses(B)[1]):
+                    connection.shutdown(socket.SHUT_RDWR)
+                poll_until(lambda before=before: a.num_broken(B) != before, a, b)  # type: ignore[misc]
+            stalls.redone(step, MEMBERS)
+            seen.append((step, stalls.undelivered(step) == [Member(B, 1)], stalls.undelivered(step + 1)))
+    assert [is_lost for _, is_lost, _ in seen] == [False, False, False, False, True, False, False, True]
+    assert not any(other for _, _, other in seen)
+    assert sum("new connections for data to it break" in record.getMessage() for record in caplog.records) == 2
 
 
 def test_where_all_are_on_one_host_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
