@@ -339,7 +339,7 @@ VIEWS: dict[str, Mutant] = {
     "G16: that data do not get through is nobody's evidence": mutant(
         (Succession, "undelivered", lambda self, now, member: None),
         breaks="L1",
-        scenario="G16: data get through neither to nor from one of three, which answers",
+        scenario="G16: data do not get through from the second of two to the first, and everything else does",
     ),
     "G16: that data do not get through is evidence as strong as a refused link": mutant(
         (Succession, "undelivered", Succession.refuse),
