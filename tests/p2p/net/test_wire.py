@@ -245,7 +245,8 @@ def test_the_messages_of_gossip_can_be_sent() -> None:
 
 
 def test_a_view_that_was_heard_before_is_the_same_object() -> None:
-    bodies = [sent(view_of(5)).body for _ in range(2)]
+    view = view_of(5)  # another one may be one too many to be remembered, whatever it says
+    bodies = [sent(view).body for _ in range(2)]
     records = [body.record for body in bodies if isinstance(body, Report) and body.record is not None]
     assert all(record.vote is not None and record.vote.view is record.view for record in records)
     assert records[0].view is records[1].view
