@@ -255,7 +255,7 @@ def _load(part: Stateful, state: dict[str, Any]) -> None:
 def _with_flags(state: dict[str, Any], flags: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     """`state` as written by this peer's code: by its flags torch chooses where counters of steps are to be."""
     groups = state.get("param_groups")
-    if not isinstance(groups, list):  # a form of its own
+    if not isinstance(groups, list) or len(groups) != len(flags):  # an optimizer within one may have its own form
         return state
     return {**state, "param_groups": [{**group, **own} for group, own in zip(groups, flags, strict=True)]}
 
