@@ -317,7 +317,7 @@ class Launcher:
         self._died_at = now
         last_words = streams[-1].prefixer.last_line if streams else ""
         self._traces.end(place, round(now * 1e9), last_words, was_asked=was_asked)
-        if return_code and not was_asked:
+        if (return_code or place.ending.exit_code) and not was_asked:
             others = [other for other in self._places if other is not place]
             if place.ending.exit_code:
                 self._postmortem.conclude(place, seen, last_words, round(now * 1e9), self._living())

@@ -36,11 +36,27 @@ class Ending:
     exit_code: int
     words: str
 
+    @property
+    def has_completed(self) -> bool:
+        return self.code == 0 and self.exit_code == 0
+
     @classmethod
     def of(
-        cls, code: int, *, has_begun: bool, is_through: bool = False, is_removed: bool = False, is_slow: bool = False
+        cls,
+        code: int,
+        *,
+        has_begun: bool,
+        is_through: bool = False,
+        is_removed: bool = False,
+        is_slow: bool = False,
+        is_late: bool = False,
     ) -> "Ending":
-        """`has_begun`: it had a seat; the others: what it has said last: it had left, was removed, or the slowest."""
+        """`has_begun`: it had a seat; the others: what it has said last: it had left, was removed, or the slowest.
+
+        `is_late`: it could not take part any more, and those in whose place it came had failed before they did.
+        """
+        if code == 0 and is_late:
+            return cls(code, FAILED, "came when the run was over, and had never taken part")
         if code == 0:
             return cls(code, 0, "completed")
         if code == 128 + signal.SIGTERM or (code == -signal.SIGTERM and (is_through or not has_begun)):
@@ -108,11 +124,17 @@ class Place:
             self.samples += self.standing.counted.samples
         is_slow = self.standing is not None and self.standing.slowest.startswith(f"peer {self.standing.who.peer_id} ")
         is_removed = self.standing is not None and self.standing.is_removed
+        cannot_go_on = self.standing is not None and bool(self.standing.error)
         self.child = None
         self.ending = Ending.of(
-            code, has_begun=has_begun, is_through=self.is_through, is_removed=is_removed, is_slow=is_slow
+            code,
+            has_begun=has_begun,
+            is_through=self.is_through,
+            is_removed=is_removed,
+            is_slow=is_slow,
+            is_late=cannot_go_on and self.num_restarts > 0 and not self.steps,
         )
-        if not self.ending.exit_code or not num_allowed:
+        if not code or not self.ending.exit_code or not num_allowed:
             return ""
         if has_begun or now - self.started_s < AT_START_S:
             self._deaths.append(self.step)

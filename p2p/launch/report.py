@@ -18,7 +18,7 @@ def what_became_of(place: Place, pid: int, others: Sequence[Place], what_next: s
     """The last peer in `place`, process `pid`, has ended; `what_next`: is done about it, in words."""
     assert place.ending is not None
     num_left = sum(other.child is not None for other in others)
-    num_completed = sum(other.ending is not None and other.ending.code == 0 for other in others)
+    num_completed = sum(other.ending is not None and other.ending.has_completed for other in others)
     at = f" at step {place.step}" if place.step >= 0 else ""
     rest = f"{num_left or 'none'} left" + (f", {num_completed} completed" if num_completed else "")
     return f"peer {place.name} (pid {pid}) {place.ending.words}{at}; {rest}" + (f"; {what_next}" if what_next else "")

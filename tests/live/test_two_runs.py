@@ -1,7 +1,9 @@
 """Two experiments never merge: which swarm a script is in, and what its user is told of it."""
 
+import os
 import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,6 +127,27 @@ def test_who_has_another_learning_rate_in_a_swarm_of_one_name_is_refused_alone(s
     one.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(one)
     assert code == 0 and not any("is out" in line or "has joined" in line for line in stderr), stderr
+
+
+def test_who_was_refused_and_comes_again_when_the_run_is_over_has_failed(
+    shoal: Shoal, script: Script, tmp_path: Path
+) -> None:
+    path = script(STAY.replace("while True", "while not __import__('os').path.exists('stop')"))
+    os.mkfifo(tmp_path / "over")  # who opens it waits for the other one
+    one = shoal("-n", "1", "--swarm", "x", path, "--lr", "0.1")
+    first_line(one)
+    again = f"test -e tried && cat over; touch tried; exec {sys.executable} {path} --lr 0.001"
+    other = shoal("-n", "1", "--restarts", "3", "--swarm", "x", "--", "/bin/sh", "-c", again)
+    told(other, r"shoal: peer 1 .* ended with exit code 1; .*; started again in 1 s \(1 of 3\)")
+    (tmp_path / "stop").touch()
+    assert outcome(one)[0] == 0
+    (tmp_path / "over").write_text("")
+    code, _, stderr = outcome(other)
+    assert "[1] shoal: the run of swarm x is over, so there is nothing to join" in stderr
+    assert code == 1, stderr
+    late = r"shoal: peer 1 \(pid \d+\) came when the run was over, and had never taken part; none left"
+    assert any(re.fullmatch(late, line) for line in stderr), stderr
+    assert any(line.startswith("shoal: peer 1 failed first, before its first step: it ended with") for line in stderr)
 
 
 @pytest.mark.long

@@ -4,6 +4,8 @@ import dataclasses
 import math
 import signal
 
+import pytest
+
 from p2p import RemovedFromView, TooSlow
 from p2p.launch.places import AT_START_S, MOST_BACK_OFF_S, Place
 from tests.p2p.launch.standings import standing
@@ -45,6 +47,24 @@ def test_who_had_left_when_sigterm_came_has_not_failed() -> None:
         place.standing = dataclasses.replace(told, is_through=is_through)
         place.end(-signal.SIGTERM, 1.0, 0)
         assert place.ending is not None and place.ending.exit_code == exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "steps", "num_restarts", "exit_code", "words"),
+    [
+        ("the run is over", 0, 1, 1, "came when the run was over, and had never taken part"),
+        ("the run is over", 0, 0, 0, "completed"),  # as one that only joins, and nobody has failed
+        ("the run is over", 7, 1, 0, "completed"),  # who was there before was counted
+        ("", 0, 1, 0, "completed"),  # its script came to its end
+    ],
+)
+def test_who_comes_when_the_run_is_over_makes_no_refusal_good(
+    error: str, steps: int, num_restarts: int, exit_code: int, words: str
+) -> None:
+    place = Place(0, "0", num_restarts=num_restarts, steps=steps)
+    place.standing = dataclasses.replace(standing(), error=error)
+    assert place.end(0, 1.0, 9) == "" and place.restart_at == math.inf and place.ending is not None
+    assert (place.ending.exit_code, place.ending.words) == (exit_code, words)
 
 
 def test_who_was_removed_is_told_from_who_ends_with_that_code_by_itself() -> None:
