@@ -22,6 +22,7 @@ from .given import setting
 from .host.allocator import keep_memory
 from .host.files import raise_file_limit, why_too_few_files
 from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
+from .host.threads import OF_A_PEER, why_no_thread, why_too_few_threads
 from .peer import Peer
 from .session.reporter import Reporter, listening_launcher
 from .session.stacks import show_on_sigusr1
@@ -180,6 +181,8 @@ def join_as(given: dict[str, Any]) -> Peer:
         say(warning)
     if why := why_too_few_files(config.min_peers, has_tcp=False):
         raise ShoalError(f"this peer cannot run: {why}")
+    if why := why_too_few_threads(OF_A_PEER):
+        raise ShoalError(f"this peer cannot run: {why}")
     keep_memory(os.environ)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # a handler that raises would leave half a peer behind
     try:
@@ -203,7 +206,11 @@ def _set_up(peer: Peer, config: PeerConfig, launcher: socket.socket | None) -> N
     if peer._session.loop.is_alone:
         _name_other_runs(config)
     peer._session.history.seat_listeners.append(partial(_say_where, peer, config))
-    Reporter(peer._session, config.swarm, launcher, say).start()
+    reporter = Reporter(peer._session, config.swarm, launcher, say)
+    try:
+        reporter.start()
+    except RuntimeError as error:
+        raise ShoalError(f"this peer cannot run: {why_no_thread()}") from error
     atexit.register(peer._end_at_exit)
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))

@@ -108,16 +108,16 @@ def _all_around(groups: str, root: Path) -> Iterator[GroupLimit]:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             for mounted in (root, root / "unified"):
-                for folder in _folders(mounted, path):
+                for folder in group_folders(mounted, path):
                     for name in ("memory.max", "memory.high"):
                         yield GroupLimit(folder / name, folder / "memory.current", ("inactive_file", "active_file"))
         elif "memory" in controllers.split(","):
-            for folder in _folders(root / "memory", path):
+            for folder in group_folders(root / "memory", path):
                 of_files = "total_inactive_file", "total_active_file"
                 yield GroupLimit(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes", of_files)
 
 
-def _folders(mounted: Path, path: str) -> list[Path]:
+def group_folders(mounted: Path, path: str) -> list[Path]:
     """Of a group, and of those around it."""
     innermost = mounted / path.lstrip("/")
     return [each for each in (innermost, *innermost.parents) if each == mounted or mounted in each.parents]

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Protocol
 
+from ..errors import ShoalError
+from ..host.threads import why_no_thread
 from ..memory.shared_runner import BUSY, IDLE, UNDER_WAY, WAITING, RunState, SharedRunner
 from ..net.transport import Polled
 from ..step.notices import Notice
@@ -116,8 +118,13 @@ class Reactor:
     # The training thread's side.
 
     def start(self) -> None:
-        """Begin to drive."""
-        self._thread.start()
+        """Begin to drive; if there is no thread for that, close everything, and raise ShoalError."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._work.close()
+            self.ended.set()
+            raise ShoalError(f"this peer cannot run: {why_no_thread()}") from error
 
     def stop(self, *, is_aside: bool = False) -> bool:
         """End the thread, and close everything. Whether it has ended within `END_S`."""

@@ -84,14 +84,18 @@ class Reporter:
         self._change = Change()
 
     def start(self) -> None:
-        """Begin; also when the peer has a seat, and when the view has changed, at once."""
+        """Begin; also when the peer has a seat, and when the view has changed, at once.
+
+        Raises:
+            RuntimeError: no thread can be started. Nothing has begun.
+        """
+        self._thread.start()
         history = self._session.history
         history.seat_listeners.append(lambda view, done: self._report())
         history.count_listeners.append(self._counted)
         history.listeners.append(lambda view: self._news.set())
         history.end_listeners.append(self._stop)
         self._report()
-        self._thread.start()
 
     def _counted(self) -> None:
         self._counted_ns = self._page.now()

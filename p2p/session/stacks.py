@@ -18,12 +18,13 @@ def show_on_sigusr1(file: TextIO) -> bool:
     """Print them into `file` from now on, at each SIGUSR1. For the main thread.
 
     Returns:
-        False: somebody else is told of signals, asyncio say; nothing has changed.
+        False: somebody else is told of signals, asyncio say, or no thread can be started; nothing has changed.
     """
     said, heard = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(heard, False)
     known = signal.set_wakeup_fd(heard, warn_on_full_buffer=False)
-    if known != -1:
+    thread = threading.Thread(target=_show, args=(said, file), name="shoal-stacks", daemon=True)
+    if known != -1 or not _starts(thread):
         signal.set_wakeup_fd(known)
         os.close(said)
         os.close(heard)
@@ -40,7 +41,14 @@ def show_on_sigusr1(file: TextIO) -> bool:
 
     os.register_at_fork(after_in_child=be_silent)  # it has the pipe and not the thread, and would ask its parent
     signal.signal(signal.SIGUSR1, heard_of)
-    threading.Thread(target=_show, args=(said, file), name="shoal-stacks", daemon=True).start()
+    return True
+
+
+def _starts(thread: threading.Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError:  # there are too many
+        return False
     return True
 
 

@@ -4,6 +4,8 @@ import os
 import re
 import resource
 import select
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -535,6 +537,34 @@ def test_a_peer_that_cannot_open_what_it_needs_says_so_at_once(shoal: Shoal, scr
     code, _, stderr = outcome(shoal(program=limited, executable="/bin/sh", environ={"SHOAL_MIN_PEERS": "6"}))
     assert code == 1 and len(stderr) == 2
     assert re.match(r"shoal: this peer cannot run: at most 40 files can be open here, and each of 6 peers", stderr[-1])
+
+
+def as_limited_user(limit: int, *command: str) -> list[str]:
+    """Of a user who may read all and start few threads: for root no such limit holds."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("there has to be another user, whom root becomes by setpriv")
+    may = "+dac_override,+dac_read_search"
+    user = ["setpriv", "--reuid=54322", "--inh-caps", may, "--ambient-caps", may]
+    return ["-c", shlex.join(["exec", *user, "prlimit", f"--nproc={limit}", *command])]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        (["-m", "p2p", "run", "-n", "2"], 2, "nothing was started: at most 12 threads can run here, 1 do, and 12 more"),
+        ([], 1, "this peer cannot run: at most 4 threads can run here, 1 do, and 5 more"),
+    ],
+)
+def test_where_too_few_threads_can_be_started_one_line_says_so(
+    shoal: Shoal, script: Script, home: Path, program: list[str], code: int, said: str
+) -> None:
+    os.chown(home, 54322, -1)
+    path = script("import p2p; p2p.join()")
+    limited = as_limited_user(12 if program else 4, sys.executable, *program, path)
+    advice = r" have to start: raise the limit of user 54322 \(`ulimit -u \d+`, or LimitNPROC= of the service\)"
+    alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    ended, stdout, stderr = outcome(shoal(program=limited, executable="/bin/sh", environ=alone))
+    assert (ended, stdout) == (code, []) and re.fullmatch(f"shoal: {said}{advice}", "\n".join(stderr)), stderr
 
 
 def test_the_version_is_the_same_everywhere(shoal: Shoal) -> None:

@@ -1,7 +1,10 @@
 """A thread that drives: in which order it deals with things, in whose thread, and how it ends."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import pytest
@@ -13,6 +16,7 @@ from p2p.net.transport import Polled
 from p2p.step.notices import Notice, Withdrawn
 
 NOTHING = Polled(control=False, data=False, fds=())
+ROOT = Path(__file__).parents[3]
 HANG_S = 20.0
 """Longer than anything takes."""
 
@@ -308,3 +312,27 @@ def test_a_handler_that_raises_in_the_middle_of_a_turn_ends_it(diary: Diary) -> 
     with pytest.raises(KeyboardInterrupt):
         diary.reactor.call(timeout_s=HANG_S)
     assert [type(error) for error in diary.crashed] == [KeyboardInterrupt]
+
+
+NO_THREAD = """
+import resource
+from p2p.errors import ShoalError
+from tests.p2p.loop.test_reactor import Diary
+
+diary = Diary()
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (6 << 20), -1))  # less than the stack of a thread
+try:
+    diary.reactor.start()
+except ShoalError as error:
+    print(error)
+print(diary.lines, diary.reactor.ended.is_set())
+"""
+
+
+def test_where_no_thread_can_be_started_all_is_closed_and_an_error_says_so() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout.splitlines() == [
+        "this peer cannot run: no thread can be started: look at `ulimit -u`, `ulimit -v`, and pids.max of cgroups",
+        "['close'] True",
+    ], done.stderr

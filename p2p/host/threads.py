@@ -1,0 +1,122 @@
+"""How many threads this process may start: by cgroups(7) of both versions, and by RLIMIT_NPROC, of all of its user.
+
+A process counts as a thread. libzmq ends a process that can start no more. Left out: threads of the same user that
+/proc does not show here, in another container say.
+"""
+
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .memory_left import CGROUPS, group_folders
+
+OF_A_PEER: Final = 5
+"""That `p2p.join` starts at least: for the loop, for reports, for stacks, and two of libzmq."""
+
+_EXEMPT: Final = 1 << 24 | 1 << 21
+"""CAP_SYS_RESOURCE and CAP_SYS_ADMIN, from <linux/capability.h>."""
+_WHOLE: Final = ["0", "0", "4294967295"]
+"""What the first user namespace maps."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ThreadsLeft:
+    """By one limit.
+
+    Attributes:
+        number: that can be started.
+        most: the limit.
+        advice: how to raise it, with `{0}` for the value.
+    """
+
+    number: int
+    most: int
+    advice: str
+
+
+def why_too_few_threads(needed: int, groups: str | None = None, root: Path = CGROUPS) -> str:
+    """Why `needed` more threads cannot be started, these of children included; empty: they can, as far as is known.
+
+    `groups`: as /proc/PID/cgroup lists them; None: those of this process.
+    """
+    left = min([*_by_groups(_own_groups() if groups is None else groups, root), *_by_user(needed)], default=None)
+    if left is None or left.number >= needed:
+        return ""
+    used = left.most - left.number
+    return (
+        f"at most {left.most} threads can run here, {used} do, and {needed} more have to start: "
+        f"{left.advice.format(used + needed)}"
+    )
+
+
+def why_no_thread() -> str:
+    """The system has refused to start one."""
+    return (
+        why_too_few_threads(1) or "no thread can be started: look at `ulimit -u`, `ulimit -v`, and pids.max of cgroups"
+    )
+
+
+def _own_groups() -> str:
+    try:
+        return Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _by_groups(groups: str, root: Path) -> Iterator[ThreadsLeft]:
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounted = [root, root / "unified"] if not controllers else []
+        mounted += [root / "pids"] if "pids" in controllers.split(",") else []
+        for folder in (each for place in mounted for each in group_folders(place, path)):
+            try:
+                most, now = ((folder / name).read_text().strip() for name in ("pids.max", "pids.current"))
+            except OSError:
+                continue
+            if most != "max":
+                advice = (
+                    f"raise {folder / 'pids.max'} to {{0}} (TasksMax= of the service, --pids-limit of the container)"
+                )
+                yield ThreadsLeft(max(0, int(most) - int(now)), int(most), advice)
+
+
+def _by_user(needed: int) -> Iterator[ThreadsLeft]:
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    try:
+        if most == resource.RLIM_INFINITY or _is_exempt() or _of_machine() + needed <= most:
+            return
+    except OSError:
+        return
+    advice = f"raise the limit of user {os.getuid()} (`ulimit -u {{0}}`, or LimitNPROC= of the service)"
+    yield ThreadsLeft(max(0, most - _of_user(os.getuid())), most, advice)
+
+
+def _is_exempt() -> bool:
+    if Path("/proc/self/uid_map").read_text().split() != _WHOLE:
+        return False
+    return os.getuid() == 0 or bool(int(_status("self")["CapEff"], 16) & _EXEMPT)
+
+
+def _of_machine() -> int:
+    """All threads."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+
+
+def _of_user(uid: int) -> int:
+    found = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            status = _status(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(status["Uid"].split()[0]) == uid:
+            found += int(status["Threads"])
+    return found
+
+
+def _status(pid: str) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
