@@ -1,7 +1,6 @@
 """Settings of one peer: what they mean, and what they may be."""
 
 import math
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,9 +14,10 @@ from gossip import WAN, CoreConfig, Policy
 from .device import Device
 from .host.arguments import NAME_MAX
 from .host.choices import CHOICES
-from .host.folders import default_home
+from .host.folders import absolute, default_home
 from .host.memory_left import memory_bytes
 from .host.naming import NO_NAME
+from .host.processes import usable_cores
 from .memory.extents import EXTENT_BYTES
 from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
 from .staging import device_of
@@ -161,7 +161,7 @@ class PeerConfig:
     def __post_init__(self) -> None:
         for name in ("receipts", "resume"):  # whatever folder the script goes to later
             if (path := getattr(self, name)) is not None:
-                object.__setattr__(self, name, Path(path).absolute())
+                object.__setattr__(self, name, absolute(Path(path)))
         if self.min_peers < 1:
             raise ValueError(f"min_peers must be at least 1, is {self.min_peers}")
         for name, known in CHOICES.items():
@@ -193,7 +193,7 @@ class PeerConfig:
         """
         tcp = self.tcp.check(self.swarm)
         if tcp is not None:
-            tcp = share_cores(tcp, len(os.sched_getaffinity(0)), self.local_peers)
+            tcp = share_cores(tcp, len(usable_cores()), self.local_peers)
         return replace(
             self.loop,
             core=self.loop.core if tcp is None or tcp.network is Network.LAN else WAN,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..given import check_whole
+from ..host.folders import absolute
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Checkpoint:
                 raise ValueError(f"{name} must be at least 1, is {value}")
         for name in ("folder", "resume"):  # whatever folder the script goes to later
             if (path := getattr(self, name)) is not None:
-                object.__setattr__(self, name, Path(path).absolute())
+                object.__setattr__(self, name, absolute(Path(path)))
 
     @property
     def path(self) -> Path:

@@ -13,10 +13,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from ..errors import RegistryError
+from ..errors import RegistryError, ShoalError
 
 SOCKET_PATH_MAX_BYTES: Final = 107
 """What `sun_path` of AF_UNIX holds on Linux, without the final zero byte."""
+
+
+def absolute(path: Path) -> Path:
+    """The same, whatever folder this process goes to later; ShoalError if it is in one that is gone."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        raise ShoalError(
+            f"nobody can say where {path} is, since the current folder was removed: go to another one, or give a path "
+            "that begins with /"
+        ) from None
 
 
 def check_socket_path(path: Path) -> None:

@@ -100,8 +100,14 @@ def in_memory(key: Path) -> Path:
     """
     content = _read(key)
     _parse(key, content)
-    descriptor = os.memfd_create("shoal-key", os.MFD_CLOEXEC)
-    os.write(descriptor, content)
+    try:
+        descriptor = os.memfd_create("shoal-key", os.MFD_CLOEXEC)
+        os.write(descriptor, content)
+    except OSError as error:
+        raise SecurityError(
+            f"the swarm key {key} cannot be handed on to peers: memfd_create fails ({error.strerror}); "
+            "give it as a file"
+        ) from error
     return Path(f"fd:{descriptor}")
 
 

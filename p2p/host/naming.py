@@ -16,6 +16,7 @@ from typing import Final
 from ..errors import RegistryError
 from .arguments import DIGEST_BYTES, by_name, digest, shown
 from .entry import ProgramTraits
+from .folders import absolute
 from .registry import SWARM_NAME, Registry
 
 SCRIPT: Final = "script"
@@ -46,7 +47,7 @@ class Program:
 
     @classmethod
     def of_script(cls, path: Path, args: Sequence[str]) -> "Program":
-        return cls(path.name, str(path.resolve()), tuple(args), str(path))
+        return cls(path.name, str(absolute(path).resolve()), tuple(args), str(path))
 
     @classmethod
     def of_module(cls, name: str, args: Sequence[str], file: str = "") -> "Program":

@@ -82,6 +82,14 @@ def parse_offsets(text: str) -> Offsets:
     return Offsets(values["monotonic"], values["boottime"])
 
 
+def usable_cores() -> frozenset[int]:
+    """The cores that this process may use; all of the machine, where nobody says which."""
+    try:
+        return frozenset(os.sched_getaffinity(0))
+    except OSError:  # a filter of system calls denies it
+        return frozenset(range(os.cpu_count() or 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Stat:
     """Of /proc/PID/stat.

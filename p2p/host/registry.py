@@ -33,7 +33,7 @@ from . import last_run
 from .acceptor_page import record_path
 from .entries import Entries, place_of
 from .entry import HEX_NAME, Entry, Role, all_wait, heir, state_lost
-from .folders import check_socket_path, hold, locked, make_private, open_lock, replace_private
+from .folders import absolute, check_socket_path, hold, locked, make_private, open_lock, replace_private
 from .processes import UnknownOffsets, process_start, read_host, read_offsets
 
 logger = logging.getLogger(__name__)
@@ -85,9 +85,9 @@ class Registry:
         """
         if not SWARM_NAME.fullmatch(swarm):
             raise RegistryError(f"a swarm's name has 1 to 64 letters, digits, '.', '_' or '-', got {swarm!r}")
-        absolute = Path(os.path.abspath(home))
+        whole = Path(os.path.abspath(absolute(home)))
         # One spelling for all peers, but `home` itself stays what it is: a link is refused below.
-        home = absolute.parent.resolve() / absolute.name
+        home = whole.parent.resolve() / whole.name
         self.swarm = swarm
         self.folder = home / swarm
         self.lock = self.folder / "lock"

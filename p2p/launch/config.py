@@ -1,7 +1,6 @@
 """What `shoal run` starts, and the environment that each peer is given."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import Final, Self
 from ..errors import LaunchError
 from ..host.allocator import KEEPS_MEMORY
 from ..host.choices import CHOICES
+from ..host.folders import absolute
 from ..host.keys import descriptor_of, in_memory
+from ..host.processes import usable_cores
 from ..net.tcp import TCP_VARIABLES, TcpConfig, TcpOptions
 from .devices import Gpu, cores_of_peer, host_gpus, visible_devices
 from .target import Target
@@ -202,11 +203,11 @@ def peer_environment(
     if predecessor.elsewhere:
         added["SHOAL_ELSEWHERE"] = ",".join(f"{host}@{address}" for host, address in predecessor.elsewhere.items())
     if config.home is not None:
-        added["SHOAL_HOME"] = str(config.home.absolute())
+        added["SHOAL_HOME"] = str(absolute(config.home))
     if config.resume is not None:
-        added["SHOAL_RESUME"] = str(config.resume.absolute())
+        added["SHOAL_RESUME"] = str(absolute(config.resume))
     if config.receipts is not None:
-        added["SHOAL_RECEIPTS"] = str(config.receipts.absolute())
+        added["SHOAL_RECEIPTS"] = str(absolute(config.receipts))
         if config.is_traced:
             added["SHOAL_TRACED"] = "1"
     if config.join_timeout_s is not None:
@@ -235,7 +236,7 @@ def peer_cores(config: LaunchConfig, environ: Mapping[str, str], place: int) -> 
     """Those that peer `place` should keep to, near its GPU; empty: any."""
     if not config.gpus:
         return frozenset()
-    names, usable = visible_devices(environ, config.gpus), frozenset(os.sched_getaffinity(0))
+    names, usable = visible_devices(environ, config.gpus), usable_cores()
     return cores_of_peer(place, config.num_peers, names, config.gpus, usable, Path("/sys"))
 
 
@@ -266,4 +267,4 @@ def _check_resume(folder: Path) -> None:
 
 
 def num_usable_cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return len(usable_cores())

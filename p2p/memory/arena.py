@@ -13,6 +13,7 @@ What a device has registered of it is in extents.py. Left out: huge pages.
 """
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -43,6 +44,8 @@ REGIONS_OFFSET: Final = DIGESTS_OFFSET + TABLE_BYTES
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAX_KEPT_ARRAYS: Final = 1024  # making one anew costs a microsecond; the same regions are lent again and again
 _NAME: Final = "shoal-{}"
+_DENIED: Final = errno.EPERM, errno.EACCES, errno.ENOSYS
+_TOO_LARGE: Final = errno.EFBIG, errno.ENOMEM, errno.ENOSPC, errno.EINVAL, errno.EOVERFLOW
 _mapped: Final[weakref.WeakSet[mmap.mmap]] = weakref.WeakSet()
 """What a forked child does not have."""
 
@@ -125,7 +128,7 @@ class Arena(Memory):
             raise ValueError(f"an arena has whole pages, {REGIONS_OFFSET} bytes and more, got {size}")
         with ExitStack() as undo:
             try:
-                self._fd = os.memfd_create(_NAME.format(peer_id), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                self._fd = _memory_file(_NAME.format(peer_id))
                 undo.callback(os.close, self._fd)
                 self.doorbell = Doorbell()
                 undo.callback(self.doorbell.close)
@@ -322,8 +325,17 @@ def _unmap_never() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(mapped))
 
 
+def _memory_file(name: str) -> int:
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        who = "; a filter of system calls (seccomp) may deny it" if error.errno in _DENIED else ""
+        raise ArenaError(f"no arena can be had: memfd_create fails ({error.strerror}){who}") from error
+
+
 def _no_memory(size: int, error: OSError) -> ArenaError:
-    return ArenaError(f"no arena of {size} bytes can be had: {error.strerror}; make it smaller")
+    advice = "; make it smaller" if error.errno in _TOO_LARGE else ""
+    return ArenaError(f"no arena of {size} bytes can be had: {error.strerror}{advice}")
 
 
 def _find(folder: str, link: str, mode: int) -> int | None:
