@@ -36,7 +36,7 @@ def why_too_few_files(num_peers: int, *, has_tcp: bool, num_open: int | None = N
         num_open: files that it has open by now, without those of the peer; None: this process.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    num_open = _num_open() if num_open is None else num_open
+    num_open = len(_open_files()) if num_open is None else num_open
     own = _FEWEST_OF_ITS_OWN + _OF_TCP * has_tcp + _FEWEST_LEFT
     needed = num_open + own + _FEWEST_PER_PEER * (num_peers - 1)
     if hard == resource.RLIM_INFINITY or hard >= needed:
@@ -44,11 +44,12 @@ def why_too_few_files(num_peers: int, *, has_tcp: bool, num_open: int | None = N
     return f"at most {hard} files can be open here, and each of {num_peers} peers needs {needed}: {_advice(needed)}"
 
 
-def _num_open() -> int:
+def _open_files() -> list[str]:
+    """Their numbers, and that of the folder which is read for it."""
     try:
-        return len(os.listdir("/proc/self/fd"))
+        return os.listdir("/proc/self/fd")
     except OSError:  # the registry says what is wrong with /proc
-        return 0
+        return []
 
 
 def is_nearly_full() -> bool:
@@ -57,11 +58,12 @@ def is_nearly_full() -> bool:
     if soft == resource.RLIM_INFINITY:
         return False
     try:
-        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # the least that is free
+        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return True
-    os.close(number)
-    return number >= soft - max(_FEWEST_LEFT, min(_MOST_LEFT, soft // 8))
+    os.close(number)  # the least that is free; more may be open behind it
+    num_open = max(number, sum(int(name) < soft for name in _open_files()) - 1)  # one is that of the folder
+    return num_open >= soft - max(_FEWEST_LEFT, min(_MOST_LEFT, soft // 8))
 
 
 def _advice(needed: int) -> str:

@@ -9,7 +9,7 @@ accepted. Evidence: its link was lost, and opening it again was refused; or data
 import logging
 import os
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gossip import Claim, Contact, Core, Member, State
 from gossip.effects import Effect
@@ -18,6 +18,7 @@ from gossip.messages import AcceptorRecord
 from ..host.acceptor_page import NOTHING, RecordReader
 from ..host.entry import Entry
 from ..host.exiting import Threads
+from ..host.files import is_nearly_full
 from ..host.processes import process_start
 from ..host.registry import Registry
 from ..net.frames import RECORD_CODEC
@@ -28,6 +29,9 @@ logger = logging.getLogger("p2p")
 
 REFUSED = "its link was lost, and a new one refused"
 RETRY_S = 0.5
+MADE_ROOM = "too many files are open, and others wait for a link"
+LINKS_FOR_ONE = 2
+"""To lost peers: they have no connections, so one has fewer files than a link to a peer that lives."""
 
 
 def claim_of(entry: Entry) -> Claim:
@@ -181,7 +185,7 @@ class Neighbours:
 
     def check_links(self, now: float, core: Core) -> list[Effect]:
         """Tell `core` who answers, who refuses a link, and to whom there is none. For a slow cadence."""
-        self._retry(now)
+        self._retry(now, core)
         for peer_id in self._transport.broken_links():
             core.broke(now, self._linked[peer_id])
         for peer_id in self._transport.live_links():
@@ -194,14 +198,33 @@ class Neighbours:
             core.undelivered(now, member)
         return [*effects, *core.unopened(now, unopened)]
 
-    def _retry(self, now: float) -> None:
-        """Links that libzmq would not make, or that had to wait for the end of another one."""
+    def _retry(self, now: float, core: Core) -> None:
+        """Links that libzmq would not make, or that had to wait for the end of another one, or for open files."""
         if now < self._retry_at:
             return
         self._retry_at = now + RETRY_S
-        for claim, _ in list(self._unlinked.values()):
+        if not self._unlinked:
+            return
+        lost = {claim.member: claim for claim in core.claims() if claim.state is State.LOST}
+        for claim, _ in sorted(self._unlinked.values(), key=lambda each: each[0].member in lost):
+            if claim.member in lost and is_nearly_full():
+                break
             if not self._connect(claim):
                 logger.warning("peer %s can be reached now", claim.member)
+        num_waiting = sum(claim.member not in lost for claim, _ in self._unlinked.values())
+        if num_waiting and is_nearly_full():
+            self._make_room(lost, LINKS_FOR_ONE * num_waiting)
+
+    def _make_room(self, lost: Mapping[Member, Claim], most: int) -> None:
+        """Close links to peers that are lost, `most` at most, the oldest first, and open them when there is room again.
+
+        Else each is kept for two minutes, since its peer may be cut off, and be there again.
+        """
+        for member in [each for each in self._linked.values() if each in lost][:most]:
+            del self._linked[member.peer_id]
+            self._transport.disconnect(member.peer_id)
+            self._unlinked[member.peer_id] = lost[member], MADE_ROOM
+            logger.warning("the link to peer %s, which is lost, is closed: %s", member, MADE_ROOM)
 
     def close(self) -> None:
         for record in self._records.values():

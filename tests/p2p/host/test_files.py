@@ -36,6 +36,16 @@ def test_the_last_files_are_left_for_those_who_connect(soft: int) -> None:
     assert not is_nearly_full()
 
 
+def test_a_number_that_is_free_among_many_that_are_not_is_one_file_and_no_more(soft: int) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(open(os.devnull, "rb"))
+        while not is_nearly_full():
+            stack.enter_context(open(os.devnull, "rb"))
+        stack.enter_context(open(os.devnull, "rb"))
+        first.close()
+        assert is_nearly_full()
+
+
 def test_more_peers_need_more_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = (hard - 28 - 5) // 13 + 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -84,6 +85,36 @@ def test_a_link_that_libzmq_has_no_file_for_is_made_when_there_is_one(
     first, last = caplog.messages[0], caplog.messages[-1]
     assert "cannot be reached: too many files are open" in first
     assert last == f"peer {claim.member} can be reached now"
+
+
+def claim_named(folder: Path, name: str) -> Claim:
+    """Another peer of this host; nobody is there."""
+    addresses = f"ipc://{folder}/control-{name}", f"ipc://{folder}/data-{name}"
+    return Claim(Member(name * 16, 1), State.ALIVE, Contact(*addresses, 1, 1, read_host()))
+
+
+def test_where_files_run_out_a_peer_that_comes_has_those_of_one_that_is_lost(
+    folder: Path, transport: Transport, neighbours: Neighbours, core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other, new, late = (claim_named(folder, name) for name in "bcde")
+    for claim in (one, other):
+        core.meet(0.0, claim)
+        neighbours.link(claim)
+    core.meet(0.0, replace(one, state=State.LOST, accuser="a" * 16))
+    core.meet(0.0, new)
+    with few_files(0):
+        neighbours.link(new)
+        assert sorted(transport.unopened_links()) == ["b" * 16, "c" * 16]
+        neighbours.check_links(0.0, core)
+        assert list(transport.unopened_links()) == ["c" * 16]  # nobody but who is lost
+    neighbours.check_links(RETRY_S, core)
+    assert list(transport.unopened_links()) == ["c" * 16, "d" * 16, "b" * 16]  # who waits comes first
+    assert caplog.messages[2].startswith(f"the link to peer {one.member}, which is lost, is closed: too many files")
+    core.meet(0.0, replace(one, refutation=1))
+    with few_files(0):
+        neighbours.link(late)
+        neighbours.check_links(2 * RETRY_S, core)
+    assert sorted(transport.unopened_links()) == ["b" * 16, "c" * 16, "d" * 16]  # nobody is lost, so it waits
 
 
 def test_a_later_incarnation_is_linked_to_when_the_one_before_is_gone(
