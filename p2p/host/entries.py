@@ -16,6 +16,10 @@ FIRST_PLACE: Final = 1 << 32
 """Of the lock file's bytes, those below belong to launchers."""
 
 
+MOST_DEAD_PAGES: Final = 16
+"""Of peers that died while others went on (telemetry/page.py)."""
+
+
 def place_of(peer_id: str) -> int:
     """Which byte of the lock file a peer holds while it lives."""
     return FIRST_PLACE + (int(peer_id, 16) >> 2)  # an offset has 63 bits
@@ -91,3 +95,20 @@ class Entries:
             return any(lives(entry.pid, start + rounded) for rounded in (-1, 0, 1))
         except OSError as error:
             raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
+
+
+def sweep_pages(folder: Path, own: str, *, is_over: bool) -> None:
+    """What can be seen of the dead goes with the last of the living, or when there are too many of them."""
+    others = (path for path in folder.glob("*.page") if path.stem != own)
+    pages = [path for path in others if not path.with_suffix(".json").exists()]
+    pages.sort(key=_changed_ns)
+    for path in pages if is_over else pages[:-MOST_DEAD_PAGES]:
+        path.unlink(missing_ok=True)
+
+
+def _changed_ns(path: Path) -> int:
+    """When the file was last written to; 0: its peer, which leaves just now, has removed it."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -31,15 +31,12 @@ from ..errors import RegistryError, RunEnded
 from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
-from .entries import Entries, place_of
+from .entries import Entries, place_of, sweep_pages
 from .entry import HEX_NAME, Entry, Role, all_wait, heir, state_lost
 from .folders import absolute, check_socket_path, hold, locked, make_private, open_lock, replace_private
 from .processes import UnknownOffsets, process_start, read_host, read_offsets
 
 logger = logging.getLogger(__name__)
-
-MOST_DEAD_PAGES: Final = 16
-"""Of peers that died while others went on (telemetry/page.py)."""
 
 SWARM_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 
@@ -142,7 +139,7 @@ class Registry:
         with self._locked(), ExitStack() as undo:
             living, dead, elsewhere = self._entries.read(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living) and not stays)
-            self._sweep_pages(peer_id, is_over=not living and not elsewhere)
+            sweep_pages(self.folder, peer_id, is_over=not living and not elsewhere)
             self._check_fits(living, network)
             self._check_can_meet(elsewhere, remote[0])
             undo.callback(self._let_go)
@@ -252,6 +249,23 @@ class Registry:
             self._write(replace(own, role=Role.MEMBER))
             last_run.mark_begun(self.lock)
 
+    def is_whole(self) -> bool:
+        """Whether the entry of this peer is there, if it has one: somebody may have removed the folder."""
+        return self._own is None or self.knows(self._own.peer_id)
+
+    def write_again(self) -> None:
+        """Make the folder that was removed, with the entry of this peer. Waits for no lock.
+
+        Raises:
+            RegistryError: that cannot be, for now or for ever.
+        """
+        own = self._entered()
+        make_private(self.folder.parent)
+        make_private(self.folder)
+        self._let_go()
+        self._hold(own.peer_id)
+        self._write(own)
+
     def leave(self) -> None:
         """Remove this peer's sockets and entry, and what dead peers left, so that the last to go leaves none.
 
@@ -266,7 +280,7 @@ class Registry:
                 self._path(own.peer_id).unlink(missing_ok=True)  # now, so that of two that leave one is the last
                 living, dead, elsewhere = self._read(own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
-                self._sweep_pages(own.peer_id, is_over=not living and not elsewhere)
+                sweep_pages(self.folder, own.peer_id, is_over=not living and not elsewhere)
                 if own.role is Role.MEMBER and all_wait(living) and not own.remote_control_address:
                     last_run.mark_ended(self.lock, is_well=self.ends_well)
         except (RegistryError, OSError) as error:
@@ -354,14 +368,6 @@ class Registry:
         for address in (entry.control_address, entry.data_address):
             Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
-    def _sweep_pages(self, own: str, *, is_over: bool) -> None:
-        """What can be seen of the dead goes with the last of the living, or when there are too many of them."""
-        others = (path for path in self.folder.glob("*.page") if path.stem != own)
-        pages = [path for path in others if not path.with_suffix(".json").exists()]
-        pages.sort(key=_changed_ns)
-        for path in pages if is_over else pages[:-MOST_DEAD_PAGES]:
-            path.unlink(missing_ok=True)
-
     def _check_state_not_lost(self, dead: tuple[Entry, ...]) -> None:
         if lost := [(entry.peer_id, entry.pid) for entry in dead if entry.role is Role.MEMBER]:
             raise RegistryError(state_lost(self.swarm, lost))
@@ -389,11 +395,3 @@ class Registry:
 
     def _locked(self) -> AbstractContextManager[None]:
         return locked(self.lock, timeout_s=self._lock_timeout_s)
-
-
-def _changed_ns(path: Path) -> int:
-    """When the file was last written to; 0: its peer, which leaves just now, has removed it."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0

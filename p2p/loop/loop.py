@@ -39,6 +39,7 @@ from .inbox import Inbox
 from .listening import Listening
 from .measuring import Measuring
 from .neighbours import Neighbours, claim_of
+from .own_entry import OwnEntry
 from .reactor import Reactor
 from .resources import Resources, acquire
 from .seat_request import SeatRequest
@@ -97,7 +98,7 @@ class Loop:
         self.reactor = Reactor(self, self.inbox.notices, transport.wake)
         self._link_check_s = config.link_check_s
         self._frames = Frames(me.member, transport)
-        self._neighbours = Neighbours(transport, registry)
+        self._neighbours, self._own_entry = Neighbours(transport, registry), OwnEntry(registry, transport)
         self.seeds = Seeds.of(config, self.resources, self._frames)
         back = None if former is None or founds_anew else former._seat
         self._seat: SeatRequest = SeatRequest(registry, config, own, back, not_before=self.now() + wait_s)
@@ -304,6 +305,7 @@ class Loop:
             if self._donor.expire(now):
                 self._carrier.serve_state()
             self.seeds.call(now, self.core)
+            self._own_entry.look(now)
             if self.inbox.failure is None:
                 self._seek(lambda: self._seat.look_again(now, self.core, self.seeds))
         if now >= self.measuring.next_at:

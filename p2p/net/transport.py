@@ -125,6 +125,14 @@ class Transport:
             raise OSError(error.errno, f"cannot bind {address}: {error}") from None
         self._paths.append(address.removeprefix("ipc://"))
 
+    def bind_again(self) -> None:
+        """Make the files of both sockets anew, which somebody has removed, or raise OSError. Connections stay."""
+        for socket, path in zip((self._control, self._data), self._paths, strict=True):
+            try:
+                socket.bind(f"ipc://{path}")
+            except zmq.ZMQError as error:
+                raise OSError(error.errno, f"cannot bind {path}: {error}") from None
+
     # Links.
 
     def connect(self, peer_id: str, control_address: str, data_address: str) -> None:

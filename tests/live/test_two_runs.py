@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -100,6 +101,20 @@ def test_who_only_founds_starts_nothing_where_a_run_is_under_way(shoal: Shoal, s
     code, stdout, stderr = outcome(shoal("--new", "-n", "1", path))
     assert (code, stdout) == (2, [])
     assert re.fullmatch(rf"shoal: swarm {name} is under way here \(pid \d+\), and --new only founds: .*", stderr[0])
+
+
+def test_who_comes_when_the_registry_folder_was_removed_joins_those_who_have_noticed(
+    shoal: Shoal, script: Script, home: Path
+) -> None:
+    path = script(STAY.replace("while True", "while peer.world_size < 3"))
+    one = shoal("-n", "2", "--swarm", "x", path)
+    told(one, "shoal: first step .*; 2 members")
+    shutil.rmtree(home / "x")
+    for _ in range(2):
+        told(one, rf"\[[01]\] the registry folder {home}/x was removed while this peer runs, and is there again, .*")
+    other = shoal("-n", "1", "--swarm", "x", path)
+    told(other, r"\[2\] shoal: joined swarm x at step \d+, 3 members")
+    assert [outcome(each)[0] for each in (one, other)] == [0, 0]
 
 
 def test_join_and_new_contradict_each_other(shoal: Shoal, script: Script) -> None:

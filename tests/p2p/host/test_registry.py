@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import RegistryError
-from p2p.host.entries import place_of
+from p2p.host.entries import MOST_DEAD_PAGES, place_of
 from p2p.host.entry import Entry, Role, parse_entry
 from p2p.host.exiting import Threads, lives
 from p2p.host.folders import acquire, default_home, is_held, make_private
 from p2p.host.processes import process_start
-from p2p.host.registry import MOST_DEAD_PAGES, Registry
+from p2p.host.registry import Registry
 from p2p.version import VERSION
 from tests.p2p.host.entries import enter_and_die, registry, socket_paths
 
@@ -531,7 +531,7 @@ def test_a_lock_that_stays_held_is_an_error_that_names_it(home: Path) -> None:
 ENTER = """
 import sys
 from pathlib import Path
-from p2p.host.registry import MOST_DEAD_PAGES, Registry
+from p2p.host.registry import Registry
 
 registry = Registry(Path(sys.argv[1]), "pond")
 print("ready", flush=True)

@@ -1,0 +1,53 @@
+"""Whether others of this host find this peer: a registry folder may be removed while peers run.
+
+A logout does that to the user's runtime folder. Who comes then finds nobody, and founds another run of the same name.
+Left out: the acceptor record, of which those who have it open would read an older one, and the page; so who comes later
+cannot go on alone where all who were there before have died, and `shoal status` does not show these.
+"""
+
+import logging
+from typing import Final
+
+from ..errors import RegistryError
+from ..host.registry import Registry
+from ..net.transport import Transport
+
+logger = logging.getLogger("p2p")
+
+LOOK_S: Final = 1.0
+
+
+class OwnEntry:
+    """Of one peer. Belongs to the loop."""
+
+    def __init__(self, registry: Registry, transport: Transport) -> None:
+        self._registry, self._transport = registry, transport
+        self._next_look = 0.0
+        self._has_failed = False
+
+    def look(self, now: float) -> None:
+        """Write the entry again where it is gone, and bind the sockets; say so, once. For a slow cadence."""
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_S
+        if self._registry.is_whole() and not self._has_failed:
+            return
+        what = f"the registry folder {self._registry.folder} was removed while this peer runs"
+        try:
+            self._registry.write_again()
+            self._transport.bind_again()
+        except (RegistryError, OSError) as error:
+            if not self._has_failed:
+                logger.warning(
+                    "%s, and cannot be made again, which is tried every second (%s): peers that start here now found "
+                    "another run of swarm %s beside this one",
+                    *(what, error, self._registry.swarm),
+                )
+            self._has_failed = True
+            return
+        self._has_failed = False
+        logger.warning(
+            "%s, and is there again, with its entry: peers that have started meanwhile may have founded another run of "
+            "swarm %s beside this one; set SHOAL_HOME to a folder that stays",
+            *(what, self._registry.swarm),
+        )
