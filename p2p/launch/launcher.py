@@ -166,7 +166,7 @@ class Launcher:
             if now < place.restart_at:
                 continue
             place.restart_at = math.inf
-            has_completed = any(other.ending is not None and other.ending.code == 0 for other in self._places)
+            has_completed = any(other.ending is not None and other.ending.has_completed for other in self._places)
             if has_completed and all(other.is_through for other in self._living()):
                 self._output.say(f"peer {place.name} is not started again: the run is completed")
                 continue
@@ -315,12 +315,13 @@ class Launcher:
         self._output.end(streams)
         now = time.monotonic()
         was_asked = self._ended_by is not None or killed
-        what_next = place.end(return_code, now, 0 if was_asked else self._config.num_restarts)
+        has_left = seen is None or was_asked
+        what_next = place.end(return_code, now, 0 if was_asked else self._config.num_restarts, has_left=has_left)
         assert place.ending is not None
         self._died_at = now
         last_words = streams[-1].prefixer.last_line if streams else ""
         self._traces.end(place, round(now * 1e9), last_words, was_asked=was_asked)
-        if (return_code or place.ending.exit_code) and not was_asked:
+        if not (place.ending.has_completed or was_asked):
             others = [other for other in self._places if other is not place]
             if place.ending.exit_code:
                 self._postmortem.conclude(place, seen, last_words, round(now * 1e9), self._living())

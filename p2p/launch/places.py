@@ -50,11 +50,15 @@ class Ending:
         is_removed: bool = False,
         is_slow: bool = False,
         is_late: bool = False,
+        has_left: bool = True,
     ) -> "Ending":
         """`has_begun`: it had a seat; the others: what it has said last: it had left, was removed, or the slowest.
 
         `is_late`: it could not take part any more, and those in whose place it came had failed before they did.
+        `has_left`: not in the middle of its run, as by `os._exit`.
         """
+        if code == 0 and not has_left:
+            return cls(code, FAILED, "ended with exit code 0 without leaving its run (os._exit?)")
         if code == 0 and is_late:
             return cls(code, FAILED, "came when the run was over, and had never taken part")
         if code == 0:
@@ -112,8 +116,8 @@ class Place:
         self.num_restarts += self.ending is not None
         self.child, self.started_s, self.standing, self.ending, self.restart_at = child, now, None, None, math.inf
 
-    def end(self, code: int, now: float, num_allowed: int) -> str:
-        """Its process has ended; it may be started again `num_allowed` times.
+    def end(self, code: int, now: float, num_allowed: int, *, has_left: bool = True) -> str:
+        """Its process has ended; it may be started again `num_allowed` times. `has_left`: as of `Ending`.
 
         Returns:
             What will be done about it, in words; empty: nothing.
@@ -133,6 +137,7 @@ class Place:
             is_removed=is_removed,
             is_slow=is_slow,
             is_late=cannot_go_on and self.num_restarts > 0 and not self.steps,
+            has_left=has_left,
         )
         if not code or not self.ending.exit_code or not num_allowed:
             return ""

@@ -142,7 +142,7 @@ class Progress:
                 lines += [*self._died_before(peer_id), f"{self._untold.pop(peer_id).line}; {cost}"]
             elif place is not None and (place.child is not None or place.ending is None):
                 self._untold[peer_id] = Untold(line, now + PATIENCE_S, cost)  # it may be dead, as will be seen soon
-            elif place is None or place.ending is None or not place.ending.code:
+            elif place is None or place.ending is None or place.ending.has_completed:
                 lines.append(line)
         for peer_id, incarnation in self._members.items():
             if self._known.get(peer_id, incarnation) != incarnation:

@@ -88,14 +88,16 @@ def test_a_completed_run_ends_with_0_and_a_table(shoal: Shoal, script: Script) -
             ("sys.exit(3)", "ended with exit code 3", 1),
             ("sys.exit(4)", "ended with exit code 4", 1),
             ("os._exit(2)", "ended with exit code 2", 1),
+            ("os._exit(0)", r"ended with exit code 0 without leaving its run \(os\._exit\?\)", 1),
             ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL", 1),
             ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV", 1),
             ("os.kill(os.getpid(), signal.SIGTERM)", "left, asked to by SIGTERM", 0),
         ],
         1,
         4,
+        5,
     ),
-    ids=["raise", "exit3", "exit4", "_exit", "KILL", "SEGV", "TERM"],
+    ids=["raise", "exit3", "exit4", "_exit", "_exit0", "KILL", "SEGV", "TERM"],
 )
 def test_one_of_three_dies_and_the_others_complete(
     how: str, said: str, expected: int, shoal: Shoal, script: Script
@@ -108,6 +110,11 @@ def test_one_of_three_dies_and_the_others_complete(
     )
     assert any(re.fullmatch(pattern, line) for line in stderr), stderr
     assert [row for row in rows(stderr) if "completed" in row] == ["0 completed 40 160", "2 completed 40 160"]
+
+
+def test_who_ends_at_once_behind_its_run_has_completed(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(shoal("-n", "2", script(training() + "\nos._exit(0)\n")))
+    assert code == 0 and all("completed" in row for row in rows(stderr)), stderr
 
 
 def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal, script: Script) -> None:

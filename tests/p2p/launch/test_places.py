@@ -67,6 +67,12 @@ def test_who_comes_when_the_run_is_over_makes_no_refusal_good(
     assert (place.ending.exit_code, place.ending.words) == (exit_code, words)
 
 
+def test_who_ends_in_the_middle_of_its_run_has_failed_whatever_its_code() -> None:
+    place = Place(0, "0", standing=dataclasses.replace(standing(), step=5, has_begun=True))
+    assert place.end(0, 1.0, 9, has_left=False) == "" and place.ending is not None
+    assert place.ending.exit_code == 1 and not place.ending.has_completed
+
+
 def test_who_was_removed_is_told_from_who_ends_with_that_code_by_itself() -> None:
     place, told = Place(0, "0"), dataclasses.replace(standing(), step=5, has_begun=True)
     for is_removed, exit_code, words in (
