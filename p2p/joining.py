@@ -10,7 +10,8 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing import current_process
+from multiprocessing import current_process, parent_process
+from multiprocessing.util import Finalize
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -212,11 +213,19 @@ def _set_up(peer: Peer, config: PeerConfig, launcher: socket.socket | None) -> N
     except RuntimeError as error:
         raise ShoalError(f"this peer cannot run: {why_no_thread()}") from error
     atexit.register(peer._end_at_exit)
+    if parent_process() is not None:  # which ends without that, if it was forked
+        Finalize(None, _end_if_there, (weakref.ref(peer),), exitpriority=0)
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
         _let_leave(peer, signal.SIGINT, KeyboardInterrupt)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
             show_on_sigusr1(sys.__stderr__)
+
+
+def _end_if_there(peer: "weakref.ref[Peer]") -> None:
+    """At the end of a process of multiprocessing; who has left may be gone."""
+    if (found := peer()) is not None:
+        found._end_at_exit()
 
 
 def _configure(given: dict[str, Any]) -> PeerConfig:

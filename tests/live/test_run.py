@@ -117,6 +117,27 @@ def test_who_ends_at_once_behind_its_run_has_completed(shoal: Shoal, script: Scr
     assert code == 0 and all("completed" in row for row in rows(stderr)), stderr
 
 
+FORKED: Final = """
+import multiprocessing
+import numpy as np
+import p2p
+
+def train():
+    peer = p2p.join()
+    peer.all_reduce(np.ones(3, np.float32))
+
+child = multiprocessing.get_context("fork").Process(target=train)
+child.start()
+child.join()
+"""
+"""Its peer is in a process that runs nothing of `atexit`."""
+
+
+def test_a_peer_in_a_forked_process_of_multiprocessing_leaves_at_its_end(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(shoal("-n", "2", script(FORKED)))
+    assert code == 0 and [row.split()[1] for row in rows(stderr)] == ["completed"] * 2, stderr
+
+
 def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal, script: Script) -> None:
     """The run waits for the second one in this place, which finds the first one's mark."""
     happening = "if is_first and peer.last_step == 20: mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
