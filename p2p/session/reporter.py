@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import RemovedFromView
+from ..host.exiting import lives
 from ..host.other_end import process_behind
 from ..host.processes import is_stopped, process_start
 from ..step.transitions import Stage
@@ -143,7 +144,7 @@ class Reporter:
             pid, _ = process_behind(launcher)
             launcher.close()
             self._launcher = None  # it listens to another process of the script, or has died
-            if pid and process_start(pid) is None and not self._is_over:
+            if pid and has_died(pid) and not self._is_over:
                 with suppress(OSError):  # that passed on what this peer writes
                     self._say(f"the launcher (process {pid}) has died, so this peer leaves")
                 os.kill(os.getpid(), signal.SIGTERM)  # what it has started itself, the kernel has killed
@@ -221,6 +222,12 @@ class Reporter:
             for entry in here
             if entry.peer_id in members and is_stopped(entry.pid)
         ]
+
+
+def has_died(pid: int) -> bool:
+    """Whether process `pid` runs no code any more, also where it has yet to give back what it has."""
+    start = process_start(pid)
+    return start is None or not lives(pid, start)
 
 
 def resident_bytes() -> int:
