@@ -16,7 +16,7 @@ from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice
-from .sayings import AGAIN, NOT_COUNTED, OTHER_BATCH, OURS, OVER, explain_ends
+from .sayings import AGAIN, ANOTHER_EPOCH, LEFT, NOT_COUNTED, OTHER_BATCH, OURS, OVER, explain_ends
 from .share import Share
 from .timed import TimedSampler
 
@@ -109,6 +109,7 @@ class Loader:
         self._num_aside = len(self._track.state.aside)
         self._turn = object()
         self._entered, self._num_loads = -1, 0
+        self._named = -1, 0  # the epoch, by `epochs`, and how many loads before
         self._has_advised = self._has_said_left = self._has_said_shorter = False
         self._has_said_again, self._counted_before, self._num_empty = False, 0, 0
         self._passed_over: SamplerState | None = None
@@ -127,13 +128,17 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the swarm is in, from 0; `epochs`, or more in a checkpoint of more, when all are over."""
+        """The epoch that the swarm is in, from 0; `epochs`, or more in a checkpoint of more, when all are over.
+
+        As a batch begins, it is that of the batch; behind the last batch of an epoch it is the next one.
+        """
         return self._sampler.epoch(self._sampler.settle(self._track.state))
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, the one under way first: right for founders, joiners and after a checkpoint.
+        """The epochs that are left, the one under way first.
 
-        An epoch that was left early comes again, with what is left of it, unless nothing of it was trained on.
+        An epoch that was left early comes again, with what is left of it, unless nothing of it was trained on. A peer
+        that is given the members' state amid an epoch may go on in a later one, whose number `epoch` is; it says so.
 
         Yields:
             The number of the epoch, from 0.
@@ -145,14 +150,17 @@ class Loader:
         self._has_advised = True
         if self.epoch >= self._sampler.epochs:
             self._say_over()
-        while (epoch := self.epoch) < self._sampler.epochs:
-            before = self._track.state
-            yield epoch
-            self._share.end_round()
-            if self._track.state == before:
-                self._track.state = self._sampler.skip_to(before, epoch + 1)
-            elif self.epoch == epoch:
-                self._say_left(epoch)
+        try:
+            while (epoch := self.epoch) < self._sampler.epochs:
+                before, self._named = self._track.state, (epoch, self._share.num_loads)
+                yield epoch
+                self._share.end_round()
+                if self._track.state == before:
+                    self._track.state = self._sampler.skip_to(before, epoch + 1)
+                elif self.epoch == epoch:
+                    self._say_left(epoch)
+        finally:
+            self._named = -1, 0
 
     def end_epoch(self) -> None:
         """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
@@ -191,7 +199,7 @@ class Loader:
             for each in explain_ends(share.schedule_ends, self._sampler.epochs * len(self)):
                 logger.warning("%s", each)
         self._advise()
-        self._entered, self._num_loads = self.epoch, share.num_loads
+        self._enter(self.epoch)
         self._prefetch.renew()
         self._tell_of_passed_over()
         track.is_spent = True
@@ -221,7 +229,13 @@ class Loader:
     def _follow(self) -> None:
         """After a member's state was loaded, the loop is in its epoch, and ends where those of the members end."""
         if self._num_loads != self._share.num_loads:
-            self._entered, self._num_loads = self._track.loaded_in, self._share.num_loads
+            self._enter(self._track.loaded_in)
+
+    def _enter(self, epoch: int) -> None:
+        self._entered, self._num_loads = epoch, self._share.num_loads
+        named, num_loads = self._named
+        if named not in (-1, epoch) and num_loads != self._num_loads:
+            logger.warning("%s", ANOTHER_EPOCH.format(epoch, named))
 
     def evaluate(self) -> Iterator[Any]:
         """This peer's part of the whole dataset, in its order: each sample at one of the members.
@@ -383,8 +397,4 @@ class Loader:
     def _say_left(self, epoch: int) -> None:
         if not self._has_said_left:
             self._has_said_left = True
-            logger.warning(
-                "the loop over epoch %d was left early, so the next one goes on with the rest of it; "
-                "to leave the rest out, call loader.end_epoch() on every peer",
-                epoch,
-            )
+            logger.warning("%s", LEFT.format(epoch))

@@ -25,6 +25,16 @@ OTHER_BATCH: Final = (
     "a step was committed, and did not count this loader's batch: a step counts the samples of one loader, the last "
     "one that was asked for a batch; give a second stream of samples a DataLoader of its own"
 )
+ANOTHER_EPOCH: Final = (
+    "this peer was given the members' state, which is in epoch {0}, in the middle of what `loader.epochs()` has called "
+    "epoch {1}, and goes on with the rest of epoch {0} under that number. Where it is part of the loss, or says what "
+    "is called (an evaluation every k epochs), this peer would now do something else than the others: take "
+    "`loader.epoch`, read as a batch begins, in its place"
+)
+LEFT: Final = (
+    "the loop over epoch {0} was left early, so the next one goes on with the rest of it; "
+    "to leave the rest out, call loader.end_epoch() on every peer"
+)
 AGAIN: Final = (
     "a batch of this loader is handed out for the third time at least, since none of the steps between counted it: a "
     "step counts the samples of one loader, the last one that was asked for a batch. If it is trained on (as by "

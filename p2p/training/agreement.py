@@ -1,13 +1,15 @@
 """Parts of `extra` that may be fed with what only one peer has, such as its own loss: compared, and said once."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from gossip import View
 
 from ..step.collective import AllGather
 from ..step.operation import Operation
@@ -41,8 +43,17 @@ class Agreement(Beside):
     def operations(self, step: int) -> Iterator[Operation]:
         """What to submit in `step`."""
         if self._gather is not None:
-            self._gather.input[:] = [digest_of(part) for part in self._parts.values()]
+            self._show(self._gather)
             yield self._gather
+
+    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+        """Those of the open step, which is `step` now: they show what was loaded."""
+        if self._gather is not None:
+            self._show(self._gather)
+        return [*operations]
+
+    def _show(self, gather: Operation) -> None:
+        gather.input[:] = [digest_of(part) for part in self._parts.values()]
 
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: say once which part is not the same everywhere."""

@@ -52,9 +52,9 @@ class Rates:
         for number, (old, new) in enumerate(zip(before, rates, strict=False)):
             if old != new:
                 logger.warning(
-                    "lr of group %d of %s has become %g, it was %g, by nothing that is in extra=: a joiner would go "
-                    "on with another one, %s, and a run that is resumed with this one; put the schedule into extra, or "
-                    "compute the rate from peer.done alone",
+                    "lr of group %d of %s has become %g, it was %g, by nothing that is in extra=. If it is computed "
+                    "from peer.done alone, all is well; else a joiner would go on with another one, %s, and a run that "
+                    "is resumed with this one: put the schedule into extra",
                     *(number, self._watched.pop(optimizer), new, old, self._fate),
                 )
                 return

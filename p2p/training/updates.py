@@ -22,8 +22,10 @@ TWICE = (
     "evaluates the model several times (LBFGS)"
 )
 LEFT_OVER = (
-    "backward has added to the gradient of {0} that the last step brought, which was neither used nor dropped: call "
-    "`zero_grad` of the optimizer of {0} before (a loss that goes through {0} to another model leaves one, too)"
+    "backward has added to the gradient of {0} that the last step brought, which was neither used nor dropped. If both "
+    "are for one update of {0} (`real.backward()`, `fake.backward()`), add the losses, or put the first one under "
+    "`with model.no_sync():`. If that gradient is of a loss that only went through {0}, to another model, call "
+    "`zero_grad` of the optimizer of {0} before"
 )
 WITHIN = (
     "`optimizer.step` was called within a backward pass: gradients are those of all peers at its end, so call it after "

@@ -192,6 +192,38 @@ def test_a_state_of_another_epoch_ends_no_loop() -> None:
     assert next(batches) is not None and loader.epoch == 1
 
 
+def test_a_loop_that_goes_on_in_another_epoch_than_it_was_given_the_number_of_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    swarm, ahead = Lockstep("a"), Lockstep("a")
+    loader, theirs = (each.loader("a", range(20), global_batch=10, epochs=4) for each in (swarm, ahead))
+    ahead.train({"a": theirs})
+    numbers = loader.epochs()
+    assert next(numbers) == 0
+    batches = iter(loader)
+    next(batches)
+    swarm.shares["a"].void()
+    swarm.shares["a"].load(ahead.shares["a"].pack())
+    swarm.commit()
+    next(batches)
+    said = (
+        "the members' state, which is in epoch 1, in the middle of what `loader.epochs()` has called epoch 0, and goes"
+    )
+    assert caplog.text.count(said) == 1
+    swarm.commit()
+    next(batches)
+    swarm.commit()
+    assert next(batches, None) is None and next(numbers) == 2
+    next(iter(loader))
+    numbers.close()  # type: ignore[attr-defined]
+    ahead.train({"a": theirs})
+    swarm.shares["a"].void()
+    swarm.shares["a"].load(ahead.shares["a"].pack())
+    swarm.commit()
+    next(iter(loader))
+    assert caplog.text.count("has called epoch") == 1
+
+
 def test_a_state_loaded_in_the_last_step_of_an_epoch_leaves_its_end_to_the_script() -> None:
     """What members do between two epochs, the joiner does, too: a schedule, or to leave."""
     members, alone = Lockstep("a"), Lockstep("joiner")
