@@ -313,7 +313,6 @@ class Donor:
         """
         if not feeds:
             return
-        receipt = commit.receipt
         counts = any(o.collective.is_counts for o in commit.operations)
         is_of_model = finish.state_digest or (finish.is_mixed and counts)
         record = StepRecord(
@@ -321,8 +320,8 @@ class Donor:
             feeds[0].digest,
             finish,
             commit.view,
-            counts_of(receipt),
-            receipt.algorithms,
+            counts_of(commit.receipt),
+            commit.receipt.algorithms,
             commit.fingerprints,
             self.show() if is_of_model else b"",
             numerics,
@@ -354,9 +353,12 @@ class Donor:
             for segment in stream.due(now, self._segment_bytes):
                 self._send(member, stream.number, segment)
         except (MemoryShort, FrozenDiffer) as error:  # who lacked memory has said so; another state may be asked for
-            for each in (self._streams, self._kept):
-                each.pop(member, None)
-            self._requests.take_back(member, is_unlike=isinstance(error, FrozenDiffer))
+            self._give_up(member, is_unlike=isinstance(error, FrozenDiffer))
+
+    def _give_up(self, member: Member, *, is_unlike: bool = False) -> None:
+        self._streams.pop(member, None)
+        self._kept.pop(member, None)
+        self._requests.take_back(member, is_unlike=is_unlike)
 
     def begin_exchange(self) -> None:
         """Of a step, which may be committed before other donors have heard of a copy."""
@@ -385,16 +387,14 @@ class Donor:
         self._pump(now, taken.source, stream)
 
     def expire(self, now: float) -> bool:
-        """Give up on who takes nothing; give back memory that nobody waits for.
+        """Give up on who takes nothing, which may ask again, and give back memory that nobody waits for.
 
-        Returns:
-            Whether there is memory for the state that somebody waits for, which may be copied now.
+        Returns whether there is memory for the state that somebody waits for, which may be copied now.
         """
         self._rooms.expire(now, is_wanted=bool(self.waiting))
         for member, stream in list(self._streams.items()):
             if stream.num_taken < stream.num_sent and now - stream.moved > PATIENCE_S:
-                del self._streams[member]
-                self._kept.pop(member, None)
+                self._give_up(member)
         for member in [member for member, (_, _, at) in self._kept.items() if now - at > KEPT_S]:
             del self._kept[member]
         return bool(self.waiting) and self._rooms.is_ready(now) and not self._is_exchanging

@@ -180,6 +180,18 @@ def test_a_member_is_given_a_state_once_in_a_view() -> None:
     assert donor.give(3) == [(A, 3)]
 
 
+def test_a_member_whose_state_was_lost_on_its_way_is_given_it_again_in_the_same_view() -> None:
+    donor = Giver()
+    donor.deaf = {A}
+    donor.complete(3, lambda known: packed(b"3"))
+    donor.ask(A, 3, has_seat=True)
+    assert donor.give(3) == []
+    donor.expire(PATIENCE_S + 0.1)
+    donor.under_way, donor.deaf = [], set()
+    donor.ask(A, 3, has_seat=True)
+    assert donor.give(3) == [(A, 3)]
+
+
 def test_an_observer_that_asks_while_a_state_is_on_its_way_is_given_no_other() -> None:
     donor = Giver()
     donor.deaf = {B}
