@@ -1,6 +1,7 @@
 """Single frames for peers of other hosts, each on a connection of its own: for who is no peer and has no links.
 
-libzmq's own thread does the work, so nothing here waits but `close`. What is not handed over in time is given up.
+libzmq's own thread does the work, so nothing here waits but `close`. What is not handed over in time is said to be
+late, and tried on with: the network between may be cut, and whoever is there waits for the word once it is whole.
 """
 
 import math
@@ -19,6 +20,14 @@ from .wire import MAX_CONTROL_BYTES
 
 PATIENCE_S: Final = {Network.LAN: 5.0, Network.WAN: 20.0}
 """So long one send may take: it needs five round trips, and some time for lost packets and for links that stall."""
+
+MOST_LATE: Final = 32
+"""Sends that are late and are tried on with; of more the oldest are given up. Each takes some descriptors."""
+
+LATE_S: Final = 600.0
+"""So long, after which who waits for a step has ended (`step_timeout_s`)."""
+
+_LATE_LOOK_S: Final = 1.0  # so often it is looked whether these are done
 
 _LAST_WORDS_MS: Final = 1000  # for what a standing connection has not sent yet
 
@@ -50,11 +59,13 @@ class OneWaySends:
         self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._one_way: list[_OneWaySend] = []
+        self._late: list[_OneWaySend] = []
+        self._late_look_at = math.inf
 
     @property
     def deadline(self) -> float:
-        """When to `look` for what was in vain; infinite if nothing is under way."""
-        return min((each.until for each in self._one_way), default=math.inf)
+        """When to `look` for what is late, or was; infinite if nothing is under way."""
+        return min((self._late_look_at, *(each.until for each in self._one_way)))
 
     def send(self, address: str, peer_id: str, frame: bytes) -> None:
         """Say `frame` to the peer of this name at a control address. Returns at once.
@@ -76,29 +87,46 @@ class OneWaySends:
             raise ValueError(f"libzmq refuses to connect to {address}: {error}") from None
 
     def look(self) -> list[str]:
-        """Forget what is done, or too late. Returns the addresses of the latter."""
+        """Forget what is done. Returns the addresses of what is late since; that is tried on with."""
         now = self._clock()
-        under_way, vain = [], []
-        for each in self._one_way:
-            if each.is_done():
-                each.close(_LAST_WORDS_MS)
-            elif each.until <= now:
-                each.close(linger_ms=0)
-                vain.append(each.address)
-            else:
-                under_way.append(each)
-        self._one_way = under_way
-        return vain
+        if now >= self._late_look_at:
+            self._late = _go_on(self._late, now - LATE_S)
+        self._one_way = _go_on(self._one_way)
+        late = [each for each in self._one_way if each.until <= now]
+        self._one_way = [each for each in self._one_way if each.until > now]
+        self._late += late
+        while len(self._late) > MOST_LATE:
+            self._late.pop(0).close(linger_ms=0)
+        if not self._late or late or now >= self._late_look_at:
+            self._late_look_at = now + _LATE_LOOK_S if self._late else math.inf
+        return [each.address for each in late]
 
     def close(self) -> list[str]:
-        """Wait until everything is done, or too late; close all. Returns the addresses of the latter."""
-        vain = self.look()
+        """Wait until everything is done, or late; close all. Returns the addresses of what is late since."""
+        late = self.look()
         while self._one_way:
             poller = zmq.Poller()
             for each in self._one_way:
                 poller.register(each.monitor, zmq.POLLIN)
-            poller.poll(math.ceil(1000 * max(0.0, self.deadline - self._clock())))
-            vain += self.look()
+            until = min(each.until for each in self._one_way)
+            poller.poll(math.ceil(1000 * max(0.0, until - self._clock())))
+            late += self.look()
+        for each in self._late:
+            each.close(linger_ms=0)
+        self._late, self._late_look_at = [], math.inf
         if self._context is not None:
             self._context.destroy(linger=0)  # of what could not be sent at all; the rest is closed, and lingers
-        return vain
+        return late
+
+
+def _go_on(sends: list[_OneWaySend], since: float = -math.inf) -> list[_OneWaySend]:
+    """Those that are not done, and were late after `since`; the others are closed."""
+    left = []
+    for each in sends:
+        if each.is_done():
+            each.close(_LAST_WORDS_MS)
+        elif each.until <= since:
+            each.close(linger_ms=0)
+        else:
+            left.append(each)
+    return left

@@ -114,6 +114,23 @@ def test_who_holds_the_newest_state_goes_on_and_the_others_join_from_all_hosts(n
 
 
 @pytest.mark.long
+def test_whose_hosts_were_apart_as_the_members_died_are_told_later(new_lab: NewLab, tmp_path: Path) -> None:
+    lab = new_lab(3, "delay=1ms")
+    pond = Pond(lab, tmp_path, "restart")
+    lab.set("*", "*", "cut")
+    pond.kill_all_members()
+    for run in pond.runs[:2]:
+        run.expect_line(r"shoal: could not tell tcp://.* of a death here: .*", is_error=True)
+    lab.set("all", "heal")
+    pond.go_on()
+    assert [run.end() for run in pond.runs] == [1, 1, 0], pond.runs[2].report()
+    receipts = [read_receipts(path) for path in pond.receipts.glob("*.receipts.jsonl")]
+    assert len({each.lineage for part in receipts for each in part}) == 2
+    ends = [each[-1] for each in receipts if each and len(each[-1].contributions) == 3]
+    assert len(ends) == 3 and len({(each.lineage, each.step) for each in ends}) == 1, "all three take part"
+
+
+@pytest.mark.long
 def test_by_default_all_end_at_once(new_lab: NewLab, tmp_path: Path) -> None:
     pond = Pond(new_lab(3, "delay=1ms"), tmp_path, "stop")
     pond.kill_all_members()

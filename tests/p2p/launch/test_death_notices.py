@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,11 +21,13 @@ from p2p.launch.death_notices import LOOK_S, DeathNotices
 from p2p.net.addresses import Endpoint
 from p2p.net.frames import RECORD_CODEC
 from p2p.net.listener import TcpListeners
+from p2p.net.one_way import LATE_S as GIVEN_UP_S
 from p2p.net.one_way import PATIENCE_S
 from p2p.net.tcp import Network, TcpConfig
 from p2p.net.transport import Transport
 from p2p.net.wire import Codec
 from p2p.telemetry.snapshot import Other
+from tests.p2p.net.test_listener import two_free_ports
 from tests.p2p.telemetry.pages import identity, page, snapshot
 
 DEAD, ELSEWHERE, BESIDE, VOTED_FOR, HIDDEN = (Member(letter * 16, 1) for letter in "abcde")
@@ -117,17 +119,38 @@ def test_whom_the_dead_knew_by_its_page_is_told_too(host: Host) -> None:
     assert host.death_notices.close() == "", "nobody else was"
 
 
-def test_who_is_not_reached_in_time_is_named_and_given_up(host: Host) -> None:
+def test_who_is_not_reached_in_time_is_named_once_and_in_the_end_given_up(host: Host) -> None:
     host.write({DEAD: at(""), ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
     assert host.death_notices.announce(*ME) == ""
     assert host.death_notices.deadline == LATE_S
     assert host.death_notices.look() == ""
     host.clock.now = LATE_S
     assert host.death_notices.look().startswith("could not tell tcp://127.0.0.1:1 of a death here")
+    assert LATE_S < host.death_notices.deadline < LATE_S + 5.0
+    host.clock.now = LATE_S + GIVEN_UP_S
+    assert host.death_notices.look() == ""
     assert host.death_notices.deadline == float("inf")
     host.death_notices.announce(*ME)
     host.clock.now += LATE_S
     assert host.death_notices.close().startswith("could not tell tcp://127.0.0.1:1 ")
+
+
+def test_who_is_reached_again_after_a_while_is_told_then(host: Host) -> None:
+    """The network between was cut as the peer died."""
+    port = two_free_ports()
+    host.write({DEAD: at(""), ELSEWHERE: at(f"tcp://127.0.0.1:{port}")}, {})
+    assert host.death_notices.announce(*ME) == ""
+    host.clock.now = 2 * LATE_S
+    assert host.death_notices.look().startswith(f"could not tell tcp://127.0.0.1:{port} ")
+    listeners = TcpListeners(replace(CONFIG, bind=Endpoint("127.0.0.1", port)), ELSEWHERE.peer_id)
+    told = Transport(f"ipc://{host.home}/control", f"ipc://{host.home}/data", listeners)
+    host.stack.callback(told.close)
+    (envelope,) = received(told)
+    assert isinstance(envelope, Envelope) and envelope.sender == DEAD
+    while host.death_notices.deadline < float("inf"):
+        host.clock.now = host.death_notices.deadline
+        assert host.death_notices.look() == ""
+    assert host.death_notices.close() == ""
 
 
 def test_a_process_without_an_entry_is_nobody(host: Host) -> None:
