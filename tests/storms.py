@@ -1,4 +1,4 @@
-"""Links that are cut, come and go, and hosts that vanish, with living swarms in a network lab, as seeds draw it.
+"""Links that are cut, come and go, and peers and hosts that die, with living swarms in a network lab, as seeds draw it.
 
 `python -m tests.storms --seconds 600 --seed 0 --seeds 3` runs as many; tests/live/storms.py says what must hold. Ends
 with 1, the seed and what happened last, if something does not.
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--seeds", type=int, default=1, help="number of runs")
     parser.add_argument("--net", default="delay=2ms,jitter=1ms", help="what the links are like, as of shoal lab")
+    parser.add_argument("--policy", choices=("live", "majority"), default="live", help="as of shoal run")
     parser.add_argument("--kinds", nargs="*", default=(), help="these events, one after the other, instead")
     options = parser.parse_args()
     for seed in range(options.seed, options.seed + options.seeds):
@@ -39,7 +40,7 @@ def main() -> int:
             TemporaryDirectory(prefix="shoal-") as folder,
             NetworkLab(LabConfig.uniform(NUM_HOSTS, options.net)) as lab,
         ):
-            storm = Storm(lab, Path(folder), seed)
+            storm = Storm(lab, Path(folder), seed, options.policy)
             try:
                 receipts = storm.run(for_s=options.seconds, kinds=options.kinds)
             except AssertionError as error:

@@ -1,4 +1,4 @@
-"""Hosts that train while links are cut, one way or both, come and go, and hosts vanish, as a seed draws it.
+"""Hosts that train while links are cut, one way or both, come and go, and peers and hosts die, as a seed draws it.
 
 What must hold: every step is committed once, along one chain of views; all who committed it have the same bytes on
 their receipts; each sample counts at most once an epoch; and no host that everybody reaches is out for longer than
@@ -62,11 +62,12 @@ class Event:
 class Storm:
     """One swarm of `NUM_HOSTS` hosts in `lab`, and what is done to their links."""
 
-    def __init__(self, lab: NetworkLab, folder: Path, seed: int) -> None:
+    def __init__(self, lab: NetworkLab, folder: Path, seed: int, policy: str = "live") -> None:
         """Receipts are written to `folder`."""
         self.lab = lab
         self.events: list[Event] = []
         self._seed = seed
+        self._policy = policy
         self._rng = Random(seed)
         self._folder = folder
         self._peers: dict[int, Process] = {}
@@ -128,14 +129,35 @@ class Storm:
 
     def islands(self) -> str:
         """Two, or three, of which one may be large enough to go on."""
-        for_s, place = self._duration(), {host: self._rng.randrange(3) for host in range(NUM_HOSTS)}
-        for one in range(NUM_HOSTS):
-            for other in range(one):
-                if place[one] != place[other]:
-                    self.lab.set(one, other, "cut")
+        for_s, found = self._duration(), self._part()
         pause(for_s)
-        sizes = sorted((list(place.values()).count(island) for island in set(place.values())), reverse=True)
-        return f"islands of {'|'.join(map(str, sizes))} for {for_s} s"
+        return f"islands of {'|'.join(str(len(island)) for island in found)} for {for_s} s"
+
+    def kill_apart(self) -> str:
+        """While hosts are apart: a peer of one, or of two, whose launchers live, and start others in their place.
+
+        Somebody lives on each island that may have gone on, and two in all: else the run may be lost.
+        """
+        for_s, found, wait_s = self._duration(), self._part(), self._rng.choice((0.0, 1.0, 4.0))
+        most = 1 if self._policy == "majority" else self._rng.choice((1, 2))
+        chosen = [self._rng.choice(island) for island in self._rng.sample(found, min(most, len(found)))]
+        pause(wait_s)
+        for host in chosen:
+            self._kill_peer(host)
+        pause(for_s)
+        who = " and ".join(map(str, chosen))
+        return f"islands {found}, and after {wait_s} s, for {for_s} s, without the peers of hosts {who}"
+
+    def vanish_apart(self) -> str:
+        """While hosts are apart, one vanishes. Not one of two that may have gone on: the other could not know."""
+        for_s, found, wait_s = self._duration(), self._part(), self._rng.choice((0.0, 1.0, 4.0))
+        pause(wait_s)
+        host = self._rng.choice([host for island in found if len(island) != 2 for host in island] or [-1])
+        if host < 0:
+            pause(for_s)
+            return f"islands {found} for {for_s} s"
+        self._vanish(host, for_s)
+        return f"islands {found}, and after {wait_s} s host {host} vanishes, and is back after {for_s} s"
 
     def flap(self) -> str:
         host, times = self._host(), self._rng.randint(3, 15)
@@ -149,11 +171,7 @@ class Storm:
     def vanish(self) -> str:
         """With its launcher, so that nobody says so; and another comes in its place."""
         host, for_s = self._host(), self._duration()
-        run = self._peers.pop(host)
-        run.kill()
-        self._ended.append(run)
-        pause(for_s)
-        self._launch(host)
+        self._vanish(host, for_s)
         return f"host {host} vanishes, and is back after {for_s} s"
 
     def _host(self) -> int:
@@ -162,10 +180,32 @@ class Storm:
     def _duration(self) -> float:
         return self._rng.choice((0.5, 1.0, 2.0, 4.0, 8.0))
 
+    def _part(self) -> list[list[int]]:
+        """Islands, which are apart from now on; the largest is the first."""
+        place = {host: self._rng.randrange(3) for host in range(NUM_HOSTS)}
+        for one in range(NUM_HOSTS):
+            for other in range(one):
+                if place[one] != place[other]:
+                    self.lab.set(one, other, "cut")
+        found = [[host for host in place if place[host] == island] for island in sorted({*place.values()})]
+        return sorted(found, key=len, reverse=True)
+
     # The hosts.
+
+    def _vanish(self, host: int, for_s: float) -> None:
+        run = self._peers.pop(host)
+        run.kill()
+        self._ended.append(run)
+        pause(for_s)
+        self._launch(host)
+
+    def _kill_peer(self, host: int) -> None:
+        pid = self._peers[host].pid  # as the host numbers it
+        self.lab.start(host, ["sh", "-c", f"kill -KILL $(cat /proc/{pid}/task/{pid}/children)"]).wait()
 
     def _launch(self, host: int) -> None:
         options = ["-n", "1", "--min-peers", str(NUM_HOSTS), "--receipts", str(self._folder)]
+        options += ["--restarts", "99", "--policy", self._policy]
         shoal = sys.executable, "-m", "p2p.cli", "run"
         self._peers[host] = program(self.lab, host, *shoal, *options, str(SCRIPT), folder=ROOT)
 
@@ -186,7 +226,8 @@ class Storm:
         return [self._last_of(run) for run in self._peers.values()]
 
     def _last_of(self, run: Process) -> Receipt | None:
-        said = next((line for line in list(run.stdout) if re.fullmatch(r"\[0\] [0-9a-f]{16}", line)), "")
+        lines = reversed(list(run.stdout))  # another one may have come in its place
+        said = next((line for line in lines if re.fullmatch(r"\[0\] [0-9a-f]{16}", line)), "")
         return last_receipt(self._folder / f"{said.split()[1]}.receipts.jsonl") if said else None
 
     def _end(self) -> list[Receipt]:
@@ -200,7 +241,7 @@ class Storm:
 
     def out_for_long(self) -> list[Event]:
         """After which somebody was out for longer than `BACK_S`, though everybody could be reached."""
-        return [event for event in self.events if event.back_s > BACK_S and event.kind != "vanish"]
+        return [event for event in self.events if event.back_s > BACK_S and event.kind not in DEADLY]
 
     def _measure(self) -> None:
         traces = [read_trace(path)[1] for path in (self._folder / TRACES).glob(f"*{SUFFIX}")]
@@ -222,5 +263,10 @@ KINDS: Final[dict[str, tuple[int, Callable[[Storm], str]]]] = {
     "islands": (2, Storm.islands),
     "flap": (2, Storm.flap),
     "vanish": (2, Storm.vanish),
+    "kill apart": (2, Storm.kill_apart),
+    "vanish apart": (1, Storm.vanish_apart),
 }
 """How often each is drawn, and what it does."""
+
+DEADLY: Final = "vanish", "kill apart", "vanish apart"
+"""After which peers have to be started, and import torch."""
