@@ -213,12 +213,15 @@ class RemovedFromView(ShoalError):
         reason: why, without what to do.
         is_astray: it has joined in another phase of the script's loop than that of the others, and tries again.
         is_final: it does not come back by itself.
+        has_stalled: all had waited for it, in a step that was done over again and again, since frames were lost.
     """
 
     exit_code = 3
 
-    def __init__(self, reason: str, *, is_astray: bool = False, is_final: bool = False) -> None:
-        self.is_astray, self.is_final = is_astray, is_final
+    def __init__(
+        self, reason: str, *, is_astray: bool = False, is_final: bool = False, has_stalled: bool = False
+    ) -> None:
+        self.is_astray, self.is_final, self.has_stalled = is_astray, is_final, has_stalled
         super().__init__(
             f"{reason}; start this peer again to join as a new member, or, unless it has joined with `rejoin=False`, "
             "call `peer.wait_view` in it"

@@ -186,7 +186,8 @@ class Carrier:
             case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
                 self.parts.resources.host_memory.install(None)
                 self.parts.note(_ENDS[type(effect)], self.parts.core.done)
-                self.parts.inbox.tell(error_of(effect))
+                has_stalled = self.parts.neighbours.stalls.has_stalled(self.parts.core.done + 1)
+                self.parts.inbox.tell(error_of(effect, has_stalled=has_stalled))
                 if isinstance(effect, fx.Diverged):  # and says so until the others know
                     self.parts.open_step.stop()
                     self.carry_out(self.parts.core.leave(self.now()))

@@ -60,13 +60,13 @@ class Inbox:
         self.explained.append((time.monotonic_ns(), reason))
 
 
-def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:
-    """What the training thread raises when the core has this to say."""
+def error_of(effect: Refused | Removed | Paused | Diverged, *, has_stalled: bool = False) -> ShoalError:
+    """What the training thread raises when the core has this to say. `has_stalled`: as of `RemovedFromView`."""
     match effect:
         case Refused(refusal):
             return JoinRefused(refusal)
         case Removed(reason):
-            return RemovedFromView(reason)
+            return RemovedFromView(reason, has_stalled=has_stalled)
         case Paused(reason=reason):
             return QuorumLost(reason)
         case Diverged(step, reason):

@@ -56,6 +56,10 @@ class Stalls:
                 member,
             )
 
+    def has_stalled(self, step: int) -> bool:
+        """Whether `step`, which is open, was done over again and again."""
+        return self._number >= _PATIENCE and step == self._step
+
     def undelivered(self, step: int) -> list[Member]:
         """Who answers, while no connection carries the data of `step`, which is open, to it."""
         return [member for member, number in self._num_vain.items() if number >= _PATIENCE and step == self._step]

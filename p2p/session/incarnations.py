@@ -21,6 +21,10 @@ WAIT_S, MOST_WAIT_S = 1.0, 120.0
 """A peer whose removals count for more than that waits so long, and twice as long for each more, before it comes back:
 its host, or the way there, may need somebody."""
 
+STALLED_S = 20.0
+"""So long all have stood still before a peer to which no data come is removed (G16). If it was in this time more than
+once, it waits as long, and twice as long for each more: the way there may lose what is large for ever."""
+
 MOST_TRIES = 20
 """Of a peer that looks for its place in a loop of several phases."""
 
@@ -39,6 +43,7 @@ class Incarnations:
         self._config = config.for_loop()
         self._may_return = config.rejoin
         self._removals: list[float] = []
+        self._stalls: list[float] = []
         self.loop = Loop(self._registry, self._config)
         self._first_ns = self.loop.core.me.incarnation
 
@@ -55,10 +60,12 @@ class Incarnations:
         """
         former, now = self.loop, self.loop.now()
         self._removals = [*(at for at in self._removals if at > now - REMEMBERED_S), now]
+        self._stalls = [*(at for at in self._stalls if at > now - REMEMBERED_S), *[now] * removed.has_stalled]
         is_lost = removed.is_astray and len(self._removals) > MOST_TRIES
         if not (self._may_return and is_wanted) or is_lost:
             raise removed
         wait_s = 0.0 if removed.is_astray else waits_s(now - at for at in self._removals)
+        wait_s = max(wait_s, stalled_wait_s(len(self._stalls))) if removed.has_stalled else wait_s
         times = f", removed {len(self._removals)} times in {REMEMBERED_S / 60:g} minutes," if wait_s else ","
         when = f" in {wait_s:.1f} s" if wait_s else ""
         logger.warning("%s; this peer, %s%s comes back%s", removed.reason, former.peer_id, times, when)
@@ -98,3 +105,8 @@ def waits_s(ages_s: Iterable[float]) -> float:
     """How long who was removed so many seconds ago, each time, waits before it asks for a seat again."""
     more = sum(2.0 ** (-age_s / HALF_LIFE_S) for age_s in ages_s) - FREE_REMOVALS
     return 0.0 if more <= 0 else min(WAIT_S * 2.0 ** min(more, 64.0), MOST_WAIT_S)
+
+
+def stalled_wait_s(number: int) -> float:
+    """The same of who was removed so often, each time after all had waited for it (`STALLED_S`)."""
+    return 0.0 if number < 2 else min(STALLED_S * 2.0 ** min(number - 2, 64), MOST_WAIT_S)

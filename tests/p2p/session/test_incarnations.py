@@ -1,6 +1,7 @@
 """How long who is removed again and again waits before it returns."""
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -9,7 +10,16 @@ import pytest
 
 from p2p.config import PeerConfig
 from p2p.errors import RemovedFromView, ShoalError
-from p2p.session.incarnations import FREE_REMOVALS, HALF_LIFE_S, MOST_WAIT_S, WAIT_S, Incarnations, waits_s
+from p2p.session.incarnations import (
+    FREE_REMOVALS,
+    HALF_LIFE_S,
+    MOST_WAIT_S,
+    STALLED_S,
+    WAIT_S,
+    Incarnations,
+    stalled_wait_s,
+    waits_s,
+)
 
 FREE = int(FREE_REMOVALS)
 
@@ -36,6 +46,30 @@ def test_who_is_removed_by_chance_once_a_minute_hardly_ever_waits_and_who_is_eve
 
     assert sum(each > 4 * WAIT_S for each in waits(60, 0)) < 10
     assert sum(each > 4 * WAIT_S for each in waits(10, 0)) > 800
+
+
+def test_who_holds_all_others_up_each_time_until_it_is_removed_stays_out_for_longer_each_time() -> None:
+    waits = [stalled_wait_s(number) for number in range(1, 7)]
+    assert waits == [0.0, STALLED_S, 2 * STALLED_S, 4 * STALLED_S, MOST_WAIT_S, MOST_WAIT_S]
+    assert stalled_wait_s(10_000) == MOST_WAIT_S
+
+
+@pytest.mark.parametrize(("has_stalled", "is_held"), [(True, True), (False, False)])
+def test_g16_who_was_removed_twice_behind_a_step_that_stalled_waits_before_it_asks_again(
+    monkeypatch: pytest.MonkeyPatch, has_stalled: bool, is_held: bool
+) -> None:
+    waits = list[float]()
+    monkeypatch.setattr(Incarnations, "_replace", lambda self, wait_s: waits.append(wait_s))
+    with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
+        incarnations = Incarnations(PeerConfig(swarm="pond", home=Path(folder) / "home"))
+        try:
+            for _ in range(2):
+                with suppress(RemovedFromView):  # it is alone
+                    removed = RemovedFromView("view 3 was agreed without this peer", has_stalled=has_stalled)
+                    incarnations.begin_another(removed, is_wanted=True)
+        finally:
+            incarnations.loop.close()
+    assert waits == [0.0, STALLED_S if is_held else 0.0]
 
 
 def test_a_lineage_is_not_begun_with_a_loop_that_has_failed() -> None:
