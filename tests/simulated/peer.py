@@ -76,7 +76,8 @@ class Peer:
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
         own_host = member.peer_id if world.plan.shares else str(place.host)
-        remote = member.peer_id if world.plan.restarts else ""
+        has_remote = world.plan.restarts or world.plan.founding == "seeds"  # who calls seeds can be called
+        remote = member.peer_id if has_remote else ""
         contact = Contact(member.peer_id, member.peer_id, member.incarnation, 0, own_host, remote, remote)
         self.claim = Claim(member, State.ALIVE, contact)
         self.core = Core(self.claim, rng=self._rng, config=world.plan.config, now=self.now())

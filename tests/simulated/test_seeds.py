@@ -36,8 +36,9 @@ MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
 SHARED = range(FIRST_SHARED, FIRST_SHARED + 6)
 """Where states come from several donors, too."""
 
-CALLED = range(FIRST_CALLED, FIRST_CALLED + 8)
-"""Where peers call seeds, and the first of these founds, also when it is started again."""
+CALLED = (*range(FIRST_CALLED, FIRST_CALLED + 8), 91_000_434, 91_000_509)
+"""Where peers call seeds, and the first of these founds, also when it is started again. In the last two somebody has
+observed a swarm that dies, and is further than the one that is founded in its place."""
 
 HELD = range(FIRST_HELD + 8, FIRST_HELD + 10)
 """Where scripts of slow observers are held, too."""
