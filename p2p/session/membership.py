@@ -78,7 +78,7 @@ class Membership:
             raise
         self.share = Share()
         self.history = History(self.share, ledger, Speeds(config.slow_factor))
-        self.same_run = SameRun(config.swarm, self.history, self.share, self._give_up)
+        self.same_run = SameRun(config.swarm, self.history, self.share, self._give_up, lambda: self.keeper is not None)
         self.replica = without_model(self.share)
         self.edge = StateEdge(
             self.share,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ..catchup.replica import Replica
 from ..data.share import Share
 from ..data.track import Samples, unpack_samples
-from ..errors import RemoteProtocolError, RunEnded, ShoalError
+from ..errors import RemoteProtocolError, RemovedFromView, RunEnded, ShoalError
 from ..net.parcels import PackedState
 from ..step.notices import StateOffer
 from .history import History
@@ -19,9 +19,17 @@ from .history import History
 class SameRun:
     """Of one peer, through all its incarnations."""
 
-    def __init__(self, swarm: str, history: History, share: Share, give_up: Callable[[ShoalError], None]) -> None:
-        """`swarm`: its name; `give_up`: this peer leaves, and says why from then on."""
+    def __init__(
+        self,
+        swarm: str,
+        history: History,
+        share: Share,
+        give_up: Callable[[ShoalError], None],
+        has_checkpoints: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`swarm`: its name; `give_up`: this peer leaves, and says why from then on; `has_checkpoints`: its script."""
         self._swarm, self._history, self._share, self._give_up = swarm, history, share, give_up
+        self._has_checkpoints = has_checkpoints
 
     def is_other(self, replica: Replica, state: PackedState, lineage: bytes) -> bool:
         """Whether `state`, of a member of `lineage`, is of another run than that which this peer has taken part in.
@@ -31,17 +39,25 @@ class SameRun:
         return self._other(replica, state, lineage) is not None
 
     def check(self, replica: Replica, offer: StateOffer) -> None:
-        """Raise RunEnded if that is so, and leave."""
+        """Raise RunEnded if that is so, and leave; RemovedFromView if they may be about to go on from a checkpoint."""
         other = self._other(replica, offer.state, offer.view.lineage)
-        if other is not None:
-            over = RunEnded(
-                self._swarm,
-                f"the run that this peer was in, after {self._share.num_trained} steps of training, is over or "
-                f"elsewhere, and another one of swarm {self._swarm} is under way, after {other.num_trained}; this peer "
-                "does not join that: start it again to take part",
+        if other is None:
+            return
+        over: ShoalError = RunEnded(
+            self._swarm,
+            f"the run that this peer was in, after {self._share.num_trained} steps of training, is over or "
+            f"elsewhere, and another one of swarm {self._swarm} is under way, after {other.num_trained}; this peer "
+            "does not join that: start it again to take part",
+        )
+        if self._has_checkpoints() and not other.num_trained:  # with a new process it is one of those who do
+            over = RemovedFromView(
+                f"nobody is left of the run that this peer was in, after {self._share.num_trained} steps of training, "
+                f"and others of swarm {self._swarm} begin, and may go on from a checkpoint, for which the script has "
+                "to begin, too",
+                is_final=True,
             )
-            self._give_up(over)
-            raise over
+        self._give_up(over)
+        raise over
 
     def _other(self, replica: Replica, state: PackedState, lineage: bytes) -> Samples | None:
         """What the state of another run says of its samples; a script without a model has no state to lose."""

@@ -9,7 +9,7 @@ from gossip import Policy, Seat, View
 from p2p.catchup.replica import Replica
 from p2p.data.counting import ONLY_COUNTS
 from p2p.data.share import Share
-from p2p.errors import RunEnded, ShoalError
+from p2p.errors import RemovedFromView, RunEnded, ShoalError
 from p2p.net.parcels import PackedState
 from p2p.net.trees import pack_tree
 from p2p.session.description import without_model
@@ -37,7 +37,9 @@ class Peer:
         self.share = Share()
         self.history = History(self.share, None, Speeds(2.0))
         self.reasons: list[ShoalError] = []
-        self.same_run = SameRun("pond", self.history, self.share, self.reasons.append)
+        self.has_checkpoints = False
+        whose = "pond", self.history, self.share
+        self.same_run = SameRun(*whose, self.reasons.append, lambda: self.has_checkpoints)
 
     def commit(self, lineage: bytes, *, is_training: bool = True) -> None:
         step = self.history.done + 1
@@ -94,6 +96,19 @@ def test_who_has_observed_a_run_does_not_either() -> None:
 
 def test_before_step_0_the_lineage_says_which_run_a_state_is_of() -> None:
     one, founder = Peer().trains(FIRST), Peer()
+    with pytest.raises(RunEnded):
+        one.load(founder.offer(SECOND))
+
+
+def test_who_has_checkpoints_fails_where_others_begin_since_they_may_go_on_from_one() -> None:
+    """Then the run is not over: whoever starts it again makes it one of them."""
+    one, founder = Peer().trains(FIRST), Peer()
+    one.has_checkpoints = True
+    with pytest.raises(RemovedFromView, match=r"after 3 steps .* may go on from a checkpoint") as why:
+        one.load(founder.offer(SECOND))
+    assert one.reasons == [why.value] and why.value.exit_code == 3 and why.value.is_final
+    one, founder = Peer().trains(FIRST), Peer().trains(SECOND)
+    one.has_checkpoints = True
     with pytest.raises(RunEnded):
         one.load(founder.offer(SECOND))
 
