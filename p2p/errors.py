@@ -90,8 +90,8 @@ class JoinTimeout(ShoalError):
 
 SAME_ON_ALL = (
     "call the same operation on every peer; where that depends on a count, base it on `peer.done`, which counts "
-    "training steps and is the same on all, or on `loader.epoch`, rather than on a counter of your own, which a joiner "
-    "begins at 0, or the number of an epoch that has passed since (`loader.epochs()`)"
+    "training steps and is the same on all, or on `loader.epoch`, rather than on what `loader.epochs()` gave before a "
+    "state of another epoch was loaded, or on a counter of your own, which a joiner begins at 0"
 )
 
 
