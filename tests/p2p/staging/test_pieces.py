@@ -1,7 +1,6 @@
 """Copies in several pieces, on a device whose copies keep their memory as those of a GPU do."""
 
-from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 from collectives import Array
-from p2p.device import OVER, Mark
+from p2p.device import Mark, _Host
 from p2p.staging import Staged
 from p2p.training.staged_buckets import make_staged_bucket
 
@@ -28,28 +27,11 @@ class Kept:
         self.tensor = None
 
 
-class Keeping:
+class Keeping(_Host):
     """A device, which has the marks of all copies."""
-
-    numerics, adder = "", None
 
     def __init__(self) -> None:
         self.marks: list[Kept] = []
-
-    def check(self) -> None:
-        pass
-
-    def zeros(self, count: int, like: Any) -> Any:
-        return like.new_zeros(count)
-
-    def stream(self) -> Hashable:
-        return None
-
-    def on(self, stream: Hashable) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def mark(self) -> Mark:
-        return OVER
 
     def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
         into.view(np.uint8)[...] = source.view(torch.uint8).numpy()
@@ -62,18 +44,6 @@ class Keeping:
     def _copied(self, tensor: torch.Tensor) -> Mark:
         self.marks.append(Kept(tensor))
         return self.marks[-1]
-
-    def hold(self, mark: Mark) -> None:
-        pass
-
-    def pin(self, memory: Array) -> None:
-        pass
-
-    def unpin(self, memory: Array) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
 
 
 def halves(array: Array) -> Sequence[slice]:
