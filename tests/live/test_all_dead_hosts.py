@@ -17,7 +17,7 @@ HANG_S = 120.0
 """Each command imports torch by itself."""
 
 TRAIN = """
-import os, select, signal, sys
+import os, select, signal, sys, threading
 import torch
 import p2p
 
@@ -31,8 +31,14 @@ def wait(name):
     while not is_there(name):
         select.select([], [], [], 0.01)
 
+def die():
+    wait("die in a step")
+    os.kill(os.getpid(), signal.SIGKILL)
+
 if observes:
     wait(f"join-{host}")
+else:
+    threading.Thread(target=die, daemon=True).start()
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
@@ -85,8 +91,9 @@ class Pond:
     def expect_step(self, run: Process, step: int) -> None:
         run.expect_line(rf"\[\d\] step ({step}|{step + 1}) \d")
 
-    def kill_all_members(self) -> None:
-        (self.folder / "die").touch()
+    def kill_all_members(self, where: str = "") -> None:
+        """Behind a step, or `in a step`, which those who are cut off do not come out of."""
+        (self.folder / f"die {where}".strip()).touch()
         for run in self.runs[:2]:
             run.expect_line(r"shoal: peer 0 .*killed by SIGKILL.*", is_error=True)
 
@@ -118,7 +125,7 @@ def test_whose_hosts_were_apart_as_the_members_died_are_told_later(new_lab: NewL
     lab = new_lab(3, "delay=1ms")
     pond = Pond(lab, tmp_path, "restart")
     lab.set("*", "*", "cut")
-    pond.kill_all_members()
+    pond.kill_all_members("in a step")
     for run in pond.runs[:2]:
         run.expect_line(r"shoal: could not tell tcp://.* of a death here: .*", is_error=True)
     lab.set("all", "heal")
