@@ -236,6 +236,9 @@ class Link:
         """What is not sent within `linger_ms` is forgotten. It may be called again."""
         if (monitor := self._monitors.pop(self._data_address, None)) is not None:
             monitor.close()
+        if not linger_ms:  # told to who sends, at once; a close goes through another thread, which may be late
+            with suppress(zmq.ZMQError):
+                self.data.disconnect(self._data_address)
         self.data.close(linger_ms)
 
 
