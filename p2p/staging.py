@@ -7,7 +7,7 @@ from typing import Any
 
 from collectives import Array
 
-from .device import HOST, OVER, Device, FoundDevice, Mark, failures_named
+from .device import HOST, Device, FoundDevice, Mark, failures_named
 from .errors import DeviceLost
 
 
@@ -57,9 +57,8 @@ class Staged:
         """
         self._device, self._cut, self._told = device, cut, told
         self._fetched: list[Mark] = []
-        self._stored: Mark = OVER
-        self._before: list[Mark] = []
-        """Of pieces that were stored before, which may be over, and keep their memory until that is seen."""
+        self._stored: list[Mark] = []
+        """Of pieces, which keep their memory until they are seen to be over."""
 
     def check(self) -> None:
         """As of the device."""
@@ -108,28 +107,26 @@ class Staged:
     def is_ready(self) -> bool:
         """Whether no copy is under way, neither of what was fetched nor of the result of the operation before."""
         with self._failures_told():
-            return self._stored.is_over() and all(mark.is_over() for mark in self._fetched)
+            return all(mark.is_over() for mark in (*self._stored, *self._fetched))
 
     def wait(self) -> None:
         """Return when it is ready. No copy keeps any memory then."""
         with self._failures_told():
-            self._stored.wait()
-            for mark in (*self._before, *self._fetched):
+            for mark in (*self._stored, *self._fetched):
                 mark.wait()
-            self._before.clear()
 
     def store(self, source: Array, into: Any) -> None:
         """Begin to copy the result; what was fetched is not needed any more."""
         with self._failures_told():
-            self._before = [mark for mark in self._before if not mark.is_over()]
-            for piece in self._cut(source):  # the last one is over when all are
-                self._before.append(self._stored)
-                self._stored = self._device.store(source[piece], into[piece], after=[self._device.mark()])
+            self._stored = [mark for mark in self._stored if not mark.is_over()]
+            for piece in self._cut(source):
+                self._stored.append(self._device.store(source[piece], into[piece], after=[self._device.mark()]))
 
     def hold(self) -> None:
         """What the current stream is given from now on sees what was stored."""
         with self._failures_told():
-            self._device.hold(self._stored)
+            for mark in self._stored:
+                self._device.hold(mark)
 
     @contextmanager
     def _failures_told(self) -> Iterator[None]:

@@ -75,15 +75,20 @@ def _two_die_together() -> None:
     stage.end_well()
 
 
+def _the_others_go_on(stage: Stage, name: str, within_s: float) -> None:
+    gone = stage.peer(name).member
+    others = [peer.member.peer_id for peer in stage.alive() if peer.member != gone]
+    stage.until(lambda: stage.excluded(gone, *others), within_s)
+    stage.until_trained(2, *others)
+    stage.end_well()
+
+
 @scenario("G11: a member cannot be reached by one other, whose link it answers")
 def _one_way_is_shut() -> None:
     stage = Stage(num_peers=3)
     stage.until_trained(2)
     stage.shut("p1", "p2")
-    unreached = stage.peer("p2").member
-    stage.until(lambda: stage.excluded(unreached, "p1", "p3"), 5.0)
-    stage.until_trained(2, "p1", "p3")
-    stage.end_well()
+    _the_others_go_on(stage, "p2", 5.0)
 
 
 @scenario("G11: the second of two members cannot reach the first, whose link it answers")
@@ -91,10 +96,7 @@ def _who_is_not_heard_answers() -> None:
     stage = Stage(num_peers=2)
     stage.until_trained(2)
     stage.shut("p2", "p1")
-    second = stage.peer("p2").member
-    stage.until(lambda: stage.excluded(second, "p1"), 40.0)
-    stage.until_trained(2, "p1")
-    stage.end_well()
+    _the_others_go_on(stage, "p2", 40.0)
 
 
 @scenario("G16: data get through neither to nor from one of three, which answers")
@@ -105,10 +107,7 @@ def _one_is_out_of_reach_of_data() -> None:
     stage.wait(0.7)  # who is behind it may be the first to say so, of one alone
     for source, target in (("p2", "p3"), ("p1", "p2"), ("p3", "p2")):
         stage.swallow(source, target)
-    out = stage.peer("p2").member
-    stage.until(lambda: stage.excluded(out, "p1", "p3"), 25.0)
-    stage.until_trained(2, "p1", "p3")
-    stage.end_well()
+    _the_others_go_on(stage, "p2", 25.0)
 
 
 @scenario("G16: data do not get through from the second of two to the first, and everything else does")
@@ -116,10 +115,7 @@ def _data_do_not_get_through_one_way() -> None:
     stage = Stage(num_peers=2)
     stage.until_trained(2)
     stage.swallow("p2", "p1")
-    second = stage.peer("p2").member
-    stage.until(lambda: stage.excluded(second, "p1"), 25.0)
-    stage.until_trained(2, "p1")
-    stage.end_well()
+    _the_others_go_on(stage, "p2", 25.0)
 
 
 @scenario("G12: the links of one of three come and go, and in the end they stay")

@@ -101,12 +101,11 @@ Staged_fetch = Staged.fetch
 
 
 def _store_after_nothing(self: Staged, source: Array, into: Any) -> None:
-    for piece in self._cut(source):
-        self._stored = self._device.store(source[piece], into[piece], after=[])
+    self._stored = [self._device.store(source[piece], into[piece], after=[]) for piece in self._cut(source)]
 
 
 def _stored_alone(self: Staged) -> bool:
-    return self._stored.is_over()
+    return all(mark.is_over() for mark in self._stored)
 
 
 def _fetched_alone(self: Staged) -> bool:
@@ -114,7 +113,8 @@ def _fetched_alone(self: Staged) -> bool:
 
 
 def _wait_for_stored(self: Staged) -> None:
-    self._stored.wait()
+    for mark in self._stored:
+        mark.wait()
 
 
 def _wait_for_fetched(self: Staged) -> None:
