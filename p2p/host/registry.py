@@ -257,9 +257,11 @@ class Registry:
         """Make the folder that was removed, with the entry of this peer. Waits for no lock.
 
         Raises:
-            RegistryError: that cannot be, for now or for ever.
+            RegistryError: that cannot be, for now or for ever; or where the registry was is no folder any more.
         """
-        own = self._entered()
+        own, around = self._entered(), self.folder.parent.parent
+        if not around.is_dir():
+            raise RegistryError(f"there is no folder {around}")
         make_private(self.folder.parent)
         make_private(self.folder)
         self._let_go()
