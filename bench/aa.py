@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from p2p.benchmark.compare import Cell, compare
 from p2p.benchmark.director import Outputs, run_bench
-from p2p.benchmark.files import Report, read_reports
-from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.plan import Plan, sizes_between
+from p2p.benchmark.results.compare import Cell, compare
+from p2p.benchmark.results.files import Report, read_reports
+from p2p.benchmark.results.machine import commit, machine
 
 MOST_CALLED: Final = 1
 """Cells of a pair of runs of the same code that may be called faster or slower."""

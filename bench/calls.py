@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, Final
 
 from bench.calls_peer import ALL_REDUCE, BY_SOCKETS, DEATH
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
 from p2p.launch.target import Target

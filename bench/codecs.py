@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collectives import CODECS, Codec
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 
 LEAST_MB_PER_S: Final = 500.0
 BLOCK: Final = 4096

@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.here import ROOT
-from p2p.benchmark.result import percentile
-from p2p.experiment.conduct import Conductor, plans
+from p2p.benchmark.results.result import percentile
 from p2p.experiment.config import Experiment
-from p2p.experiment.costs import Cost as Measured
+from p2p.experiment.evaluation.costs import Cost as Measured
+from p2p.experiment.evaluation.report import Evaluated, evaluate, failures, metrics
+from p2p.experiment.evaluation.timeline import Timeline
 from p2p.experiment.folder import read_run
-from p2p.experiment.report import Evaluated, evaluate, failures, metrics
-from p2p.experiment.timeline import Timeline
+from p2p.experiment.run.conduct import Conductor, plans
 
 SCRIPT: Final = ROOT / "bench" / "small_training.py"
 LIMIT_S: Final = 120.0

@@ -26,7 +26,7 @@ from torch import nn
 
 from bench.lab import Told, check
 from p2p import DataParallel
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.config import LoopConfig, PeerConfig
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab

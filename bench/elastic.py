@@ -38,11 +38,11 @@ from bench.here import environment
 from bench.places import CPU, DEVICES, check
 from bench.torchft_kills import kill_replicas, why_not
 from bench.torchrun import Restart, kill_workers
-from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.plan import parse_size
-from p2p.benchmark.report import FILE_WIDTH
+from p2p.benchmark.results.machine import commit, machine
+from p2p.benchmark.results.report import FILE_WIDTH
 from p2p.errors import LaunchError
-from p2p.experiment.report import Evaluated
+from p2p.experiment.evaluation.report import Evaluated
 
 KILLS: Final = 25
 """For each size."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from bench.gpt_step_peer import ALONE, SIZES, WAYS
 from bench.places import CPU, DEVICES, check
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
 from p2p.launch.target import Target

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 import p2p
 from bench.places import Place, place_of
-from p2p.benchmark.gloo import Gloo
+from p2p.benchmark.measuring.gloo import Gloo
 
 SIZES: Final = {"1M": (128, 2, 4), "10M": (320, 5, 8), "100M": (768, 12, 14)}
 """Width, heads and layers of a model of so many parameters."""

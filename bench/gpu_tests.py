@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.staging import cuda_devices
 
 LIVE = "devices", "device_observers", "frozen", "registered"

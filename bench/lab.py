@@ -25,8 +25,8 @@ from typing import IO, Any, Final
 import psutil  # type: ignore[import-untyped]
 
 from bench.trace import Trace, are_equal
-from p2p.benchmark.machine import commit, machine
-from p2p.benchmark.result import percentile
+from p2p.benchmark.results.machine import commit, machine
+from p2p.benchmark.results.result import percentile
 from p2p.netlab.commands import Command
 from p2p.netlab.config import LabConfig
 from p2p.netlab.control import running

@@ -24,7 +24,7 @@ from bench.here import ROOT, environment
 from bench.loader_peer import SHOAL, TORCH
 from bench.swarm import Swarm
 from bench.trace import Trace, are_equal, median_step_s
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.data.ranges import each
 from p2p.forking.zygote import Zygote
 from p2p.step.receipts import Receipt

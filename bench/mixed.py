@@ -27,7 +27,7 @@ from rich.table import Table
 
 import p2p
 from bench.here import ROOT
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 
 MOST_ROUNDINGS: Final = 200
 WIDTH: Final = 576

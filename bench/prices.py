@@ -26,8 +26,8 @@ from collectives.formulas import FEW_RANKS, FORMULAS, look_at
 from collectives.links import MEMORY_DELAY_NS, Links, equal_links
 from collectives.price_table import SIZES_BYTES, tabulate
 from collectives.pricing import play, run_to_end
-from p2p.benchmark.files import Report, read_reports
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.files import Report, read_reports
+from p2p.benchmark.results.machine import commit, machine
 from p2p.config import WAN_SEGMENT_BYTES
 
 RATE, DELAY_NS, MESSAGE_NS = 25_000_000, 20_000_000, 100_000

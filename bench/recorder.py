@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.here import environment
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.telemetry.records import HALF_BYTES, Half, Kind, Memory, Note, read_half
 
 MOST_NS: Final = 1000.0

@@ -31,7 +31,7 @@ from bench.replay_peer import (
     train_step,
 )
 from bench.swarm import Swarm
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler
 from p2p.forking.zygote import Zygote

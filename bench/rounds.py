@@ -30,7 +30,7 @@ from rich.table import Table
 
 from bench.simulated_workers import NUM_WINDOWS, NUM_WORKERS, Setting, hash_of_texts, run
 from collectives import CODECS
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 
 Row = dict[str, Any]
 SEEDS: Final = (0, 1, 2)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bench.simulated_workers import NUM_WINDOWS, NUM_WORKERS, Setting
 from examples.gpt import CONTEXT
-from p2p.benchmark.charts import Panel, Series, draw_panels
+from p2p.benchmark.results.charts import Panel, Series, draw_panels
 
 Row = Mapping[str, Any]
 

@@ -23,7 +23,7 @@ import numpy as np
 
 import p2p
 from bench.lab import Told
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab
 

@@ -1,7 +1,7 @@
 """Training in rounds by several workers, simulated in one process, and data-parallel training to compare it with.
 
 A GPT of 0.14 million parameters (examples/gpt.py at width 64) learns the source of Python's standard library. Workers
-run the outer step that living peers run (p2p/training/outer.py), on payloads that go from hand to hand.
+run the outer step that living peers run (p2p/training/rounds/outer.py), on payloads that go from hand to hand.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from examples.gpt import CONTEXT, GPT
-from p2p.training.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import Outer, OuterConfig
 
 NUM_WORKERS: Final = 4
 NUM_WINDOWS: Final = 8

@@ -27,7 +27,7 @@ import xxhash
 from torch import Tensor, nn
 
 import p2p
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.benchmark.stages import FETCH, STORE, Watched
 from p2p.config import LoopConfig, PeerConfig
 from p2p.device import HOST, Device, FoundDevice, PinRefused

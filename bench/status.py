@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.here import environment
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 
 MOST_S: Final = 0.5
 CONDITIONS: Final = ("running", "stopped", "hangs")

@@ -30,9 +30,9 @@ from bench.recorder import BLOCKS, LEVEL, order
 from collectives.price_table import PriceTable, tabulate
 from collectives.pricing import run_to_end
 from gossip import Member
-from p2p.benchmark.bootstrap import Floats
-from p2p.benchmark.machine import commit, machine
-from p2p.benchmark.venue import free_ports
+from p2p.benchmark.measuring.venue import free_ports
+from p2p.benchmark.results.bootstrap import Floats
+from p2p.benchmark.results.machine import commit, machine
 from p2p.loop.link_rows import Pair, Row, known_slices
 from p2p.loop.measuring import Measuring
 from p2p.step.agreed_rows import Rows, Table

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bench.here import environment
 from bench.swarm import Swarm, pause
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.forking.zygote import Zygote
 
 NUM_PEERS: Final = 4

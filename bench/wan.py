@@ -26,8 +26,8 @@ from collectives.links import equal_links
 from collectives.price_table import tabulate
 from collectives.pricing import run_to_end
 from p2p.benchmark.director import Outputs, run_bench
-from p2p.benchmark.files import Report, read_reports, to_json
 from p2p.benchmark.plan import Plan, format_size, parse_size, sizes_between
+from p2p.benchmark.results.files import Report, read_reports, to_json
 
 CONTENDERS: Final = ("ring", "tree", "direct", "auto")
 ALL: Final = ("ring", "tree", "direct", "one-shot", "halving-doubling", "auto")

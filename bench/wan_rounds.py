@@ -22,7 +22,7 @@ import torch
 import p2p
 from bench.lab import Told
 from examples.gpt import CONTEXT, GPT, load_text
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab
 

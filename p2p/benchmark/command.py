@@ -303,7 +303,7 @@ def serve(
         return
     if not serves or not swarm:
         raise LaunchError("`shoal bench` is followed by an operation, or by --serve --swarm NAME; see --help")
-    from .swarm import serve as wait_for_plans
+    from .measuring.swarm import serve as wait_for_plans
 
     raise typer.Exit(wait_for_plans(swarm, {"seeds": seeds, "bind": bind, "key": key}))
 
@@ -317,6 +317,6 @@ def compare(
 
     Ends with 1 if B is slower somewhere; with 2 if the runs cannot be compared.
     """
-    from .compare import compare_files
+    from .results.compare import compare_files
 
     raise typer.Exit(compare_files(a, b))

@@ -13,18 +13,18 @@ from p2p.errors import LaunchError, ShoalError
 from p2p.host.memory_left import memory_bytes
 from p2p.staging import cuda_devices
 
-from .analysis import analyse
-from .explaining import explain
-from .files import check_writable, make_report, to_csv, to_json, write_all
-from .machine import machine
+from .measuring.explaining import explain
+from .measuring.prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
+from .measuring.storage import Find, check_devices, devices_of, warnings_of_devices
+from .measuring.venue import WORKER, run_workers
 from .own import register_for_rates
 from .plan import CPU, Plan, format_size
-from .plotting import check_plot, plot
-from .prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
-from .report import print_report, warnings_of
-from .result import Measurement, Result, combine
-from .storage import Find, check_devices, devices_of, warnings_of_devices
-from .venue import WORKER, run_workers
+from .results.analysis import analyse
+from .results.files import check_writable, make_report, to_csv, to_json, write_all
+from .results.machine import machine
+from .results.plotting import check_plot, plot
+from .results.report import print_report, warnings_of
+from .results.result import Measurement, Result, combine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs, script: 
 
 def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs, find: Find | None = None) -> int:
     """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it; `find`: of `storage_of`."""
-    from .swarm import bring
+    from .measuring.swarm import bring
 
     outputs.check()
     if find is None:

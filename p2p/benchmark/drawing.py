@@ -8,8 +8,8 @@ from collectives.drawing import draw_play
 from collectives.pricing import play
 
 from ..errors import LaunchError
+from .measuring.prediction import links_of
 from .plan import PEERS_MAX, format_size
-from .prediction import links_of
 
 MESSAGE_NS: Final = 100_000
 """What a message costs in Python, about, on either end."""

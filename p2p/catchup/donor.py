@@ -1,11 +1,11 @@
 """What this peer gives to those who have no seat yet: its state, and the steps that it commits. Belongs to the loop.
 
 The state after a step is complete from the first forward pass after the step's commit until the next commit; from the
-last backward pass on, where forward passes change any of it (p2p/training/edge.py). Its copy begins in that time, once
-for all who wait for it, by a thread for which the next update waits (`PackedState.aside`), into memory that was made
-ready before (rooms.py); it is sent afterwards, piece by piece, while training goes on. Donors on other hosts are asked
-for shares of a large one (shares.py), and copy only these. The results of a step are copied before they are handed out,
-if somebody is to be fed with them.
+last backward pass on, where forward passes change any of it (p2p/training/state/edge.py). Its copy begins in that time,
+once for all who wait for it, by a thread for which the next update waits (`PackedState.aside`), into memory that was
+made ready before (rooms.py); it is sent afterwards, piece by piece, while training goes on. Donors on other hosts are
+asked for shares of a large one (shares.py), and copy only these. The results of a step are copied before they are
+handed out, if somebody is to be fed with them.
 
 Everything for one peer goes through one *stream*, in order, with a few segments under way at a time (window.py): the
 receiver says how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a

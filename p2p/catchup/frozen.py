@@ -1,6 +1,6 @@
 """Frozen parameters, as a backbone under adapters: who joins has mostly loaded the same, and is not sent them (R30).
 
-Buffers of whole numbers, as the weights of quantised layers, are among them (training/module_state.py).
+Buffers of whole numbers, as the weights of quantised layers, are among them (training/state/module_state.py).
 
 A joiner says the digest of those that it has. Who gives the state compares it with that of its own, as they are when
 the state is copied, whatever has changed them before; if they are the same, their bytes stay away, else that copy is

@@ -1,4 +1,4 @@
-"""A packed state as JSON and named tensors: what `pack` of training/replica_state.py makes, for files.
+"""A packed state as JSON and named tensors: what `pack` of training/state/replica_state.py makes, for files.
 
 The tree of plain values becomes JSON; each of its slots, which stand for tensors, a name that says where it is:
 `model.` and the tensor's own name, `optimizer.state.0.exp_avg`, `extra.0.` and so on.

@@ -17,7 +17,7 @@ from ..errors import ShoalError
 from ..memory.arena import REGIONS_OFFSET, Arena, Mapping, find_arena, leave_out_of_forks
 from ..memory.extents import EXTENT_BYTES
 from ..staging import cuda_devices
-from ..training.numerics import describe_numerics
+from ..training.state.numerics import describe_numerics
 from .finding import Finding, size
 from .lender import Lent, lent, pattern
 

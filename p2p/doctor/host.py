@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ..benchmark.machine import machine
+from ..benchmark.results.machine import machine
 from ..config import LEAST_ARENA_BYTES, default_arena_bytes
 from ..errors import ShoalError
 from ..host.files import OF_ITS_OWN, PER_PEER

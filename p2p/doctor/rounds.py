@@ -6,7 +6,7 @@ from typing import Final
 from collectives import CODECS
 
 from ..memory.extents import EXTENT_BYTES
-from ..training.outer import payload_bytes
+from ..training.rounds.outer import payload_bytes
 from .finding import Finding, size
 
 MEMBERS: Final = (4, 16, 64)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..benchmark.report import FILE_WIDTH
+from ..benchmark.results.report import FILE_WIDTH
 from ..errors import ExperimentError, ShoalError
-from .compare import compare, counts, is_worse, notes, table
-from .conduct import Conductor, plans
 from .config import Experiment
+from .evaluation.compare import compare, counts, is_worse, notes, table
+from .evaluation.page import About, page
+from .evaluation.plots import plot
+from .evaluation.report import Evaluated, check_expectations, evaluate, failures, is_missed, metrics, to_json
 from .folder import read_run, runs_in, unfinished_in, write_whole
-from .page import About, page
-from .plan import timeline
-from .plots import plot
-from .report import Evaluated, check_expectations, evaluate, failures, is_missed, metrics, to_json
+from .run.conduct import Conductor, plans
+from .run.plan import timeline
 
 MOST_SAID = 5
 JSON, HTML, TOML = "report.json", "report.html", "experiment.toml"

@@ -83,6 +83,6 @@ def postmortem(
 
     Ends with 1 if somebody has failed.
     """
-    from .postmortem import postmortem as tell
+    from .evaluation.postmortem import postmortem as tell
 
     raise typer.Exit(tell(folder, print))

@@ -1,7 +1,7 @@
 """Training on top of a peer."""
 
 from .data_parallel import DataParallel
-from .diloco import DiLoCo
-from .replica_state import Stateful
+from .rounds.diloco import DiLoCo
+from .state.replica_state import Stateful
 
 __all__ = ["DataParallel", "DiLoCo", "Stateful"]

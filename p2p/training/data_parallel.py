@@ -31,25 +31,25 @@ from collectives import ALGORITHMS
 from ..checkpoint import Checkpoint, Keeper
 from ..device import HOST
 from ..peer import Peer
-from .agreement import Agreement
-from .belonging import claim
 from .beside import Beside
-from .buckets import BUCKET_BYTES
-from .buffers import BufferMode, Buffers
-from .by_hand import Given, given_as
-from .copies import ModelCopies
-from .gradients import Gradients, NonFinite, policy
-from .mirrors import Mirror
-from .model_changes import NOTHING_PLANNED, Change, ModelChanges
-from .models import OneOfSeveral, ends_of, gather, name_parts
-from .passes import Passes
-from .replica import ModelReplica
-from .replica_state import Stateful
-from .resync import Resynchronisation
-from .same_samples import SameSamples
-from .scaling import LrScaling
-from .unaveraged import Unaveraged
-from .updates import Updates
+from .checks.agreement import Agreement
+from .checks.belonging import claim
+from .checks.by_hand import Given, given_as
+from .checks.copies import ModelCopies
+from .checks.same_samples import SameSamples
+from .checks.unaveraged import Unaveraged
+from .state.mirrors import Mirror
+from .state.model_changes import NOTHING_PLANNED, Change, ModelChanges
+from .state.replica_state import Stateful
+from .steps.buffers import BufferMode, Buffers
+from .steps.gradients import Gradients, NonFinite, policy
+from .steps.models import OneOfSeveral, ends_of, gather, name_parts
+from .steps.passes import Passes
+from .steps.replica import ModelReplica
+from .steps.resync import Resynchronisation
+from .steps.scaling import LrScaling
+from .steps.updates import Updates
+from .tensors.buckets import BUCKET_BYTES
 from .wrapper import Wrapper, session_of
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from ..checkpoint import Checkpoint
 from ..peer import Peer
 from ..session.session import Session
-from .module_settings import value_of
+from .state.module_settings import value_of
 
 logger = logging.getLogger("p2p")
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from bench.here import environment
-from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.results.machine import commit, machine
 from p2p.forking.zygote import WITH_TORCH, Zygote
 
 from .compared import Outcome, problems

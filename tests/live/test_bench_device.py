@@ -194,7 +194,7 @@ def test_peers_on_hosts_of_a_lab_have_a_device_too(
 
 SERVES = """
 import sys
-from p2p.benchmark.swarm import serve
+from p2p.benchmark.measuring.swarm import serve
 from tests.p2p.staging.bench_worker import find
 
 serve("pond", {}, find)

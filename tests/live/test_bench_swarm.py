@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from p2p.benchmark.command import app
+from p2p.benchmark.measuring.swarm import MOST_BYTES, check
 from p2p.benchmark.plan import Plan
-from p2p.benchmark.swarm import MOST_BYTES, check
 from p2p.errors import LaunchError
 from tests.live.labs import NewLab, program
 from tests.live.swarm import Process, Swarm
@@ -18,7 +18,7 @@ from tests.live.swarm import Process, Swarm
 pytestmark = pytest.mark.light
 
 SERVES = """
-from p2p.benchmark.swarm import serve
+from p2p.benchmark.measuring.swarm import serve
 
 serve("pond", {})
 """

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from p2p.experiment import command
-from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
+from p2p.experiment.evaluation.report import Evaluated, evaluate, failures, metrics
 from p2p.experiment.folder import read_run
-from p2p.experiment.report import Evaluated, evaluate, failures, metrics
-from p2p.experiment.venue import Starter
+from p2p.experiment.run.conduct import Conductor, plans
+from p2p.experiment.run.venue import Starter
 from p2p.forking.zygote import Zygote
 from p2p.telemetry.records import Kind, Why
 

@@ -11,10 +11,10 @@ import pytest
 
 from bench.here import environment
 from p2p.experiment import command
-from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
+from p2p.experiment.evaluation.report import Evaluated, evaluate, failures
 from p2p.experiment.folder import read_run
-from p2p.experiment.report import Evaluated, evaluate, failures
+from p2p.experiment.run.conduct import Conductor, plans
 from tests.live.test_full_disk import disk as disk
 
 pytestmark = pytest.mark.light

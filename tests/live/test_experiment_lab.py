@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
+from p2p.experiment.evaluation.report import evaluate, failures
 from p2p.experiment.folder import read_run
-from p2p.experiment.report import evaluate, failures
-from p2p.experiment.venue import Lab
+from p2p.experiment.run.conduct import Conductor, plans
+from p2p.experiment.run.venue import Lab
 from p2p.telemetry.trace import read_trace, write_trace
 from tests.live.labs import NewLab
 from tests.p2p.telemetry.pages import pack_record

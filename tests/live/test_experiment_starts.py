@@ -11,10 +11,10 @@ import pytest
 
 from bench.here import environment
 from p2p.errors import ExperimentError
-from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
+from p2p.experiment.evaluation.report import Evaluated, evaluate, failures
 from p2p.experiment.folder import read_run
-from p2p.experiment.report import Evaluated, evaluate, failures
+from p2p.experiment.run.conduct import Conductor, plans
 from tests.cases import some_of
 
 SCRIPT = """

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench.here import ROOT
-from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
+from p2p.experiment.evaluation.report import Evaluated, evaluate, failures
 from p2p.experiment.events import Event
 from p2p.experiment.folder import read_run
-from p2p.experiment.report import Evaluated, evaluate, failures
+from p2p.experiment.run.conduct import Conductor, plans
 from p2p.forking.zygote import Zygote
 
 pytestmark = pytest.mark.torch

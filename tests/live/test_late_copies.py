@@ -11,7 +11,7 @@ import sys, threading
 import torch
 import xxhash
 import p2p
-from p2p.training.state_copies import StateCopies
+from p2p.training.state.state_copies import StateCopies
 from torch import nn
 
 num_joined = 3

@@ -6,7 +6,7 @@ import pytest
 
 from p2p.step.receipts import read_receipts
 from p2p.telemetry.records import Kind
-from p2p.training.outer import payload_bytes
+from p2p.training.rounds.outer import payload_bytes
 from tests.live.swarm import Swarm, name
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
@@ -16,8 +16,8 @@ import hashlib
 import sys
 import torch
 import p2p
-from p2p.training.module_state import tensors_of
-from p2p.training.round_state import RoundReplica
+from p2p.training.state.module_state import tensors_of
+from p2p.training.rounds.round_state import RoundReplica
 
 def digest(tensors):
     return hashlib.sha1(b"".join(each.float().numpy().tobytes() for each in tensors)).hexdigest()
@@ -101,8 +101,8 @@ REFUSED = """
 import sys
 import torch
 import p2p
-from p2p.training import exchange
-from p2p.training.outer import OuterConfig
+from p2p.training.rounds import exchange
+from p2p.training.rounds.outer import OuterConfig
 
 torch.set_num_threads(1)
 data = torch.utils.data.TensorDataset(torch.randn(64, 4))

@@ -17,7 +17,7 @@ from p2p.data.sampler import Order, Sampler, SamplerState, fold
 from p2p.data.timed import TimedSampler
 from p2p.step.receipts import Receipt, read_receipts
 from p2p.telemetry.records import Kind
-from p2p.training.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import Outer, OuterConfig
 from tests.cases import some_of
 from tests.live.rounds_script import (
     BATCH,

@@ -10,8 +10,8 @@ import pytest
 
 from bench.here import environment
 from p2p.errors import ExperimentError
-from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
+from p2p.experiment.run.conduct import Conductor, plans
 from p2p.host.processes import Offsets, read_offsets
 from p2p.host.registry import Registry
 from p2p.status.local import Condition, look

@@ -14,10 +14,10 @@ from bench.replay import Compared, check, compare, indices_of
 from bench.replay_peer import GLOBAL_BATCH
 from p2p.benchmark.arrays import as_type, contribution, element_type, numbers, put_shifted, total, values_of
 from p2p.benchmark.plan import ITEM_BYTES, Plan, format_size, parse_size, sizes_between, split_names
-from p2p.benchmark.report import compare as compare_with
-from p2p.benchmark.result import Measurement, Result, combine, percentile, ratios_to
+from p2p.benchmark.results.report import compare as compare_with
+from p2p.benchmark.results.result import Measurement, Result, combine, percentile, ratios_to
 from p2p.errors import LaunchError
-from p2p.experiment.report import evaluate
+from p2p.experiment.evaluation.report import evaluate
 from p2p.step.receipts import Contribution, Receipt
 from tests.p2p.experiment.runs import B, C, killed
 

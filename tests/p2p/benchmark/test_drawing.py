@@ -5,7 +5,7 @@ import pytest
 
 from collectives.links import SEGMENT_BYTES
 from p2p.benchmark.drawing import draw_all_reduce
-from p2p.benchmark.prediction import NO_LIMIT_BIT_PER_S, links_of
+from p2p.benchmark.measuring.prediction import NO_LIMIT_BIT_PER_S, links_of
 from p2p.config import WAN_SEGMENT_BYTES
 from p2p.errors import LabError, LaunchError
 

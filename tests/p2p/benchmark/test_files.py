@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from collectives.links import Links
-from p2p.benchmark.analysis import analyse
-from p2p.benchmark.bootstrap import Interval
-from p2p.benchmark.compare import Cell, compare, compare_files, took_turns
 from p2p.benchmark.director import predict
-from p2p.benchmark.files import Report, check_writable, make_report, read_reports, to_csv, to_json, write_all
+from p2p.benchmark.measuring.prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
 from p2p.benchmark.plan import Plan
-from p2p.benchmark.plotting import check_plot, panels_of, plot
-from p2p.benchmark.prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
-from p2p.benchmark.report import print_report, warnings_of
-from p2p.benchmark.result import Measurement, Result
+from p2p.benchmark.results.analysis import analyse
+from p2p.benchmark.results.bootstrap import Interval
+from p2p.benchmark.results.compare import Cell, compare, compare_files, took_turns
+from p2p.benchmark.results.files import Report, check_writable, make_report, read_reports, to_csv, to_json, write_all
+from p2p.benchmark.results.plotting import check_plot, panels_of, plot
+from p2p.benchmark.results.report import print_report, warnings_of
+from p2p.benchmark.results.result import Measurement, Result
 from p2p.errors import LaunchError, ShoalError
 from tests.cases import some_of
 
@@ -363,7 +363,7 @@ def test_what_differs_between_processes_by_chance_is_hardly_ever_called_anything
 
     assert num_called() <= num_runs // 5, "one in ten is what the intervals are for"
     with monkeypatch.context() as patch:
-        patch.setattr("p2p.benchmark.compare.scatter", lambda found: 0.0)
+        patch.setattr("p2p.benchmark.results.compare.scatter", lambda found: 0.0)
         assert num_called() == num_runs, "by the rounds alone"
     cells = compare(otherwise(1, 0), otherwise(2, 1, slower=1.4))
     assert {(cell.algorithm, cell.size_bytes) for cell in cells if cell.verdict == "slower"} >= {("tree", None)}

@@ -4,7 +4,7 @@ from collectives import Medium
 from collectives.links import equal_links
 from collectives.price_table import PriceTable, tabulate
 from collectives.pricing import run_to_end
-from p2p.benchmark.learning import MOST_BYTES, SETTLED_S, Settling, sizes_to_learn
+from p2p.benchmark.measuring.learning import MOST_BYTES, SETTLED_S, Settling, sizes_to_learn
 from p2p.benchmark.plan import Plan
 from p2p.loop.measuring import BySize
 

@@ -6,9 +6,9 @@ import pytest
 
 from collectives import ALGORITHMS
 from collectives.direct import direct_all_reduce, direct_shares
+from p2p.benchmark.measuring.swarm import check
 from p2p.benchmark.own import name_of, rates_of, register, register_for_rates, resolved
 from p2p.benchmark.plan import Plan
-from p2p.benchmark.swarm import check
 from p2p.errors import LaunchError
 
 pytestmark = pytest.mark.usefixtures("own_algorithms")

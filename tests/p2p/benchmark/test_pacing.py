@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from p2p.benchmark.pacing import FEW_ROUNDS, Batch, Pacer
+from p2p.benchmark.measuring.pacing import FEW_ROUNDS, Batch, Pacer
+from p2p.benchmark.measuring.worker import turns
 from p2p.benchmark.plan import DEFAULT_ITERS, UNTIL_DURATION_S, Plan, rounds_wanted
-from p2p.benchmark.worker import turns
 from p2p.errors import LabError, LaunchError
 
 SIZES = tuple(4096 * 4**power for power in range(6))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.prices import FORMULA, SHARED, main, missed, over_measured
-from p2p.benchmark.files import read_reports
+from p2p.benchmark.results.files import read_reports
 from tests.p2p.benchmark.test_wan import newest
 
 

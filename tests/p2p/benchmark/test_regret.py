@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from p2p.benchmark.bootstrap import Floats
-from p2p.benchmark.regret import Cost, cost_of
+from p2p.benchmark.results.bootstrap import Floats
+from p2p.benchmark.results.regret import Cost, cost_of
 
 ROUNDS = 60
 NOISE = 0.05

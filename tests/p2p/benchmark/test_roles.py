@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from p2p.benchmark.arrays import Array, contribution
 from p2p.benchmark.command import COMMANDS, ROOTED
+from p2p.benchmark.measuring.prediction import links_of, predicted_s, wire_bytes
 from p2p.benchmark.plan import Plan, sizes_of_buckets, split_names, ways_of, whole_sizes
-from p2p.benchmark.prediction import links_of, predicted_s, wire_bytes
 from p2p.benchmark.roles import BUSBW_FACTORS, CUT, OPERATIONS, Role, algorithms_of, has_root, what_of
 from p2p.errors import LaunchError
 

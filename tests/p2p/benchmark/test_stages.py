@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from collectives import Reduction
-from p2p.benchmark.analysis import analyse
-from p2p.benchmark.charts import Bars, draw_panels
-from p2p.benchmark.compare import compare
-from p2p.benchmark.files import Report, make_report, to_csv
+from p2p.benchmark.measuring.storage import DeviceStorage, check_devices, devices_of, storage_of, warnings_of_devices
 from p2p.benchmark.plan import Plan
-from p2p.benchmark.plotting import bars_of, plot, title_of
-from p2p.benchmark.report import print_report
-from p2p.benchmark.result import Measurement, Result
-from p2p.benchmark.stage_report import stages_in_words
+from p2p.benchmark.results.analysis import analyse
+from p2p.benchmark.results.charts import Bars, draw_panels
+from p2p.benchmark.results.compare import compare
+from p2p.benchmark.results.files import Report, make_report, to_csv
+from p2p.benchmark.results.plotting import bars_of, plot, title_of
+from p2p.benchmark.results.report import print_report
+from p2p.benchmark.results.result import Measurement, Result
+from p2p.benchmark.results.stage_report import stages_in_words
 from p2p.benchmark.stages import FETCH, STAGES, STORE, Watched, WatchedCopy, times_of_stages
-from p2p.benchmark.storage import DeviceStorage, check_devices, devices_of, storage_of, warnings_of_devices
 from p2p.device import FoundDevice, MemoryShort, PinRefused
 from p2p.errors import DeviceLost, LaunchError, ShoalError
 from tests.p2p.staging.standin import StandIn

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.benchmark.bootstrap import Floats, Interval, Medians, block_length, draw_rounds, interval, resample
-from p2p.benchmark.crossings import Crossing, Pair, compare_pair, fit
-from p2p.benchmark.regret import Cost
-from p2p.benchmark.sentence import say, say_bytes, say_pair, say_regret
+from p2p.benchmark.results.bootstrap import Floats, Interval, Medians, block_length, draw_rounds, interval, resample
+from p2p.benchmark.results.crossings import Crossing, Pair, compare_pair, fit
+from p2p.benchmark.results.regret import Cost
+from p2p.benchmark.results.sentence import say, say_bytes, say_pair, say_regret
 
 KIB = 1 << 10
 SIZES = tuple(4 * KIB * 4**power for power in range(7))

@@ -8,8 +8,8 @@ from bench import rows
 from bench.aa import MOST_CALLED, SLOWED
 from bench.rows import NUM_MEMBERS, WITHIN_S, Step
 from bench.wan import BEGIN, END, FOURS, PARTS, crossing, figures, price_by_rows, problems, write_page
-from p2p.benchmark.compare import SAME
-from p2p.benchmark.files import Report, read_reports
+from p2p.benchmark.results.compare import SAME
+from p2p.benchmark.results.files import Report, read_reports
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "bench" / "results"

@@ -13,8 +13,8 @@ from p2p.catchup.shares import unpack_parts
 from p2p.catchup.state_copy import StateCopy, chunk_bytes_of, chunks_for, share_of, shared_parts
 from p2p.catchup.state_requests import Asked
 from p2p.net.parcels import PackedState, StateRecord, Wish
-from p2p.training.module_state import frozen_of
-from p2p.training.replica_state import frozen_digest, frozen_parts, lent, lower, unpack_into
+from p2p.training.state.module_state import frozen_of
+from p2p.training.state.replica_state import frozen_digest, frozen_parts, lent, lower, unpack_into
 from tests.p2p.catchup.test_donor import Giver
 from tests.p2p.net.parcels import A, B, C, digest, view_of
 

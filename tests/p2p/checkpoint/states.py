@@ -1,4 +1,4 @@
-"""States as `pack` of training/replica_state.py makes them, and checkpoints of them."""
+"""States as `pack` of training/state/replica_state.py makes them, and checkpoints of them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from p2p.checkpoint.manifest import Ancestry, Manifest
 from p2p.checkpoint.settings import Checkpoint
 from p2p.checkpoint.writer import Writer, child_of
 from p2p.net.parcels import PackedState
-from p2p.training.replica_state import pack
+from p2p.training.state.replica_state import pack
 
 RUN = "ab" * 16
 SAMPLES = [["a"], 12, [["90 samples", 96, ((3, 4),), 12, (), ()]]]

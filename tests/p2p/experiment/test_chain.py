@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from p2p.experiment.chain import Chain, check
+from p2p.experiment.evaluation.chain import Chain, check
 from p2p.step.receipts import Receipt
 from p2p.telemetry.records import Kind
 from tests.p2p.experiment.runs import A, B, killed, receipt, record, run

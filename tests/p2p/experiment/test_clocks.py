@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from p2p.errors import ExperimentError
 from p2p.experiment.clocks import MOST_DRIFT, ClocksDisagree, Moments, fit
 from p2p.experiment.command import report
+from p2p.experiment.evaluation.postmortem import postmortem
 from p2p.experiment.folder import read_run
-from p2p.experiment.postmortem import postmortem
 from p2p.step.receipts import Receipt
 from p2p.telemetry.records import Half, Kind
 from p2p.telemetry.trace import write_trace

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from p2p.errors import ExperimentError
 from p2p.experiment.command import compare_reports, report
-from p2p.experiment.compare import compare, counts, is_worse, notes, table
+from p2p.experiment.evaluation.compare import compare, counts, is_worse, notes, table
+from p2p.experiment.evaluation.report import Evaluated, evaluate
 from p2p.experiment.folder import Run, write_account
-from p2p.experiment.report import Evaluated, evaluate
 from p2p.telemetry.records import Kind
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, receipt, record, run
 

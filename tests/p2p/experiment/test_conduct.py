@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from p2p.experiment.conduct import _signals
+from p2p.experiment.run.conduct import _signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -5,7 +5,7 @@ import pytest
 
 from p2p.errors import ExperimentError
 from p2p.experiment.config import DECIDED, Bound, Experiment
-from p2p.experiment.report import check_expectations
+from p2p.experiment.evaluation.report import check_expectations
 from p2p.launch.config import LaunchConfig, peer_environment
 from p2p.launch.target import Target
 

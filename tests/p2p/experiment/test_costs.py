@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from p2p.experiment.chain import check
 from p2p.experiment.config import Bound
-from p2p.experiment.costs import Cost, costs
+from p2p.experiment.evaluation.chain import check
+from p2p.experiment.evaluation.costs import Cost, costs
+from p2p.experiment.evaluation.report import evaluate, failures, metrics
+from p2p.experiment.evaluation.suspicions import suspicions
 from p2p.experiment.folder import Run, Track
-from p2p.experiment.report import evaluate, failures, metrics
-from p2p.experiment.suspicions import suspicions
 from p2p.telemetry.records import Kind, Record
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, ns, receipt, record, run
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from p2p.experiment.config import Experiment
-from p2p.experiment.plan import make_plan
-from p2p.experiment.report import check_expectations
+from p2p.experiment.evaluation.report import check_expectations
+from p2p.experiment.run.plan import make_plan
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "examples" / "experiments").glob("*.toml"))

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from p2p.experiment.evaluation.report import evaluate, metrics
 from p2p.experiment.folder import Run
-from p2p.experiment.report import evaluate, metrics
 from p2p.telemetry.records import Kind
 from tests.p2p.experiment.runs import A, B, C, event, receipt, record, run
 from tests.p2p.telemetry.pages import identity

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from p2p.experiment.evaluation.last_words import unrecorded
+from p2p.experiment.evaluation.report import evaluate, metrics
 from p2p.experiment.folder import Run
-from p2p.experiment.last_words import unrecorded
-from p2p.experiment.report import evaluate, metrics
 from p2p.telemetry.records import Kind, Record
 from tests.p2p.experiment.runs import A, killed, record
 

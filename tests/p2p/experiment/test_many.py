@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.experiment.drawing import MANY, Row, draw, shared_rows
+from p2p.experiment.evaluation.drawing import MANY, Row, draw, shared_rows
+from p2p.experiment.evaluation.page import MOST_SPLITS, About, page
+from p2p.experiment.evaluation.report import evaluate
 from p2p.experiment.folder import Run
 from p2p.experiment.happened import Happened
-from p2p.experiment.page import MOST_SPLITS, About, page
-from p2p.experiment.report import evaluate
 from p2p.telemetry.records import How, Kind, Record
 from tests.p2p.experiment.runs import event, ns, receipt, record, run
 from tests.p2p.experiment.test_report import checked

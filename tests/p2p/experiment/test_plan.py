@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from p2p.errors import ExperimentError
 from p2p.experiment.config import Experiment
 from p2p.experiment.events import Event
-from p2p.experiment.plan import Plan, make_plan, most_living, timeline, to_toml
+from p2p.experiment.run.plan import Plan, make_plan, most_living, timeline, to_toml
 
 HEAD = '[run]\nscript = "train.py"\npeers = 3\nuntil_s = 120\n'
 DRAWN = '[[event]]\nrandom = {per_minute = 20}\ndo = "kill"\n[[event]]\nrandom = {per_minute = 10}\ndo = "join"\n'

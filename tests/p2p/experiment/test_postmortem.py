@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import ExperimentError
+from p2p.experiment.evaluation.postmortem import postmortem
 from p2p.experiment.folder import write_account
-from p2p.experiment.postmortem import postmortem
 from p2p.launch.traces import End
 from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import Tail, write_trace

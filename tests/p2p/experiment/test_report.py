@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from p2p.errors import ExperimentError
 from p2p.experiment.command import report
-from p2p.experiment.drawing import INNER, thin
+from p2p.experiment.evaluation.drawing import INNER, thin
+from p2p.experiment.evaluation.page import About, page
+from p2p.experiment.evaluation.report import evaluate, failures, to_json
+from p2p.experiment.evaluation.statistics import describe
+from p2p.experiment.evaluation.steps import Split
 from p2p.experiment.folder import read_run, runs_in, write_account
-from p2p.experiment.page import About, page
-from p2p.experiment.report import evaluate, failures, to_json
-from p2p.experiment.statistics import describe
-from p2p.experiment.steps import Split
 from p2p.telemetry.records import Kind, Record
 from p2p.telemetry.trace import trace_path, write_trace
 from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run, write_receipts

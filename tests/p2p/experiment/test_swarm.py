@@ -4,8 +4,8 @@ import os
 import signal
 from pathlib import Path
 
-from p2p.experiment.swarm import Started, Swarm
-from p2p.experiment.venue import ThisHost, execute
+from p2p.experiment.run.swarm import Started, Swarm
+from p2p.experiment.run.venue import ThisHost, execute
 from p2p.host.processes import process_start, read_offsets
 from p2p.launch.config import LaunchConfig
 from p2p.launch.target import Target

@@ -13,7 +13,7 @@ from collectives.links import Links
 from collectives.price_table import CANDIDATES, PriceTable, price_table, tabulate
 from collectives.pricing import run_to_end
 from gossip import Member
-from p2p.benchmark.files import read_reports
+from p2p.benchmark.results.files import read_reports
 from p2p.config import WAN_SEGMENT_BYTES
 from p2p.loop.link_rows import Pair, Row, has_known_line, links_of
 from p2p.loop.probes import PROBE_BYTES, PROBE_S

@@ -19,7 +19,7 @@ from p2p.step.notices import Commit, StateOffer
 from p2p.step.operation import Operation
 from p2p.step.receipts import NUM_COLUMNS, Continued, Contribution, Receipt
 from p2p.step.speeds import Speeds
-from p2p.training.replica_state import samples_in
+from p2p.training.state.replica_state import samples_in
 from tests.p2p.net.parcels import A
 
 FIRST, SECOND, THIRD = b"1" * 16, b"2" * 16, b"3" * 16

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2p.benchmark.director import Outputs, run_bench
+from p2p.benchmark.measuring.worker import run
 from p2p.benchmark.plan import Plan
-from p2p.benchmark.worker import run
 from p2p.device import FoundDevice
 from p2p.errors import ShoalError
 from tests.p2p.staging.standin import StandIn

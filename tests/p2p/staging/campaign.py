@@ -20,13 +20,13 @@ from p2p.catchup.frozen import FrozenDiffer, digest_of
 from p2p.device import HOST
 from p2p.staging import Staged
 from p2p.step import operation
-from p2p.training.layouts import in_memory_order
-from p2p.training.mirrors import Mirror
-from p2p.training.outer import Outer, OuterConfig
-from p2p.training.outer_on_device import OuterOnDevice
-from p2p.training.replica_state import Lowered
-from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
-from p2p.training.state_copies import NUM_SLOTS, StateCopies
+from p2p.training.rounds.outer import Outer, OuterConfig
+from p2p.training.rounds.outer_on_device import OuterOnDevice
+from p2p.training.state.mirrors import Mirror
+from p2p.training.state.replica_state import Lowered
+from p2p.training.state.state_copies import NUM_SLOTS, StateCopies
+from p2p.training.tensors.layouts import in_memory_order
+from p2p.training.tensors.staged_buckets import StagedBucket, make_staged_bucket
 from tests.p2p.staging.lent_states import copy_lent_states
 from tests.p2p.staging.mirroring import mirror_in_turns
 from tests.p2p.staging.on_streams import fill_on_streams, wait_on_streams, watched

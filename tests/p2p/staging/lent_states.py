@@ -12,8 +12,8 @@ from torch import Tensor
 from p2p.catchup.frozen import FrozenDiffer, digest_of
 from p2p.catchup.state_copy import StateCopy, share_of
 from p2p.net.parcels import Parcel, StateRecord, Wish
-from p2p.training.replica_state import Lowered, lent
-from p2p.training.state_copies import StateCopies
+from p2p.training.state.replica_state import Lowered, lent
+from p2p.training.state.state_copies import StateCopies
 from tests.p2p.net.parcels import A, B, view_of
 
 LATE_S: Final = 0.02

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from p2p.training.layouts import in_memory_order
-from p2p.training.mirrors import SMALL_BYTES, Mirror
+from p2p.training.state.mirrors import SMALL_BYTES, Mirror
+from p2p.training.tensors.layouts import in_memory_order
 
 SIZES = [(0,), (1,), (7,), (4, 6), (SMALL_BYTES // 4, 2)]
 DTYPES = [torch.float32, torch.int64, torch.bfloat16]

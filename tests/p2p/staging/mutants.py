@@ -26,14 +26,15 @@ from p2p.session.calls import Calls
 from p2p.session.operation_call import StagedCall
 from p2p.staging import Staged, whole
 from p2p.step.open_step import OpenStep
-from p2p.training import staged_buckets, state_copies
-from p2p.training.gradients import Gradients
-from p2p.training.mirrors import Mirror
-from p2p.training.outer import Outer
-from p2p.training.outer_on_device import OuterOnDevice
-from p2p.training.replica_state import raw_bytes
-from p2p.training.staged_buckets import StagedBucket
-from p2p.training.state_copies import StateCopies
+from p2p.training.rounds.outer import Outer
+from p2p.training.rounds.outer_on_device import OuterOnDevice
+from p2p.training.state import state_copies
+from p2p.training.state.mirrors import Mirror
+from p2p.training.state.replica_state import raw_bytes
+from p2p.training.state.state_copies import StateCopies
+from p2p.training.steps.gradients import Gradients
+from p2p.training.tensors import staged_buckets
+from p2p.training.tensors.staged_buckets import StagedBucket
 from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
 from tests.p2p.staging.standin import StandIn, Unordered
 from tests.p2p.staging.steady import steady

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from p2p import Peer
-from p2p.training.staged_buckets import StagedBucket
+from p2p.training.tensors.staged_buckets import StagedBucket
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.streams import Watching
 

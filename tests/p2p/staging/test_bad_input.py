@@ -13,8 +13,8 @@ from torch import nn
 
 from p2p import DataParallel, DeviceLost, Peer, ShoalError
 from p2p.device import MemoryShort
-from p2p.training.replica_state import Lowered
-from p2p.training.state_copies import StateCopies
+from p2p.training.state.replica_state import Lowered
+from p2p.training.state.state_copies import StateCopies
 from tests.p2p.staging.pair import play
 from tests.p2p.staging.standin import StandIn
 

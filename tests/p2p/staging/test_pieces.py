@@ -10,7 +10,7 @@ from torch import nn
 from collectives import Array
 from p2p.device import Mark, _Host
 from p2p.staging import Staged
-from p2p.training.staged_buckets import make_staged_bucket
+from p2p.training.tensors.staged_buckets import make_staged_bucket
 
 
 class Kept:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from p2p.experiment.page import About, page
-from p2p.experiment.report import evaluate
+from p2p.experiment.evaluation.page import About, page
+from p2p.experiment.evaluation.report import evaluate
 from p2p.status.web import serving
 from p2p.telemetry.page import Page
 from p2p.telemetry.records import Kind

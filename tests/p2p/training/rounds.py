@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from collectives import CODECS
-from p2p.training.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import Outer, OuterConfig
 
 Array = NDArray[Any]
 SHAPES = {"weight": (3, 100), "bias": (1,), "table": (4200,)}

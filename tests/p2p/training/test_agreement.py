@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from p2p.training.agreement import Agreement
+from p2p.training.checks.agreement import Agreement
 
 
 class Counter:

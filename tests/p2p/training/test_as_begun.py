@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from p2p.errors import JoinRefused
-from p2p.training.as_begun import AsBegun
+from p2p.training.state.as_begun import AsBegun
 
 
 def make(*, frozen: bool = False, lr: float = 0.1, kind: Any = torch.optim.Adam, swaps: bool = False) -> Any:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from collectives import BFLOAT16, carried
 from p2p.staging import Staged
-from p2p.training.buckets import DTYPES, Bucket, make_buckets
-from p2p.training.staged_buckets import make_staged_bucket
+from p2p.training.tensors.buckets import DTYPES, Bucket, make_buckets
+from p2p.training.tensors.staged_buckets import make_staged_bucket
 from tests.p2p.staging.standin import StandIn
 
 COUNT, VIEW = count(1), count(1)

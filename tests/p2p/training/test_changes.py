@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from p2p.errors import ShoalError
-from p2p.training.changes import OF_ROUNDS, OF_STEPS, Watch, is_training
+from p2p.training.state.changes import OF_ROUNDS, OF_STEPS, Watch, is_training
 
 
 def model() -> Any:

@@ -10,8 +10,8 @@ from torch import nn
 from p2p.errors import JoinRefused, RemoteProtocolError, RemovedFromView
 from p2p.net.bounds import MAX_BYTES_LEN
 from p2p.net.trees import pack_tree
-from p2p.training.comparison import are_at, check, show
-from p2p.training.models import name_parts
+from p2p.training.state.comparison import are_at, check, show
+from p2p.training.steps.models import name_parts
 
 
 class Replica:

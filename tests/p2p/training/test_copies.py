@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import swa_utils
 
 from p2p.step.receipts import Receipt
-from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, ModelCopies, _alive
+from p2p.training.checks.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, ModelCopies, _alive
 
 pytestmark = pytest.mark.light
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import p2p
 from p2p.net.parcels import PackedState
-from p2p.training.edge import LARGE_BYTES, NUM_TURNS, Edge
-from p2p.training.module_state import ModuleState, tensors_of
-from p2p.training.replica_state import Stateful, pack, unpack_into
+from p2p.training.state.edge import LARGE_BYTES, NUM_TURNS, Edge
+from p2p.training.state.module_state import ModuleState, tensors_of
+from p2p.training.state.replica_state import Stateful, pack, unpack_into
 
 Change = Callable[[Tensor], object]
 

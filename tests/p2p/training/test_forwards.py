@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from p2p.data.share import Share
-from p2p.training.forwards import Forwards
+from p2p.training.steps.forwards import Forwards
 
 
 def layer(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 import torch
 from torch.optim import SGD
 
-from p2p.training.iterations import Iterations
+from p2p.training.rounds.iterations import Iterations
 
 
 def optimizers(number: int) -> list[SGD]:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.training.layouts import dense_strides, in_memory_order, is_overlapping, laid_out
+from p2p.training.tensors.layouts import dense_strides, in_memory_order, is_overlapping, laid_out
 
 shapes = st.lists(st.integers(0, 3), max_size=4)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from p2p.step.collective import AllReduce
-from p2p.training.models import gather, name_parts
+from p2p.training.steps.models import gather, name_parts
 
 
 def sgd(*models: nn.Module) -> torch.optim.SGD:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from p2p.training.comparison import check, show, unlike_settings
-from p2p.training.module_settings import MOST_SHOWN, ModuleSettings, differences, plain_of
+from p2p.training.state.comparison import check, show, unlike_settings
+from p2p.training.state.module_settings import MOST_SHOWN, ModuleSettings, differences, plain_of
 from tests.p2p.training.test_copies import RECEIPT
 
 

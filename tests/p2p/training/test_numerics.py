@@ -1,8 +1,8 @@
 import torch
 
 from p2p.device import HOST
-from p2p.training.numerics import FLAGS, class_of, describe_numerics
-from p2p.training.replica_state import pack, unpack_into
+from p2p.training.state.numerics import FLAGS, class_of, describe_numerics
+from p2p.training.state.replica_state import pack, unpack_into
 
 
 def optimizer(**flags: object) -> torch.optim.Optimizer:

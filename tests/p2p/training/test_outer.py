@@ -15,8 +15,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from collectives import CODECS
 from p2p.errors import NonFiniteGradient
 from p2p.staging import Staged
-from p2p.training.outer import CHUNK, Outer, OuterConfig
-from p2p.training.outer_on_device import OuterOnDevice
+from p2p.training.rounds.outer import CHUNK, Outer, OuterConfig
+from p2p.training.rounds.outer_on_device import OuterOnDevice
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.training.rounds import Array, Rounds, decoded, flat, gathered, model
 
@@ -365,7 +365,7 @@ SCRIPT = """
 import hashlib
 import numpy as np, torch
 from collectives import CODECS
-from p2p.training.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import Outer, OuterConfig
 found = hashlib.sha256()
 for codec in CODECS:
     rng = np.random.default_rng(0)

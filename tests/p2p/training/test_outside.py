@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from p2p.training.outside import Outside
+from p2p.training.checks.outside import Outside
 
 
 @pytest.mark.parametrize("is_of_one_pass", [True, False])

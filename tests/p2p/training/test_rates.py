@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from p2p.training.rates import Rates, unwrapped
+from p2p.training.checks.rates import Rates, unwrapped
 
 
 class Around(torch.optim.Optimizer):

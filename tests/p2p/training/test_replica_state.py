@@ -11,7 +11,16 @@ from torch import nn
 from p2p.errors import JoinRefused, RemoteProtocolError
 from p2p.net.parcels import PackedState
 from p2p.net.trees import pack_tree, unpack_tree
-from p2p.training.replica_state import Lowered, Stateful, check_sendable, compare, describe, lower, pack, unpack_into
+from p2p.training.state.replica_state import (
+    Lowered,
+    Stateful,
+    check_sendable,
+    compare,
+    describe,
+    lower,
+    pack,
+    unpack_into,
+)
 
 SAMPLES = ["a", [20, [[3, 4]]]]
 """Whatever a `Share` packs."""

@@ -10,7 +10,7 @@ from gossip import Member, Seat, View
 from p2p.device import HOST
 from p2p.step.collective import AllReduce
 from p2p.step.operation import Operation
-from p2p.training.resync import LEAST_BYTES, NUM_SLICES, Resynchronisation, are_far
+from p2p.training.steps.resync import LEAST_BYTES, NUM_SLICES, Resynchronisation, are_far
 
 ONE, OTHER = b"one     ", b"another "
 PLAIN, MIXED = (

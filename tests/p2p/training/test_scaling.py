@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from p2p.training.scaling import LrScaling, ScaledRates
+from p2p.training.steps.scaling import LrScaling, ScaledRates
 
 
 def optimizer_of(lr: float | torch.Tensor = 0.5) -> torch.optim.Optimizer:

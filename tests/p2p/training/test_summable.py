@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from p2p.training.summable import check_one_device, summable_of
+from p2p.training.tensors.summable import check_one_device, summable_of
 
 
 def test_parameters_on_two_devices_are_refused_and_both_are_named() -> None:

@@ -1,0 +1,192 @@
+"""Where the arrays lie that take part: in memory of this host, or on a device, which all contenders of a peer share.
+
+A turn begins when its array is there, and ends when the result is: on a device when the current stream has come to its
+end, for whoever takes part. Which device a peer has is said by who starts it, one for each if there are enough.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from p2p.device import HOST, Device, FoundDevice, MemoryShort, failures_named
+from p2p.errors import LaunchError, ShoalError
+from p2p.launch.devices import VARIABLE, host_gpus, visible_devices
+from p2p.session.tensors import as_array
+from p2p.staging import cuda_devices
+
+from ..arrays import Array, as_tensor
+from ..plan import ADDS, CUDA, Plan, format_size
+from ..stages import Watched, times_of_stages
+
+Find = Callable[[], tuple[tuple[FoundDevice, ...], str]]
+"""The devices that this process sees; and why there are none, if so."""
+
+Said = Mapping[str, Any]
+"""`name`, `place`, `refused` and `num_sums` of the device of a peer."""
+
+NO_DEVICE: Final = "leave --device out to measure on the CPU; `shoal doctor` says what there is"
+
+
+class Storage(Protocol):
+    """Of one array at a time."""
+
+    def device_of(self, tensor: Any) -> Device:
+        """As of `LoopConfig`."""
+
+    def put(self, array: Array) -> Any:
+        """What an operation on `array` is called with; it is there when this returns."""
+
+    def finish(self) -> None:
+        """Return when all that was called is done."""
+
+    def take(self, given: Any) -> Array:
+        """What `put` has given, as it is now."""
+
+    def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
+        """Of the operation since `put`, one of each of `STAGES`; None: it has none."""
+
+    def said(self) -> Said | None:
+        """For the report; None: it is the host."""
+
+
+class HostStorage:
+    """The array itself."""
+
+    def device_of(self, tensor: Any) -> Device:
+        """As `Storage`."""
+        return HOST
+
+    def put(self, array: Array) -> Any:
+        """As `Storage`."""
+        return array
+
+    def finish(self) -> None:
+        """As `Storage`."""
+
+    def take(self, given: Any) -> Array:
+        """As `Storage`."""
+        array: Array = given
+        return array
+
+    def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
+        """As `Storage`."""
+        return None
+
+    def said(self) -> Said | None:
+        """As `Storage`."""
+        return None
+
+
+class DeviceStorage:
+    """One tensor, which is replaced by another one where that has another size or type."""
+
+    def __init__(self, found: FoundDevice) -> None:
+        """Nothing lies there yet."""
+        import torch  # takes seconds: only where there is a device
+
+        self._torch, self._where = torch, found.name
+        self._device = Watched(found.device)
+        self._tensor: Any = None
+
+    def device_of(self, tensor: Any) -> Device:
+        """As `Storage`."""
+        is_there = isinstance(tensor, self._torch.Tensor) and str(tensor.device) == self._where
+        return self._device if is_there else HOST
+
+    def put(self, array: Array) -> Any:
+        """As `Storage`.
+
+        Raises:
+            ShoalError: the device has no room for it.
+            DeviceLost: the device has failed.
+        """
+        source = as_tensor(array)
+        with failures_named():
+            if self._tensor is None or (self._tensor.shape, self._tensor.dtype) != (source.shape, source.dtype):
+                self._tensor = self._empty(source)
+            self._tensor.copy_(source)
+            self._device.mark().wait()
+        self._device.copies.clear()
+        return self._tensor
+
+    def _empty(self, like: Any) -> Any:
+        self._tensor = None  # the next one may take its room
+        try:
+            return self._device.zeros(like.numel(), self._torch.empty(0, dtype=like.dtype, device=self._where))
+        except MemoryShort as error:
+            raise ShoalError(
+                f"{self._where} has no room for an array of {format_size(like.nbytes)}: {error}; take a smaller -e, or "
+                "fewer peers for each device"
+            ) from None
+
+    def finish(self) -> None:
+        """As `Storage`."""
+        with failures_named():
+            self._device.mark().wait()
+
+    def take(self, given: Any) -> Array:
+        """As `Storage`."""
+        with failures_named():
+            return as_array(given.cpu())
+
+    def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
+        """As `Storage`."""
+        return times_of_stages(self._device.copies, start_s, end_s)
+
+    def said(self) -> Said | None:
+        """As `Storage`."""
+        adder, name = self._device.adder, self._device.numerics or self._where
+        place = f"{os.environ.get(VARIABLE, '')} {self._where}"
+        num_sums = 0 if adder is None else adder.num_sums
+        return {"name": name, "place": place, "refused": self._device.refused, "num_sums": num_sums}
+
+
+def storage_of(plan: Plan, place: int, find: Find = cuda_devices) -> Storage:
+    """For the peer at `place` of all on this host.
+
+    Raises:
+        ShoalError: there is no such device here.
+    """
+    if plan.device != CUDA:
+        return HostStorage()
+    found, why = find()
+    if not found:
+        raise ShoalError(f"--device {plan.device} needs a GPU: {why}; {NO_DEVICE}")
+    return DeviceStorage(found[place % len(found)])
+
+
+def check_devices(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Raise LaunchError if peers on this host would find no device, before torch is asked, which takes seconds."""
+    if plan.device != CUDA:
+        return
+    gpus = host_gpus()
+    if not visible_devices(environ, gpus):
+        why = f"{VARIABLE} is {environ[VARIABLE]!r}" if gpus and VARIABLE in environ else "the driver shows none here"
+        raise LaunchError(f"--device {plan.device} needs a GPU, and {why}: {NO_DEVICE}")
+
+
+def devices_of(said: Sequence[Said | None]) -> list[str]:
+    """Names of the devices that peers have had, each device once, however many peers share it."""
+    places = {each["place"]: each["name"] for each in said if each is not None}
+    return [places[place] for place in sorted(places)]
+
+
+def warnings_of_devices(plan: Plan, said: Sequence[Said | None]) -> list[str]:
+    """Why times are to be taken with care, in words."""
+    there = [each for each in said if each is not None]
+    found, number = [], len(devices_of(there))
+    if len(there) > number:
+        share = "one GPU" if number == 1 else f"{number} GPUs"
+        found.append(f"{len(there)} peers share {share}: times include waiting for it, and copies share its link")
+    if refused := sorted({each["refused"] for each in there if each["refused"]}):
+        found.append(
+            f"memory of peers could not be registered with their device ({'; '.join(refused)}): copies of it are "
+            "pageable, several times slower; `shoal doctor` says what limits it"
+        )
+    adding = [name for name in plan.algorithms if name.partition("@")[2] == ADDS]
+    if adding and (idle := sum(not each["num_sums"] for each in there)):
+        found.append(
+            f"{idle} of {len(there)} peers made no sum on their device: there {', '.join(adding)} is what the host "
+            "adds; arrays are too short (256 KiB for each peer), or memory of others could not be registered"
+        )
+    return found

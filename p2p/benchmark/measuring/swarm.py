@@ -1,0 +1,287 @@
+"""Benchmarks of a swarm: peers that wait in it (`shoal bench --serve`), and one that brings a plan (`--swarm`).
+
+What is to be measured is an all-gather of bytes, of which one row is not empty; that, its turns, and what came out are
+committed operations like any other. A plan is numbers and names, checked by everybody; no code, and no more than
+`MOST_BYTES` and `MOST_S`. Whoever is gone in the middle of a run ends it, for all at the same step; who comes then is
+told that others call something else, and comes again.
+"""
+
+import json
+import platform
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from p2p.config import LoopConfig
+from p2p.device import Device
+from p2p.errors import LaunchError, OperationInterrupted, OperationMismatch, RootLost, ShoalError
+from p2p.joining import join_as
+from p2p.peer import Peer
+from p2p.staging import cuda_devices
+
+from ..arrays import Array
+from ..plan import CPU, EARLY, Plan, format_size, whole_sizes
+from ..roles import ALL_REDUCE
+from .contenders import SHOAL, check_all_are_there
+from .learning import learn_links, sizes_to_learn
+from .storage import Find, HostStorage, Storage, storage_of
+from .worker import Bench, Table, calibrate, links_of
+
+ROW_BYTES: Final = 16 << 10
+"""Of a plan, as JSON."""
+MOST_BYTES: Final = 256 << 20
+MOST_S: Final = 3600.0
+MOST_ROUNDS: Final = 10_000
+MOST_WARMUP: Final = 100
+"""Of each size: no time ends them."""
+LOOK_S: Final = 0.5
+"""Those who wait ask each other so often whether there is a plan."""
+LATE_S: Final = 10.0
+"""Who comes into the middle of a run, which each time changes the view of those who measure, waits for so long."""
+WAIT_S: Final = 24 * 3600.0
+MAY_DIFFER: Final = (
+    *(
+        "n",
+        "algos",
+        "root",
+        "b",
+        "e",
+        "f",
+        "sizes-from",
+        "dtype",
+        "iters",
+        "duration",
+        "until",
+        "warmup",
+        "json",
+        "csv",
+    ),
+    *("plot", "explain", "device", "serve", "swarm", "seeds", "bind", "key", "script", "1", "2", "3"),
+)
+"""Of what peers have been started with: they do the same all the same."""
+OURS: Final = (OperationInterrupted, RootLost)
+
+Told = Mapping[str, Any]
+"""How to join: arguments of `p2p.join`."""
+
+
+def swarm_of(name: str) -> str:
+    """Of a name that was given; no swarm of training has it."""
+    return f"bench-{name}"
+
+
+def check(plan: Plan) -> None:
+    """LaunchError if it is not for a swarm, or too much to ask of others."""
+    if not plan.swarm:
+        raise LaunchError("--swarm is the name that peers wait by, got ''")
+    if plan.schedules:
+        raise LaunchError("--swarm carries no code to its peers: leave --schedule out")
+    if plan.net is not None or plan.baseline is not None:
+        raise LaunchError("--swarm is for peers that wait: leave --net and --baseline out")
+    if ways := [name for name in plan.algorithms if name.partition("@")[2] not in ("", EARLY)]:
+        raise LaunchError(f"--swarm has the ways that its peers have, so {', '.join(ways)} cannot be: leave out @")
+    if plan.sizes_bytes[-1] > MOST_BYTES:
+        raise LaunchError(f"--swarm takes up to {format_size(MOST_BYTES)}, got {format_size(plan.sizes_bytes[-1])}")
+    if plan.slowed or plan.turns is not None or plan.num_warmup > MOST_WARMUP:
+        raise LaunchError(f"--swarm slows nobody, takes no turns, and up to {MOST_WARMUP} rounds of --warmup")
+    num_rounds = len(plan.sizes_bytes) * (plan.num_warmup + (plan.num_iters or 0))
+    if num_rounds > MOST_ROUNDS or (plan.duration_s or 0) > MOST_S:
+        raise LaunchError(
+            f"--swarm takes up to {MOST_ROUNDS} rounds and {MOST_S:g} s, got {num_rounds} and {plan.duration_s or 0:g}"
+        )
+    if len(plan.to_json()) >= ROW_BYTES:
+        raise LaunchError(f"--swarm takes plans of less than {ROW_BYTES} bytes, got {len(plan.to_json())}: fewer sizes")
+
+
+class Storages:
+    """Of one peer: which one it takes follows from the plan, and that comes when the peer is there."""
+
+    def __init__(self, find: Find) -> None:
+        """`find`: the devices of this process; it takes the first."""
+        self._find = find
+        self._of: dict[str, Storage] = {CPU: HostStorage()}
+        self._taken = self._of[CPU]
+
+    def device_of(self, tensor: Any) -> Device:
+        """As of `LoopConfig`."""
+        return self._taken.device_of(tensor)
+
+    def take(self, plan: Plan) -> Storage:
+        """That of a plan, the same for the next one; ShoalError: there is no such device here."""
+        if plan.device not in self._of:
+            self._of[plan.device] = storage_of(plan, 0, self._find)
+        self._taken = self._of[plan.device]
+        return self._taken
+
+
+def serve(name: str, told: Told, find: Find = cuda_devices) -> int:
+    """Measure what others bring, until this process is told to end; `find`: the devices that it sees."""
+    storages = Storages(find)
+    say(f"waits in swarm {swarm_of(name)} for `shoal bench OPERATION --swarm {name}`")
+    while True:
+        try:
+            with _enter(name, told, storages) as peer:
+                while True:
+                    try:
+                        _serve_one(peer, storages)
+                    except OURS as error:
+                        say(f"the run has ended: {error}")
+        except OperationMismatch:
+            say(f"a run is under way: this peer comes again in {LATE_S:g} s")
+            threading.Event().wait(LATE_S)
+
+
+def _serve_one(peer: Peer, storages: Storages) -> None:
+    while (said := _offer(peer, b"")) is None:
+        pass
+    try:
+        plan = _plan_of(peer, said)
+    except (ShoalError, AttributeError, KeyError, TypeError, ValueError) as error:
+        say(f"a plan was refused: {error}")
+        return
+    say(f"measures {plan.operation} of {len(plan.sizes_bytes)} sizes with {plan.num_peers} peers")
+    try:
+        measure(peer, plan, storages)
+        say("has measured it")
+    except RunEnded as error:
+        say(f"the run has ended: {error}")
+
+
+def bring(plan: Plan, told: Told, find: Find) -> tuple[Plan, list[dict[str, Any]]]:
+    """Have the swarm of `plan` measure it, with `plan.num_peers` peers at least.
+
+    Returns:
+        The plan as it was carried out, and what each peer has found, by rank.
+
+    Raises:
+        ShoalError: a peer was gone, or came, in the middle, or has no such device.
+    """
+    assert plan.swarm is not None
+    check(plan)
+    mine, said, num_there, storages = plan.to_json().encode(), b"", -1, Storages(find)
+    with _enter(plan.swarm, told, storages) as peer:
+        while True:
+            is_there = peer.world_size >= plan.num_peers
+            if not is_there and num_there != peer.world_size:
+                num_there = peer.world_size
+                what = f"{num_there} of {plan.num_peers} peers are there: start `shoal bench --serve --swarm"
+                say(f"{what} {plan.swarm}` elsewhere")
+            said = _offer(peer, mine if is_there else b"") or b""
+            if said:
+                agreed = _plan_of(peer, said)
+                try:
+                    found = measure(peer, agreed, storages)
+                except RunEnded as error:
+                    raise ShoalError(str(error)) from None
+                if said == mine:
+                    return agreed, found
+                say("has measured what somebody else had brought before")
+
+
+def _enter(name: str, told: Told, storages: Storages) -> Peer:
+    ours = {"swarm": swarm_of(name), "min_peers": 1, "step_timeout_s": WAIT_S, "may_differ": MAY_DIFFER}
+    given = {key: value for key, value in told.items() if value is not None}
+    peer = join_as({**given, **ours, "loop": LoopConfig(device_of=storages.device_of)})
+    peer.wait_view()
+    return peer
+
+
+def _offer(peer: Peer, plan: bytes) -> bytes | None:
+    """The plan of the first who has one, the same for all; None: of nobody, a moment later."""
+    row = np.zeros(ROW_BYTES, np.uint8)
+    row[: len(plan)] = np.frombuffer(plan, np.uint8)
+    rows: Array = peer.all_gather(row)
+    for each in rows:
+        if each[0]:
+            return bytes(each).rstrip(b"\0")
+    threading.Event().wait(LOOK_S)
+    return None
+
+
+def _plan_of(peer: Peer, said: bytes) -> Plan:
+    """For those who are there, and not for longer than `MOST_S`."""
+    plan, num_peers = Plan.from_json(said.decode()), peer.world_size
+    check(plan)
+    sizes_bytes = whole_sizes(plan.operation, plan.sizes_bytes, num_peers, plan.dtype)
+    return replace(plan, num_peers=num_peers, sizes_bytes=sizes_bytes, duration_s=plan.duration_s or MOST_S)
+
+
+class RunEnded(Exception):
+    """At the same step for all: members came or went in the middle, or one has no device to measure on."""
+
+
+def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
+    """All of it; what each rank has found."""
+    before = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
+    table = Table(peer, plan.num_peers, peer.rank)
+    try:
+        storage = _agree_on_storage(table, plan, storages)
+        contenders = [SHOAL[name.partition("@")[2]](peer, name, plan, storage) for name in plan.algorithms]
+        calibration_s = calibrate(table)
+        learn_links(table, sizes_to_learn(plan))
+        bench = Bench(plan, contenders, peer.rank, is_alone=False)
+        bench.run(table)
+        calibration_s += calibrate(table)
+        explained = [peer.explain(size) for size in plan.sizes_bytes] if plan.operation == ALL_REDUCE else []
+        found = {"found": bench.written(), "explained": explained}
+        device = storage.said()
+        device = device and {**device, "place": f"{platform.node()} {device['place']}"}
+        said = found | {"calibration_s": calibration_s, "links": links_of(peer), "device": device}
+        return [json.loads(text) for text in _exchange(table, json.dumps(said).encode())]
+    except ShoalError as error:
+        if isinstance(error, OperationInterrupted):
+            error = _who_is_left(peer, plan, error)
+        now = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
+        if now == before:
+            raise
+        gone, came = ", ".join(sorted(before - now)), ", ".join(sorted(now - before))
+        changed = "; ".join([f"peer {gone} is gone"] * bool(gone) + [f"peer {came} has come"] * bool(came))
+        raise RunEnded(f"{changed}: {error}") from None
+
+
+def _who_is_left(peer: Peer, plan: Plan, interrupted: OperationInterrupted) -> ShoalError:
+    """All are told that the operation was interrupted, and none may know yet by whom."""
+    peer.barrier()
+    try:
+        check_all_are_there(peer, plan.num_peers)
+    except ShoalError as error:
+        return error
+    return interrupted
+
+
+def _agree_on_storage(table: Table, plan: Plan, storages: Storages) -> Storage:
+    """Where arrays of the plan lie here, if all have a place for them; else RunEnded."""
+    if plan.device == CPU:
+        return storages.take(plan)
+    storage, why = None, ""
+    try:
+        storage = storages.take(plan)
+    except ShoalError as error:
+        why = str(error)
+    has_one = table.exchange(np.array([float(storage is not None)]))[:, 0]
+    if storage is None:
+        raise RunEnded(f"this peer cannot measure it: {why}")
+    if not has_one.all():
+        members = table.peer.view.members if table.peer.view is not None else ()
+        named = ", ".join(member.peer_id for member, has in zip(members, has_one, strict=True) if not has)
+        raise RunEnded(
+            f"peer {named} has no GPU for --device {plan.device}: end its `shoal bench --serve`, or leave --device out"
+        )
+    return storage
+
+
+def _exchange(table: Table, mine: bytes) -> list[bytes]:
+    """The bytes of all, by rank."""
+    lengths = table.exchange(np.array([float(len(mine))]))[:, 0].astype(int)
+    row = np.zeros(lengths.max(), np.uint8)
+    row[: len(mine)] = np.frombuffer(mine, np.uint8)
+    rows: Array = table.peer.all_gather(row)
+    return [bytes(each[:length]) for each, length in zip(rows, lengths, strict=True)]
+
+
+def say(line: str) -> None:
+    print(f"shoal: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,167 @@
+"""What receipts prove of a run: that no step is lost, that all have the same, that each sample counts once. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...data.ranges import Ranges, count, difference, union
+from ...step.receipts import Receipt
+from ..folder import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Findings.
+
+    Attributes:
+        num_steps: committed, and not lost.
+        lost: (lineage, step) that were committed, or must have been, and are not in what was gone on with.
+        unequal: steps of which two peers have different receipts.
+        num_samples: counted in the steps that are not lost.
+        num_samples_lost: counted in those that are.
+        twice: positions that were counted in two such steps.
+        missing: positions that were handed out, and counted in none, but for those that nobody could load, and those
+            that members had no time for in a round by time.
+        recounted: per (lineage, step): positions handed out before, and counted there or later: they came back; without
+            those that members had no time for.
+        has_positions: the samples come from a `peer.loader`, so that all this is known of them.
+        goodput: samples that are counted, of those that were computed; None: it is not known.
+    """
+
+    num_steps: int
+    lost: tuple[tuple[str, int], ...]
+    unequal: tuple[int, ...]
+    num_samples: int
+    num_samples_lost: int
+    twice: int
+    missing: int
+    recounted: dict[tuple[str, int], int]
+    has_positions: bool
+
+    @property
+    def goodput(self) -> float | None:
+        computed = self.num_samples + self.num_samples_lost + sum(self.recounted.values())
+        return round(self.num_samples / computed, 6) if self.has_positions else None
+
+
+def check(run: Run) -> Chain:
+    """Of all receipts of a run, which may have started again from checkpoints."""
+    receipts = run.receipts()
+    positions = {_key(receipt): _positions(receipt) for receipt in receipts}
+    has_positions = all(count(positions[_key(each)]) == each.num_samples for each in receipts)
+    found = [
+        *_holes(receipts),
+        *(_redone(receipts, positions) if has_positions else ()),
+        *_with_all_members(run),
+        *_lacking(run, receipts),
+    ]
+    lost = [*dict.fromkeys(found)]
+    kept = [receipt for receipt in receipts if _key(receipt) not in set(lost) and receipt.step > 0]
+    recounted, twice, missing = _follow(kept, positions) if has_positions else ({}, 0, 0)
+    num_samples = sum(receipt.num_samples for receipt in kept)
+    return Chain(
+        num_steps=len(kept),
+        lost=tuple(lost),
+        unequal=tuple(_unequal(run)),
+        num_samples=num_samples,
+        num_samples_lost=sum(receipt.num_samples for receipt in receipts) - num_samples,
+        twice=twice,
+        missing=missing,
+        recounted=recounted,
+        has_positions=has_positions and any(receipt.num_samples for receipt in kept),
+    )
+
+
+def _key(receipt: Receipt) -> tuple[str, int]:
+    return receipt.lineage, receipt.step
+
+
+def _positions(receipt: Receipt) -> Ranges:
+    return union(part for entry in receipt.contributions for part in entry.samples)
+
+
+def _holes(receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
+    """Steps that nobody has a receipt of, between others of the lineage."""
+    steps: dict[str, set[int]] = {}
+    for receipt in receipts:
+        steps.setdefault(receipt.lineage, set()).add(receipt.step)
+    return [
+        (lineage, step) for lineage, have in steps.items() for step in range(min(have), max(have)) if step not in have
+    ]
+
+
+def _lacking(run: Run, receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
+    """Steps that count a peer which has no receipt of them, though of an earlier and a later one, and never left."""
+    own: dict[tuple[str, str, int], set[int]] = {}
+    for peer_id, track in run.tracks.items():
+        for receipt in track.receipts:
+            for entry in receipt.contributions:
+                if entry.peer_id == peer_id:
+                    own.setdefault((receipt.lineage, peer_id, entry.incarnation), set()).add(receipt.step)
+    whole = {key: range(min(have), max(have) + 1) for key, have in own.items()}
+    found = []
+    for receipt in receipts:
+        keys = [(receipt.lineage, entry.peer_id, entry.incarnation) for entry in receipt.contributions]
+        if any(key in own and receipt.step in whole[key] and receipt.step not in own[key] for key in keys):
+            found.append(_key(receipt))
+    return found
+
+
+def _with_all_members(run: Run) -> list[tuple[str, int]]:
+    """Steps behind the one that was gone on with after the death of all members."""
+    continued = {each.lineage: each for track in run.tracks.values() for each in track.continued.values()}
+    return [(each.lineage, step) for each in continued.values() for step in range(each.step + 1, each.last_step + 1)]
+
+
+def _redone(receipts: Sequence[Receipt], positions: dict[tuple[str, int], Ranges]) -> list[tuple[str, int]]:
+    """Steps of a lineage whose samples a later one has counted again: it went on from a checkpoint before them."""
+    later: dict[int, Ranges] = {}
+    lost = []
+    before: dict[int, Ranges] = {}
+    lineage = ""
+    for receipt in reversed(receipts):
+        if receipt.lineage != lineage:
+            lineage, before = receipt.lineage, dict(later)
+        own = positions[_key(receipt)]
+        again = before.get(receipt.loader, ())
+        if own and again and count(difference(own, again)) < count(own):
+            lost.append(_key(receipt))
+        known = later.get(receipt.loader, ())
+        later[receipt.loader] = union([*known, *difference(own, known)])
+    return lost[::-1]
+
+
+def _unequal(run: Run) -> list[int]:
+    agreed: dict[tuple[str, int], Receipt] = {}
+    found = set()
+    for track in run.tracks.values():
+        for receipt in track.receipts:
+            if agreed.setdefault(_key(receipt), receipt) != receipt:
+                found.add(receipt.step)
+    return sorted(found)
+
+
+def _follow(
+    receipts: Sequence[Receipt], positions: dict[tuple[str, int], Ranges]
+) -> tuple[dict[tuple[str, int], int], int, int]:
+    """What came back in which step, how many positions were counted twice, and how many never, of each loader."""
+    ends: dict[int, int] = {}
+    back: dict[int, Ranges] = {}
+    lost: dict[int, Ranges] = {}  # of these: what was computed
+    recounted, twice = {}, 0
+    for receipt in receipts:
+        own, came_back, end = positions[_key(receipt)], back.get(receipt.loader, ()), ends.get(receipt.loader, 0)
+        new_end = max([end, *(first + number for first, number in own)])
+        pool = union([*came_back, (end, new_end - end)])
+        left = difference(pool, own)
+        twice += count(own) - (count(pool) - count(left))
+        idle = difference(came_back, lost.get(receipt.loader, ()))
+        recounted[_key(receipt)] = count(difference(left, (*came_back, *receipt.unused)))
+        lost[receipt.loader] = difference(left, (*idle, *receipt.unused))
+        back[receipt.loader], ends[receipt.loader] = left, new_end
+    failed: dict[int, Ranges] = {}
+    for receipt in receipts:
+        for entry in receipt.contributions:
+            known = failed.get(receipt.loader, ())
+            failed[receipt.loader] = union([*known, *difference(union(entry.failed), known)])
+    missing = sum(count(difference(left, failed.get(loader, ()))) for loader, left in lost.items())
+    return recounted, twice, missing

@@ -1,0 +1,391 @@
+"""What each event has cost, from receipts and records alone. Pure.
+
+Times are milliseconds after the event; *phases* are parts of the time until all go on, and add up to it. What is not
+defined is not there, and `why` says why.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from ...step.receipts import Receipt
+from ...telemetry.records import How, Kind, Record
+from ..folder import Run, Track
+from ..happened import Happened
+from .accounting import off_ms
+from .chain import Chain
+from .timeline import ROUNDED_NS, Timeline, changes, find, ms, was_at
+
+NUM_BESIDE: Final = 40
+"""Steps before a change of links, and after it."""
+BY_SILENCE: Final = "silence"
+BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
+SILENCE: Final = "by silence: nobody recorded a suspicion before the new view"
+SILENT: Final = ("pause", "cut", "kill_host")
+UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
+
+
+@dataclass(slots=True, kw_only=True)
+class Cost:
+    """Of one event.
+
+    Attributes:
+        event: what was done; its times are of the same clock as all records.
+        times_ms: after the event, by name.
+        phases_ms: consecutive, in order.
+        by: who said that somebody is gone.
+        at: what the victim was at; empty: it is not known, or there were several.
+        gap_ms: the longest time in which nobody committed anything, from the event until all go on.
+        redone: steps that were done over.
+        lost: steps.
+        recounted: samples that were handed out, and handed out again, as no receipt had them.
+        step_ms: the median of the steps right before it, of the same members.
+        followed: steps that a joiner was fed before it had its seat.
+        state_bytes: of the first state that a joiner was given whole; 0: none.
+        donors: so many gave it.
+        off_ms: by which the parts of each survivor, by its own records, are off the time until it went on.
+        off_by: the peer_id of the survivor of whom that is most.
+    """
+
+    event: Happened
+    times_ms: dict[str, float] = field(default_factory=dict)
+    phases_ms: dict[str, float] = field(default_factory=dict)
+    by: str = ""
+    at: str = ""
+    gap_ms: float | None = None
+    redone: list[int] = field(default_factory=list)
+    lost: int = 0
+    recounted: int | None = None
+    followed: int = 0
+    step_ms: float | None = None
+    state_bytes: int = 0
+    donors: int = 0
+    off_ms: float | None = None
+    off_by: str = ""
+    why: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state_bytes_per_s(self) -> float | None:
+        """From when the state that a joiner was given began to come until all of it was there; None: not known."""
+        took_ms = self.times_ms.get("whole", 0.0) - self.times_ms.get("state", 0.0)
+        return self.state_bytes / took_ms * 1e3 if self.state_bytes and took_ms > 0 else None
+
+
+def costs(run: Run, chain: Chain) -> list[Cost]:
+    """Of all events; of a run of which nobody has said what was done, of all changes of its members."""
+    timeline = Timeline(run, chain)
+    events = list(run.account.events) if run.account is not None else changes(timeline)
+    return [_cost(event, timeline) for event in events]
+
+
+def _cost(event: Happened, timeline: Timeline) -> Cost:
+    cost = Cost(event=event)
+    if event.why_not:
+        cost.why["resumed"] = event.why_not
+        return cost
+    match event.do:
+        case "kill" | "leave" | "gone" | "kill_host":
+            _removal(cost, timeline)
+        case "pause" | "cut" if event.until_ns or event.do == "pause":
+            _pause(cost, timeline)
+        case "cut" if event.victims:
+            _removal(cost, timeline)
+        case "cut" | "heal" | "link":
+            _change(cost, timeline)
+        case "join" | "came":
+            _join(cost, timeline)
+        case _:
+            _restart(cost, timeline)
+    cost.at = was_at(event, timeline)
+    cost.step_ms = timeline.step_ms(event.time_ns)
+    if cost.step_ms is None and event.do in ("kill", "leave"):
+        cost.why["beyond"] = "those who were members then had not committed two steps before it"
+    if event.do == "leave" and (track := timeline.run.tracks.get(event.victims[0])) is not None:
+        left = find(track.records, event.time_ns, lambda each: each.kind == Kind.LEFT)
+        cost.times_ms |= {} if left is None else {"left": ms(left.time_ns - event.time_ns)}
+    end_ns = event.time_ns + round(cost.times_ms.get("resumed", cost.times_ms.get("back", 0.0)) * 1e6)
+    end_ns += ROUNDED_NS  # the commit that ends it belongs to it
+    is_open = bool(event.until_ns) and event.do != "restart_all"
+    end_ns = event.until_ns if is_open else end_ns
+    cost.gap_ms = timeline.gap_ms(event.time_ns, end_ns, to_next=is_open or "resumed" not in cost.times_ms)
+    if timeline.chain.has_positions:
+        keys = timeline.keys_between(event.time_ns, end_ns)
+        cost.recounted = sum(timeline.chain.recounted.get(key, 0) for key in keys)
+    else:
+        cost.why["recounted"] = "samples come from no peer.loader, so receipts do not name them"
+    return cost
+
+
+# Members that go.
+
+
+def _removal(cost: Cost, timeline: Timeline) -> None:
+    event = cost.event
+    installed = {
+        peer_id: record.time_ns
+        for peer_id, track in _others(event, timeline).items()
+        if (record := _without(track, event.victims, event.time_ns)) is not None
+    }
+    if not installed:
+        cost.why["agreed"] = "it had no seat yet, so nobody had to go on without it"
+        if any(timeline.commits.get(victim, True) for victim in event.victims):
+            cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
+        return
+    _detect(cost, timeline, installed)
+    resumed = _resume(cost, timeline, installed)
+    if resumed is None:
+        cost.why["resumed"] = "no step was committed after it"
+        return
+    _split_up(cost)
+    cost.off_ms, cost.off_by = off_ms(event, timeline, installed, resumed)
+    cost.redone = sorted(
+        {
+            record.step
+            for peer_id in installed
+            for record in timeline.run.tracks[peer_id].records
+            if record.kind == Kind.REDO and installed[peer_id] <= record.time_ns <= resumed
+        }
+    )
+
+
+def _others(event: Happened, timeline: Timeline) -> dict[str, Track]:
+    """Who may have taken a victim out: who is none, or, where two hosts that are cut apart have all, any of them."""
+    tracks = timeline.run.tracks
+    return {peer_id: track for peer_id, track in tracks.items() if peer_id not in event.victims} or tracks
+
+
+def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | None:
+    """When it installed a view without the last of the victims; without a trace, any, if it was a member before."""
+    if not track.is_whole:
+        if not any(each.kind == Kind.COMMITTED and each.time_ns < since_ns for each in track.records):
+            return None
+        return find(track.records, since_ns, lambda each: each.kind == Kind.INSTALLED)
+    outs = {
+        record.peer_id: record
+        for record in reversed(track.records)
+        if record.kind == Kind.OUT and record.peer_id in victims and record.time_ns >= since_ns
+    }
+    return max(outs.values(), key=lambda record: record.time_ns, default=None)
+
+
+def _is_about(kind: Kind, peer_id: str, record: Record) -> bool:
+    return record.kind == kind and record.peer_id == peer_id
+
+
+def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> None:
+    """By whom, and when first and last."""
+    event, agreed, victim = cost.event, max(installed.values()), cost.event.victims[0]
+    if event.do == "leave" and victim in timeline.run.tracks:
+        said = find(timeline.run.tracks[victim].records, event.time_ns, lambda each: each.kind == Kind.LEAVES)
+        if said is not None:
+            cost.times_ms["detected"], cost.by = ms(said.time_ns - event.time_ns), "its own word"
+            return
+    gone: list[Record] = []
+    for kind in (Kind.GONE, Kind.SUSPECTED) if event.do in SILENT else (Kind.GONE,):
+        for peer_id in () if gone else installed:
+            records = timeline.run.tracks[peer_id].records
+            found = find(records, event.time_ns, partial(_is_about, kind, victim))
+            if found is not None and found.time_ns <= agreed:
+                gone.append(found)
+    if not gone:
+        cost.why["detected"] = SILENCE if event.do in SILENT else "nobody recorded it before the new view"
+        return
+    first = min(gone, key=lambda record: record.time_ns)
+    cost.times_ms["detected"] = ms(first.time_ns - event.time_ns)
+    cost.times_ms["detected_last"] = ms(max(record.time_ns for record in gone) - event.time_ns)
+    is_known = timeline.run.tracks[next(iter(installed))].is_whole
+    cost.by = BY_SILENCE if first.kind == Kind.SUSPECTED else BY.get(How(first.how), "") if is_known else ""
+    if not is_known:
+        cost.why["by"] = UNRECORDED
+
+
+def _resume(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> int | None:
+    """When the last of them had committed the first step that each has committed since its view came."""
+    t0 = cost.event.time_ns
+    cost.times_ms["agreed"] = ms(max(installed.values()) - t0)
+    firsts, actives = [], []
+    for peer_id, since_ns in installed.items():
+        step = next((step for time_ns, step in timeline.commits[peer_id] if time_ns >= since_ns), None)
+        if step is None:
+            continue  # it has ended meanwhile
+        firsts.append(step)
+        records = timeline.run.tracks[peer_id].records
+        active = find(records, since_ns, lambda each: each.kind == Kind.ACTIVE)
+        if active is not None:
+            actives.append(active.time_ns)
+    if not firsts:
+        return None
+    step = max(firsts)
+    ends = [
+        time_ns
+        for peer_id, since_ns in installed.items()
+        for time_ns, own in timeline.commits[peer_id]
+        if own == step and time_ns >= since_ns
+    ]
+    resumed = max(ends)
+    if actives and max(actives) <= resumed:
+        cost.times_ms["active"] = ms(max(actives) - t0)
+    else:
+        cost.why["first step"] = "the step was finished before, and committed as the view became active"
+    cost.times_ms["resumed"] = ms(resumed - t0)
+    return resumed
+
+
+def _split_up(cost: Cost) -> None:
+    names = {"detected": "detection", "agreed": "agreement", "active": "barrier", "resumed": "first step"}
+    cost.phases_ms = _phases(cost.times_ms, names)
+
+
+def _phases(times_ms: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
+    """Between those of these times that are known, and not before the one before."""
+    before, phases = 0.0, {}
+    for name, phase in names.items():
+        if name in times_ms:
+            end = max(before, times_ms[name])
+            phases[phase], before = round(end - before, 3), end
+    return phases
+
+
+# Pauses.
+
+
+def _pause(cost: Cost, timeline: Timeline) -> None:
+    event = cost.event
+    if not event.victims:
+        cost.why["resumed"] = "there was nobody"
+        return
+    until_ns = event.until_ns or max((record.time_ns for record in _all_records(timeline)), default=event.time_ns)
+    found = (_without(track, event.victims, event.time_ns) for track in _others(event, timeline).values())
+    noticed = [record for record in found if record is not None and record.time_ns <= until_ns]
+    if noticed:
+        _removal(cost, timeline)
+    else:
+        said = f": {'; '.join(event.said)}" if event.said else ", since it was over before anybody would have"
+        cost.why["detected"] = f"nobody took it out{said}"
+        cost.why["resumed"] = "nobody was taken out, so the longest gap is what it cost"
+    firsts = [_back(timeline, victim, until_ns) for victim in event.victims]
+    known = [time_ns for time_ns in firsts if time_ns is not None]
+    if not event.until_ns or len(known) < len(firsts):
+        cost.why["back"] = "it did not commit a step afterwards"
+    else:
+        back = max(known)
+        cost.times_ms["back"] = ms(back - event.time_ns)
+        cost.phases_ms |= {"back after it went on": ms(back - until_ns)} if not cost.phases_ms else {}
+        cost.times_ms["back_after_it_went_on"] = ms(back - until_ns)
+
+
+def _back(timeline: Timeline, victim: str, until_ns: int) -> int | None:
+    """Its first commit of a step that nobody had committed before; it may also hear late of one that somebody had."""
+    new = {(lineage, step) for time_ns, lineage, step in timeline.first_commits if time_ns > until_ns}
+    if (track := timeline.run.tracks.get(victim)) is None:
+        return None
+    commits = timeline.commits[victim]
+    keys = track.lineages(step for _, step in commits)
+    return next((at for (at, _), key in zip(commits, keys, strict=True) if at > until_ns and key in new), None)
+
+
+def _all_records(timeline: Timeline) -> Iterable[Record]:
+    return (record for track in timeline.run.tracks.values() for record in track.records)
+
+
+def _change(cost: Cost, timeline: Timeline) -> None:
+    """Of links: the median of the steps before it, and of those after it, as far as nothing else was done."""
+    account, at = timeline.run.account, cost.event.time_ns
+    events = account.events if account is not None else ()
+    others = [time_ns for each in events for time_ns in (each.time_ns, each.until_ns) if time_ns]
+    begin = max((other for other in others if other < at), default=0)
+    end = min((other for other in others if other > at), default=1 << 63)
+    commits = [time_ns for time_ns, *_ in timeline.first_commits if begin < time_ns < end]
+    before, after = [each for each in commits if each <= at], [each for each in commits if each > at]
+    for name, times in (("step_before", before[-NUM_BESIDE:]), ("step_after", after[:NUM_BESIDE])):
+        if len(times) > 1:
+            cost.times_ms[name] = ms(median(later - earlier for earlier, later in pairwise(times)))
+
+
+# Members that come.
+
+
+def _join(cost: Cost, timeline: Timeline) -> None:
+    """The slowest of those that were started."""
+    event = cost.event
+    processes = {each.index: each for each in timeline.processes.values()}
+    peers = [processes[index].peer_id for index in event.peers if index in processes] or event.victims
+    if len(peers) < len(event.peers) or not peers:
+        cost.why["resumed"] = "not all have joined: the run was over before, or their output says why"
+        return
+    each = {peer_id: _steps_of_join(timeline, peer_id, event.time_ns) for peer_id in peers}
+    slowest = max(peers, key=lambda peer_id: each[peer_id].get("resumed", float("inf")))
+    cost.times_ms = each[slowest]
+    if "resumed" not in cost.times_ms:
+        was_ended = slowest in timeline.processes and timeline.processes[slowest].was_ended
+        cost.why["counted" if was_ended else "resumed"] = (
+            "it was counted in no step" + ", since it was ended before" * was_ended
+        )
+        return
+    if event.do == "came":
+        cost.why["joined"] = UNRECORDED
+    names = {"joined": "process start", "asked": "p2p.join", "state": "until a state came", "loaded": "state"}
+    cost.phases_ms = _phases(cost.times_ms, {**names, "seated": "catching up", "resumed": "first step"})
+    records = timeline.run.tracks[slowest].records
+    cost.followed = sum(record.kind == Kind.FOLLOWED for record in records)
+    states = [each for each in records if each.kind == Kind.WHOLE and each.time_ns >= event.time_ns]
+    if states:
+        cost.state_bytes, cost.donors = int(states[0].value), states[0].size
+
+
+def _steps_of_join(timeline: Timeline, peer_id: str, t0: int) -> dict[str, float]:
+    times: dict[str, float] = {}
+    if (process := timeline.processes.get(peer_id)) is not None:
+        times["joined"] = ms(process.joined_ns - t0)
+    track = timeline.run.tracks.get(peer_id)
+    kinds = {
+        Kind.ASKED: "asked",
+        Kind.STATE: "state",
+        Kind.WHOLE: "whole",
+        Kind.LOADED: "loaded",
+        Kind.ACTIVE: "seated",
+    }
+    for record in track.records if track is not None else ():
+        name = kinds.get(Kind(record.kind)) if record.kind in set(Kind) else None
+        if name is not None and name not in times and record.time_ns >= t0:
+            times[name] = ms(record.time_ns - t0)
+    counted = next((time_ns for time_ns, step in timeline.commits.get(peer_id, ()) if step > 0), None)
+    if counted is not None:
+        times["resumed"] = ms(counted - t0)
+    return times
+
+
+# All at once.
+
+
+def _restart(cost: Cost, timeline: Timeline) -> None:
+    event = cost.event
+    processes = {each.index: each for each in timeline.processes.values()}
+    new = [processes[index].peer_id for index in event.peers if index in processes]
+    ended = [timeline.processes[peer_id].ended_ns for peer_id in event.victims if peer_id in timeline.processes]
+    if ended:
+        cost.times_ms["ended"] = ms(max(ended) - event.time_ns)
+    joined = [timeline.processes[peer_id].joined_ns for peer_id in new]
+    if joined:
+        cost.times_ms["joined"] = ms(max(joined) - event.time_ns)
+    firsts = [next((t for t, step in timeline.commits.get(peer_id, ()) if step > 0), None) for peer_id in new]
+    known = [time_ns for time_ns in firsts if time_ns is not None]
+    if len(known) < len(event.peers) or not known:
+        cost.why["resumed"] = "not all that were started again have committed a step"
+        return
+    cost.times_ms["resumed"] = ms(max(known) - event.time_ns)
+    cost.phases_ms = _phases(
+        cost.times_ms, {"ended": "until all were dead", "joined": "process start", "resumed": "founding, first step"}
+    )
+    if not timeline.chain.has_positions:
+        cost.why["lost"] = "samples come from no peer.loader, so receipts do not say where the run went on"
+    lineages = {receipt.lineage for peer_id in event.victims for receipt in _receipts(timeline, peer_id)}
+    cost.lost = sum(lineage in lineages for lineage, _ in timeline.chain.lost)
+
+
+def _receipts(timeline: Timeline, peer_id: str) -> Sequence[Receipt]:
+    track = timeline.run.tracks.get(peer_id)
+    return () if track is None else track.receipts

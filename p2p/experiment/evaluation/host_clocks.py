@@ -1,0 +1,42 @@
+"""How well the records of several hosts bound their clocks, where these are known to be one: in a lab. Pure."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from ...errors import ExperimentError
+from ..clocks import WINDOW, Bounds, ClocksDisagree, Moments, fit
+from ..folder import Run, host_steps
+
+
+def clock_metrics(run: Run) -> dict[str, float]:
+    """How wide the bounds of two clocks are, over 200 steps that both hosts were in, and how far 0 is from them.
+
+    Returns:
+        `clock_width_ms_max` and `clock_off_ms_max`; nothing of one host, or where no two were in so many steps
+        together, or of a run whose hosts may have clocks of their own.
+
+    Raises:
+        ExperimentError: no clocks at all could have made these records.
+    """
+    if run.account is None:
+        return {}
+    try:
+        found = pair_bounds(host_steps(run))
+    except ClocksDisagree:
+        raise ExperimentError("a host has committed a step before another one had finished it, by any clocks") from None
+    if not found:
+        return {}
+    return {
+        "clock_width_ms_max": round(max(each.high_ns - each.low_ns for each in found) / 1e6, 3),
+        "clock_off_ms_max": round(max(0, *(max(each.low_ns, -each.high_ns) for each in found)) / 1e6, 3),
+    }
+
+
+def pair_bounds(steps: Sequence[Mapping[str, Moments]]) -> list[Bounds]:
+    """Of each two hosts, one for each 200 of the steps that both were in."""
+    found: list[Bounds] = []
+    for x, y in combinations(sorted({host for step in steps for host in step}), 2):
+        both = [{x: step[x], y: step[y]} for step in steps if x in step and y in step]
+        clocks = fit(both[: len(both) // WINDOW * WINDOW])
+        found += [each for bounds in clocks.bounds.values() for each in bounds]
+    return found

@@ -1,0 +1,41 @@
+"""Whether the flight recorder of who was killed has all that the others heard of it. Pure."""
+
+from ...telemetry.records import Kind
+from ..folder import Run, Track
+
+ENDS = ("kill", "kill_host", "restart_all")
+
+
+def unrecorded(run: Run) -> list[tuple[str, int]]:
+    """(peer_id, step) that others have committed with a peer which was killed, and that its trace does not finish.
+
+    Nobody commits a step before all its members have said that they have finished it, and each writes that down before
+    it says so. So this is empty as long as a page keeps what a process did last. Of peers whose trace is whole, since
+    their first record of a finished step. A step that others have committed after a view without it says nothing: where
+    all of them had finished it, the barrier commits it, with whoever had sent all of its part.
+    """
+    victims = {
+        peer_id
+        for event in (() if run.account is None else run.account.events)
+        if event.do in ENDS and event.time_ns
+        for peer_id in event.victims
+    }
+    lossy = {each.peer_id for each in (() if run.account is None else run.account.processes) if each.missed}
+    found = []
+    for peer_id in sorted(victims & run.tracks.keys() - lossy):
+        finished = {each.step for each in run.tracks[peer_id].records if each.kind == Kind.FINISHED}
+        heard: set[int] = set()
+        for track in (each for other, each in run.tracks.items() if other != peer_id):
+            named = {each.step for each in track.receipts if any(c.peer_id == peer_id for c in each.contributions)}
+            heard |= named - _committed_without(track, peer_id)
+        first = min(finished, default=1)
+        found += [(peer_id, step) for step in sorted(heard - finished) if step >= first and step > 0]
+    return found
+
+
+def _committed_without(track: Track, peer_id: str) -> set[int]:
+    """Steps that this peer has committed since `peer_id` was out."""
+    out_ns = min(
+        (each.time_ns for each in track.records if (each.kind, each.peer_id) == (Kind.OUT, peer_id)), default=0
+    )
+    return {each.step for each in track.records if each.kind == Kind.COMMITTED and 0 < out_ns <= each.time_ns}

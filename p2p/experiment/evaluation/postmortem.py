@@ -1,0 +1,170 @@
+"""`shoal postmortem FOLDER`: who failed first, in the order of causes, from what a run has left.
+
+A folder of `shoal experiment`; of `shoal run --receipts`, with traces and the ends of processes beside the receipts; or
+a registry's, with the pages of the dead.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ...errors import ExperimentError, RemoteProtocolError
+from ...launch.places import Ending
+from ...launch.postmortem import MOST_CHARACTERS
+from ...launch.traces import End
+from ...telemetry.failures import Failure, Trail, consequences, failures, sentence
+from ...telemetry.page import SUFFIX as PAGE
+from ...telemetry.page import Seen, read_page
+from ...telemetry.records import Kind
+from ...telemetry.snapshot import SHORT, Identity
+from ..clocks import Clocks
+from ..folder import Run, ends_in, read_run, runs_in
+from ..happened import Process
+
+BY_HAND: Final = " (by the experiment)"
+
+
+def postmortem(folder: Path, say: Callable[[str], None]) -> int:
+    """Print it; 1 if somebody has failed.
+
+    Raises:
+        ExperimentError: there is nothing of a run in it, or it cannot be read.
+    """
+    pages = sorted(folder.glob(f"*{PAGE}")) if folder.is_dir() else []
+    if pages:
+        seen = [page for path in pages if (page := _read(path)) is not None]
+        return _tell(folder.name, [trail_of_page(each) for each in seen], [each.identity for each in seen], say)
+    code = 0
+    for each in runs_in(folder):
+        run = read_run(each, is_one=False)
+        who = [track.who for track in run.tracks.values() if track.who is not None]
+        if run.clocks is not None:
+            who = [each for each in who if each.host == run.clocks.reference]
+        code |= _tell(each.name, trails(run, each), who, say, run)
+    return code
+
+
+def _read(path: Path) -> Seen | None:
+    try:
+        return read_page(path)
+    except (OSError, RemoteProtocolError):
+        return None
+
+
+def trail_of_page(seen: Seen) -> Trail:
+    return Trail(peer_id=seen.identity.peer_id, name=seen.identity.name, records=seen.records)
+
+
+def trails(run: Run, folder: Path) -> list[Trail]:
+    """Of all peers of a run, and of processes that have never joined."""
+    ended = _by_experiment(run) if run.account is not None else _by_launchers(folder, run.clocks)
+    known = {trail.peer_id for trail in ended}
+    found = ended + [
+        Trail(peer_id=peer_id, name=peer_id[:SHORT] if track.who is None else track.who.name)
+        for peer_id, track in run.tracks.items()
+        if peer_id not in known
+    ]
+    tracks = [run.tracks.get(trail.peer_id) for trail in found]
+    found = [
+        trail if track is None else replace(trail, records=track.records, last_step=track.last_step)
+        for trail, track in zip(found, tracks, strict=True)
+    ]
+    names = Counter(trail.name for trail in found)
+    return [
+        replace(trail, name=f"{trail.name} ({trail.peer_id[:SHORT] or 'never joined'})")
+        if names[trail.name] > 1
+        else trail
+        for trail in found
+    ]
+
+
+def shortened(last_words: str) -> str:
+    return last_words.removeprefix("shoal: ")[:MOST_CHARACTERS]
+
+
+def _by_experiment(run: Run) -> list[Trail]:
+    assert run.account is not None
+    return [_of_process(process, run) for process in run.account.processes]
+
+
+def _of_process(process: Process, run: Run) -> Trail:
+    trail = Trail(peer_id=process.peer_id, name=str(process.index), ended_ns=process.ended_ns, code=process.code)
+    if process.code is None:
+        return trail
+    track = run.tracks.get(process.peer_id)
+    ending = Ending.of(
+        process.code,
+        has_begun=track is not None and bool(track.receipts),
+        is_removed=track is not None and any(record.kind == Kind.REMOVED for record in track.records),
+    )
+    return replace(
+        trail,
+        how=ending.words + (BY_HAND if process.was_ended and ending.exit_code else ""),
+        has_failed=bool(ending.exit_code),
+        last_words=shortened(process.last_line),
+    )
+
+
+def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
+    """Of all hosts whose launchers had this folder."""
+    ends: list[End] = []
+    for path in ends_in(folder):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            ends += [End(**json.loads(line)) for line in lines if line.endswith("\n")]
+        except (OSError, ValueError, TypeError) as error:
+            raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error
+    return [
+        Trail(
+            peer_id=end.peer_id,
+            name=end.name,
+            ended_ns=end.time_ns if clocks is None else clocks.to_reference(end.host, end.time_ns),
+            code=end.code,
+            how=end.how,
+            has_failed=end.has_failed,
+            last_words=shortened(end.last_words),
+        )
+        for end in ends
+    ]
+
+
+def _tell(
+    name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None], run: Run | None = None
+) -> int:
+    """Of one run; None: of its pages alone."""
+    failed = failures(found)
+    newest = max([trail.last_step for trail in found] + [r.step for trail in found for r in trail.records], default=-1)
+    begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
+    step = f"step {newest}" if newest >= 0 else "no step"
+    say(f"{name}: {len(found)} peers, {step}; {len(failed) or 'none of them'} failed")
+    if run is not None and run.account is None and len(starts := run.starts()) > 1:
+        words = ", then ".join(f"{each[:SHORT]} up to step {run.last_step(each)}" for each in starts)
+        say(f"  it began {len(starts)} times: {words}")
+    for line in [] if run is None else run.cut_short():
+        say(f"  {line}")
+    if run is not None and run.clocks is not None and run.clocks.plus_minus_ms:
+        say(f"  times between hosts are right to ± {run.clocks.plus_minus_ms:g} ms")
+    if not failed and not any(trail.has_failed is False for trail in found):
+        say("  nobody has said how any of them ended: they still run, or whatever ended them ended all at once")
+    for number, failure in enumerate(failed, 1):
+        say(f"{number:3}. {sentence(failure, is_first=number == 1)}")
+        if begin_ns is None:
+            continue  # nobody knows who was there
+        say(f"     {(failure.time_ns - begin_ns) / 1e9:.3f} s after the first record{_wall(failure, who)}")
+        for line in consequences(failure):
+            say(f"     {line}")
+    return 1 if failed else 0
+
+
+def _wall(failure: Failure, who: Sequence[Identity]) -> str:
+    """Its time by the clock on the wall, as far as the run's traces know that."""
+    if not who:
+        return ""
+    offset_ns = who[0].wall_ns - who[0].joined_ns
+    at = np.datetime64((failure.time_ns + offset_ns) // 10**6, "ms")
+    return f", {str(at).replace('T', ' ')} UTC"

@@ -1,0 +1,192 @@
+"""How long steps take, what of, and who is waited for; what can be drawn of a run. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from ...telemetry.records import Kind, Record
+from ..folder import Run, Track
+from ..happened import Happened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One committed step, as its first committer saw it.
+
+    Attributes:
+        time_ns: of its first commit.
+        took_ms: since the first commit of the step before; None: there is none.
+    """
+
+    lineage: str
+    number: int
+    time_ns: int
+    took_ms: float | None
+    num_members: int
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The mean step of one peer, in ms, and its parts, which add up to it.
+
+    Attributes:
+        compute: until it had submitted all of the step.
+        exchange: until its operations were complete.
+        wait: until all others had finished it, too.
+        last: share of its steps which it was the last to submit, so that others waited for it.
+        error: by which share the parts are off what lies between its commits, step after step.
+    """
+
+    step: float
+    compute: float
+    exchange: float
+    wait: float
+    last: float
+    error: float
+
+
+def steps(run: Run) -> list[Step]:
+    """All, in the order of their commits."""
+    first: dict[tuple[str, int], int] = {}
+    for track in run.tracks.values():
+        lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
+        for record in track.records:
+            if record.kind == Kind.COMMITTED and record.step in lineages:
+                key = lineages[record.step], record.step
+                first[key] = min(record.time_ns, first.get(key, record.time_ns))
+    found: list[Step] = []
+    before: tuple[str, int] = "", 0
+    for receipt in run.receipts():
+        time_ns = first.get((receipt.lineage, receipt.step))
+        if time_ns is None:
+            continue
+        took_ms = (time_ns - before[1]) / 1e6 if before[0] == receipt.lineage else None
+        before = receipt.lineage, time_ns
+        if receipt.step:
+            found.append(
+                Step(
+                    lineage=receipt.lineage,
+                    number=receipt.step,
+                    time_ns=time_ns,
+                    took_ms=took_ms,
+                    num_members=len(receipt.contributions),
+                    num_samples=receipt.num_samples,
+                )
+            )
+    return found
+
+
+def splits(run: Run) -> dict[str, Split]:
+    """By peer_id; of those with a trace that have committed two steps."""
+    parts = {peer_id: _parts(track) for peer_id, track in run.tracks.items() if track.is_whole}
+    last = Counter[str]()
+    submitted: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    for peer_id, own in parts.items():
+        for key, (at_ns, *_) in own.items():
+            submitted.setdefault(key, []).append((at_ns, peer_id))
+    for peers in submitted.values():
+        if len(peers) > 1:
+            last[max(peers)[1]] += 1
+    found = {}
+    for peer_id, own in parts.items():
+        if own:
+            step, compute, exchange, wait = (
+                round(fmean(times[index] for times in own.values()) / 1e6, 3) for index in range(1, 5)
+            )
+            share = round(last[peer_id] / len(own), 3)
+            between = sum(commit.time_ns - before.time_ns for before, commit in _pairs(run.tracks[peer_id]))
+            error = round(abs(sum(sum(times[2:]) for times in own.values()) - between) / between, 5)
+            found[peer_id] = Split(step=step, compute=compute, exchange=exchange, wait=wait, last=share, error=error)
+    return found
+
+
+def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]]:
+    """Of each step: when it was submitted, how long it took, and its three parts, which add up to that; ns."""
+    lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
+    begins = {commit.time_ns: before.time_ns for before, commit in _pairs(track)}
+    found = {}
+    submitted = finished = 0
+    for record in track.records:
+        if record.kind == Kind.SUBMITTED:
+            submitted = record.time_ns
+        elif record.kind == Kind.FINISHED:
+            finished = record.time_ns
+        elif record.kind == Kind.COMMITTED:
+            end = record.time_ns
+            begun = begins.get(end, end)
+            if begun < submitted <= end:
+                done = min(max(finished, submitted), end)
+                times = submitted, end - begun, submitted - begun, done - submitted, end - done
+                found[lineages[record.step], record.step] = times
+    return found
+
+
+def _pairs(track: Track) -> list[tuple[Record, Record]]:
+    """The commit of each step that has a receipt, behind the one before: no step, and no missed record, lies between.
+
+    So this peer was not out in between, nor given a state.
+    """
+    known = {receipt.step for receipt in track.receipts}
+    gaps, index, until_ns, found = track.missed(), 0, 0, list[tuple[Record, Record]]()
+    commits = [record for record in track.records if record.kind == Kind.COMMITTED]
+    for before, commit in pairwise(commits):
+        while index < len(gaps) and gaps[index].since_ns < commit.time_ns:
+            until_ns, index = max(until_ns, gaps[index].until_ns), index + 1
+        if commit.step == before.step + 1 and commit.step in known and until_ns <= before.time_ns:
+            found.append((before, commit))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One peer over time: (state, from, to), ns; states are `starting`, `observing`, `counting`, `paused`."""
+
+    name: str
+    spans: tuple[tuple[str, int, int], ...]
+    end: str
+
+
+def lanes(run: Run, events: Sequence[Happened]) -> list[Lane]:
+    """In the order of starts."""
+    if run.account is None:
+        return [_lane(peer_id[:8], track, 0, 0, "") for peer_id, track in sorted(run.tracks.items())]
+    found = []
+    for process in run.account.processes:
+        track = run.tracks.get(process.peer_id)
+        ends = {None: "", -9: "killed", 0: "ended", 143: "left", -15: "left"}
+        end = ends.get(process.code, f"ended with {process.code}")
+        lane = _lane(f"peer {process.index}", track, process.began_ns, process.ended_ns, end)
+        pauses = tuple(
+            ("paused", event.time_ns, event.until_ns or process.ended_ns)
+            for event in events
+            if event.do in ("pause", "cut") and event.time_ns and process.index in event.peers
+        )
+        found.append(Lane(lane.name, (*lane.spans, *pauses), lane.end))
+    return found
+
+
+def _lane(name: str, track: Track | None, began_ns: int, ended_ns: int, end: str) -> Lane:
+    records = () if track is None else track.records
+    commits = [record.time_ns for record in records if record.kind == Kind.COMMITTED and record.step > 0]
+    begins = began_ns or (records[0].time_ns if records else 0)
+    joined = records[0].time_ns if records else ended_ns
+    stops = ended_ns or (records[-1].time_ns if records else begins)
+    counted = commits[0] if commits else stops
+    spans = (("starting", begins, joined), ("observing", joined, counted), ("counting", counted, stops))
+    return Lane(name, tuple(span for span in spans if span[2] > span[1]), end)
+
+
+def rates(found: Sequence[Step], window: int = 20) -> list[tuple[int, float]]:
+    """Samples per second over so many steps, at the end of each: (ns, rate)."""
+    rates: list[tuple[int, float]] = []
+    for index, (before, step) in enumerate(pairwise(found), 1):
+        first = found[max(0, index - window)]
+        first = first if first.lineage == step.lineage else before
+        elapsed_s = (step.time_ns - first.time_ns) / 1e9
+        number = sum(each.num_samples for each in found[max(0, index - window) + 1 : index + 1])
+        if elapsed_s > 0 and first.lineage == step.lineage:
+            rates.append((step.time_ns, number / elapsed_s))
+    return rates

@@ -1,0 +1,53 @@
+"""Who was suspected to be dead, by whom, and what came of it: from the records of those who did. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...telemetry.records import How, Kind
+from ..folder import Run
+
+ENDS: Final[Mapping[int, str]] = {
+    Kind.CLEARED: "it denied that",
+    Kind.LOST: "it did not deny that",
+    Kind.GONE: "it was dead",
+    Kind.OUT: "the others went on without it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Of one peer, by another.
+
+    Attributes:
+        is_own: by a probe of its own; else it was told.
+        end: what became of it, in words; empty: nothing, as far as `by` has recorded.
+        lasted_s: until then; 0: unknown.
+    """
+
+    peer_id: str
+    by: str
+    time_ns: int
+    is_own: bool
+    end: str = ""
+    lasted_s: float = 0.0
+
+
+def suspicions(run: Run) -> list[Suspicion]:
+    """All, in the order of their times."""
+    return sorted((each for by in run.tracks for each in _of(run, by)), key=lambda each: (each.time_ns, each.by))
+
+
+def _of(run: Run, by: str) -> Iterator[Suspicion]:
+    records = run.tracks[by].records
+    for index, record in enumerate(records):
+        if record.kind != Kind.SUSPECTED:
+            continue
+        ends = (each for each in records[index + 1 :] if each.peer_id == record.peer_id and each.kind in ENDS)
+        end = next(ends, None)
+        is_own = record.how == How.OWN_PROBE
+        if end is None:
+            yield Suspicion(record.peer_id, by, record.time_ns, is_own)
+        else:
+            lasted_s = (end.time_ns - record.time_ns) / 1e9
+            yield Suspicion(record.peer_id, by, record.time_ns, is_own, ENDS[end.kind], lasted_s)

@@ -1,0 +1,124 @@
+"""All that is known of a run, made ready for questions. Pure."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, pairwise, takewhile
+from operator import itemgetter
+from statistics import median
+from typing import Final
+
+from ...telemetry.records import Kind, Record
+from ...telemetry.timeline import doing
+from ..folder import Run
+from ..happened import Happened, Process
+from .chain import Chain
+
+ROUNDED_NS: Final = 1_000
+"""What `ms` leaves out, at most."""
+
+NUM_BEFORE: Final = 20
+"""Steps that say how long one takes."""
+
+
+class Timeline:
+    """All tracks of a run, made ready for questions."""
+
+    def __init__(self, run: Run, chain: Chain) -> None:
+        self.run, self.chain = run, chain
+        self.processes: Mapping[str, Process] = (
+            {each.peer_id: each for each in run.account.processes if each.peer_id} if run.account is not None else {}
+        )
+        first: dict[tuple[str, int], int] = {}
+        self.commits: dict[str, list[tuple[int, int]]] = {}
+        for peer_id, track in run.tracks.items():
+            own = [(record.time_ns, record.step) for record in track.records if record.kind == Kind.COMMITTED]
+            self.commits[peer_id] = own
+            for (time_ns, _), key in zip(own, track.lineages(step for _, step in own), strict=True):
+                if key[0]:
+                    first[key] = min(time_ns, first.get(key, time_ns))
+        self.first_commits = sorted((time_ns, *key) for key, time_ns in first.items())
+        self._members = {
+            (receipt.lineage, receipt.step): frozenset(entry.peer_id for entry in receipt.contributions)
+            for receipt in run.receipts()
+        }
+
+    def step_ms(self, time_ns: int) -> float | None:
+        """The median of the last steps before this time, of those who were members then; None: there were not two."""
+        end = bisect_left(self.first_commits, time_ns, key=itemgetter(0))
+        before = ((at, self._members.get((lineage, step))) for at, lineage, step in reversed(self.first_commits[:end]))
+        known = [(at, members) for at, members in islice(before, NUM_BEFORE + 2) if members is not None]
+        same = [at for at, _ in takewhile(lambda each: each[1] == known[0][1], known)][: NUM_BEFORE + 1]
+        took = [later - earlier for later, earlier in pairwise(same)]
+        return ms(median(took)) if took else None
+
+    def gap_ms(self, start_ns: int, end_ns: int, *, to_next: bool) -> float | None:
+        """The longest between two commits that ends in this time; `to_next`: or has begun in it."""
+        times = [time_ns for time_ns, _, _ in self.first_commits]
+        gaps = [
+            later - earlier
+            for earlier, later in pairwise(times)
+            if later > start_ns and (later <= end_ns or (to_next and earlier < end_ns))
+        ]
+        return ms(max(gaps)) if gaps else None
+
+    def keys_between(self, start_ns: int, end_ns: int) -> list[tuple[str, int]]:
+        """Steps that were first committed in this time."""
+        return [(lineage, step) for time_ns, lineage, step in self.first_commits if start_ns <= time_ns <= end_ns]
+
+
+def changes(timeline: Timeline) -> list[Happened]:
+    """Who came and went, by the receipts; when, by the first record of it."""
+    found: list[Happened] = []
+    receipts = timeline.run.receipts()
+    for before, after in pairwise(receipts):
+        if before.view_number == after.view_number or before.lineage != after.lineage or not before.step:
+            continue
+        old, new = ({entry.peer_id for entry in each.contributions} for each in (before, after))
+        for peer_id in sorted(old - new):
+            found.append(_change("gone", peer_id, before.step, _first_sign(timeline, peer_id, after.view_number)))
+        for peer_id in sorted(new - old):
+            track = timeline.run.tracks.get(peer_id)
+            time_ns = track.records[0].time_ns if track is not None and track.records else 0
+            found.append(_change("came", peer_id, before.step, time_ns))
+    for number, event in enumerate(found, 1):
+        event.number = number
+    return found
+
+
+def _change(do: str, peer_id: str, step: int, time_ns: int) -> Happened:
+    why_not = "" if time_ns else "nobody has recorded when"
+    who = f"peer {peer_id[:8]} {'is gone' if do == 'gone' else 'has come'}"
+    return Happened(
+        number=0, do=do, planned="", who=who, at_step=step, time_ns=time_ns, victims=[peer_id], why_not=why_not
+    )
+
+
+def _first_sign(timeline: Timeline, peer_id: str, view: int) -> int:
+    """That a member is gone: of its death, or of the view without it."""
+    return min(
+        (
+            record.time_ns
+            for track in timeline.run.tracks.values()
+            for record in track.records
+            if (record.kind == Kind.GONE and record.peer_id == peer_id)
+            or (record.kind == Kind.INSTALLED and record.view == view)
+        ),
+        default=0,
+    )
+
+
+def was_at(event: Happened, timeline: Timeline) -> str:
+    """By its own last records: of who is killed, all; else those before the event."""
+    track = timeline.run.tracks.get(event.victims[0]) if len(event.victims) == 1 else None
+    if track is None or not track.is_whole:
+        return ""
+    records = [each for each in track.records if event.do == "kill" or each.time_ns <= event.time_ns]
+    return doing(records)[0]
+
+
+def find(records: Sequence[Record], since_ns: int, is_wanted: Callable[[Record], bool]) -> Record | None:
+    return next((record for record in records if record.time_ns >= since_ns and is_wanted(record)), None)
+
+
+def ms(time_ns: float) -> float:
+    return round(time_ns / 1e6, 3)

@@ -1,0 +1,1 @@
+"""Carries an experiment out: draws its events, starts peers, and does to them what is due."""

@@ -1,0 +1,329 @@
+"""The peers of an experiment: processes of somebody's script, watched from outside, by their pages and receipts."""
+
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+from ...errors import ExperimentError, RemoteProtocolError
+from ...host.processes import read_offsets
+from ...launch.config import LaunchConfig, peer_environment
+from ...step.receipts import parse_receipt
+from ...telemetry.page import SUFFIX as PAGE
+from ...telemetry.records import Kind, unpack_record
+from ...telemetry.snapshot import Identity
+from ...telemetry.trace import TRACES, Tail, trace_path, write_trace
+from ..events import STATE
+from ..usage import Usage
+from .venue import Process, Venue
+
+BATCH: Final = 512
+"""So many records are written at once."""
+TAIL_BYTES: Final = 1 << 16
+END_S: Final = 20.0
+
+
+@dataclass(slots=True, eq=False)
+class Started:
+    """A process that was started.
+
+    Attributes:
+        index: in the order of starts.
+        host, place: on which host, and which number there.
+        began_ns: when, by the monotonic clock.
+        ended_ns, code: once it has ended.
+        was_ended: by this experiment: killed, or asked to leave.
+        stopped: it is paused now.
+    """
+
+    index: int
+    host: int
+    place: int
+    process: Process
+    log: Path
+    began_ns: int
+    ended_ns: int = 0
+    code: int | None = None
+    was_ended: bool = False
+    stopped: bool = False
+    peer: "Seen | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """A peer, as its page shows it.
+
+    Attributes:
+        pidfd: of its process, which is the one that was started, or one of its session; -1: of another host, or it has
+            ended.
+        step, commit_ns: the last that it has committed, as a member; -1: none.
+        seated_ns: when it had installed a view in which it is, and was not before.
+        out: when it had installed a view without these members.
+        fed: when it was last asked for its state.
+        raw: records that are not written yet.
+        phase: what it is in the middle of, one of `events.DURING`; empty: none of these.
+    """
+
+    tail: Tail
+    pidfd: int
+    step: int = -1
+    commit_ns: int = 0
+    first_ns: int = 0
+    fed_ns: int = 0
+    seated_ns: int = 0
+    out: dict[str, int] = field(default_factory=dict)
+    raw: list[bytes] = field(default_factory=list)
+    phase: str = ""
+
+    @property
+    def peer_id(self) -> str:
+        return self.tail.identity.peer_id
+
+    def take(self) -> None:
+        """What is new in its page."""
+        new = self.tail.read()
+        self.raw += new
+        for record in sorted(map(unpack_record, new), key=attrgetter("time_ns")):
+            self.phase = _PHASES.get(record.kind, self.phase)
+            if record.kind == Kind.COMMITTED:
+                self.step, self.commit_ns = record.step, record.time_ns
+                if not self.first_ns and record.step > 0:
+                    self.first_ns = record.time_ns
+            elif record.kind == Kind.OUT:
+                self.out[record.peer_id] = record.time_ns
+            elif record.kind == Kind.IN and record.peer_id == self.peer_id:
+                self.seated_ns = record.time_ns
+            elif record.kind == Kind.GIVES:
+                self.fed_ns = record.time_ns
+
+    def close(self) -> None:
+        """It has ended: keep no descriptor of it."""
+        self.take()
+        self.tail.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+_PHASES: Final[Mapping[int, str]] = {
+    Kind.BEGUN: "backward",
+    Kind.SUBMITTED: "exchange",
+    Kind.FINISHED: "",
+    Kind.COMMITTED: "",
+    Kind.RECEIVED: "",
+    Kind.STATE: STATE,
+    Kind.LOADED: "",
+}
+
+
+class Swarm:
+    """Peers of one run, in a registry folder of their own.
+
+    Attributes:
+        started: all that ever were.
+        losses: (monotonic ns, index of the peer, loss).
+        usage: of memory and files, by their snapshots.
+    """
+
+    def __init__(
+        self, config: LaunchConfig, folder: Path, environ: Mapping[str, str], venue: Venue, loss: str = ""
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            config: of all peers, but for the home.
+            folder: for receipts, traces and output; it is there.
+            environ: what the peers inherit.
+            venue: where they live.
+            loss: pattern of what they print, with one group.
+        """
+        self._config, self._folder, self._environ = config, folder, environ
+        self.venue = venue
+        self._pattern = re.compile(loss.encode()) if loss else None
+        self._offsets: dict[int, int] = {}
+        self._shown: dict[int, int] = {}
+        self.started: list[Started] = []
+        self._living: list[Started] = []
+        self._ended: list[Started] = []  # since what is printed was looked at
+        self._known: set[str] = set()
+        self._last = 0, -1  # when who ended last has ended, of those who have committed a step, and which
+        self.losses: list[tuple[int, int, float]] = []
+        self.usage: list[Usage] = []
+
+    # What is done.
+
+    def start(self, number: int, now_ns: int, *, joins: bool = False) -> list[Started]:
+        """Start peers; `joins`: none of them founds a swarm."""
+        return [self._start_one("join" if joins else "", now_ns) for _ in range(number)]
+
+    def _start_one(self, only: str, now_ns: int) -> Started:
+        """On the host that has the fewest peers."""
+        index, numbers = len(self.started), Counter(each.host for each in self.living())
+        host = min(
+            (host for host in range(len(self.venue.homes)) if host not in self.venue.gone), key=numbers.__getitem__
+        )
+        place = sum(each.host == host for each in self.started)
+        config = replace(self._config, only=only, home=self.venue.homes[host], tcp=self.venue.tcp(host))
+        log = self._folder / f"peer-{index}.log"
+        with log.open("wb") as output:
+            environ = peer_environment(config, index, self._environ, place)
+            process = self.venue.start(host, config.target.command, environ, output.fileno())
+        new = Started(index, host, place, process, log, now_ns)
+        self.started.append(new)
+        self._living.append(new)
+        return new
+
+    def signal(self, started: Started, number: int) -> bool:
+        """To the process that has joined; whether it is there. The handle is of that process, whatever its number."""
+        if started.peer is None or started.code is not None:
+            return False
+        try:
+            self.venue.send_signal(started.process, started.peer.pidfd, number)
+        except ProcessLookupError:
+            return False
+        started.stopped = number == signal.SIGSTOP
+        return True
+
+    def ask_to_leave(self) -> None:
+        """All that run; who has not joined yet is killed."""
+        for each in self.living():
+            each.was_ended = True
+            if not self.signal(each, signal.SIGTERM):
+                self.venue.kill(each.process)
+            if each.stopped:
+                self.signal(each, signal.SIGCONT)
+
+    def kill_all(self) -> None:
+        """Whatever still runs, and what it forked."""
+        for each in self.living():
+            each.was_ended = True
+            self.venue.kill(each.process)
+
+    def close(self, now_ns: Callable[[], int]) -> None:
+        """Nothing runs afterwards; all that was seen is written."""
+        self.kill_all()
+        for each in self.started:
+            each.process.wait(END_S)
+        self.look(now_ns())
+        for each in self.started:
+            if each.peer is not None:
+                self._write(each.peer)
+
+    # What is seen.
+
+    def living(self) -> list[Started]:
+        return [*self._living]
+
+    def seated(self) -> list[Started]:
+        """Who runs, is not stopped, and has committed a step as a member."""
+        return [each for each in self.living() if not each.stopped and each.peer is not None and each.peer.step >= 0]
+
+    def members(self) -> list[Started]:
+        """Of the last step, in rank order, as its receipt has them; who has ended is not left out."""
+        seen = [each.peer for each in self.started if each.peer is not None and each.peer.step >= 0]
+        newest = max(seen, key=lambda peer: peer.commit_ns, default=None)
+        if newest is None:
+            return []
+        path = self._folder / "receipts" / f"{newest.peer_id}.receipts.jsonl"
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return []
+        if len(lines) < 2:
+            return []
+        by_id = {each.peer.peer_id: each for each in self.started if each.peer is not None}
+        ids = [entry.peer_id for entry in parse_receipt(json.loads(lines[-2])).contributions]
+        return [by_id[peer_id] for peer_id in ids if peer_id in by_id]
+
+    def newest_step(self) -> int:
+        """That anybody has committed who runs, or, if nobody does, who ran last; -1: nobody has."""
+        steps = [each.peer.step for each in self._living if each.peer is not None and each.peer.step >= 0]
+        return max(steps, default=self._last[1])
+
+    def look(self, now_ns: int) -> None:
+        """Take in what is new. Costs as much as there are who run, however many have ended."""
+        if any(each.peer is None for each in self._living):
+            self._find()
+        for each in self.living():
+            if each.peer is not None:
+                each.peer.take()
+                if len(each.peer.raw) >= BATCH:
+                    self._write(each.peer)
+            if (code := each.process.poll()) is not None:
+                self._has_ended(each, code, now_ns)
+
+    def _has_ended(self, each: Started, code: int, now_ns: int) -> None:
+        each.code, each.ended_ns = code, now_ns
+        self._living.remove(each)
+        self._ended.append(each)
+        if each.peer is not None:
+            each.peer.close()
+            if each.peer.step >= 0:
+                self._last = max(self._last, (now_ns, each.peer.step))
+
+    def look_at_snapshots(self, now_ns: int) -> None:
+        """What peers have printed, or said by their snapshots, since the last look."""
+        looked_at, self._ended = [*self._ended, *self._living], []
+        for each in looked_at:
+            if self._pattern is not None:
+                self._read_log(each, now_ns)
+            snapshot = each.peer.tail.snapshot() if each.peer is not None and each.code is None else None
+            if snapshot is None or snapshot.time_ns == self._shown.get(each.index):
+                continue
+            self._shown[each.index] = snapshot.time_ns
+            use = snapshot.resident_bytes, snapshot.num_files, len(snapshot.members)
+            self.usage.append(Usage(snapshot.time_ns, each.index, *use))
+            if self._pattern is None and "loss" in snapshot.logged:
+                self.losses.append((snapshot.time_ns, each.index, snapshot.logged["loss"]))
+
+    def _read_log(self, each: Started, now_ns: int) -> None:
+        assert self._pattern is not None
+        with each.log.open("rb") as file:
+            file.seek(self._offsets.get(each.index, 0))
+            text = file.read()
+        end = text.rfind(b"\n") + 1
+        self._offsets[each.index] = self._offsets.get(each.index, 0) + end
+        for match in self._pattern.finditer(text[:end]):
+            with suppress(ValueError):
+                self.losses.append((now_ns, each.index, float(match.group(1))))
+
+    def _find(self) -> None:
+        """Pages of processes that were started here; nobody else's is touched."""
+        for host, home in enumerate(self.venue.homes):
+            for path in (home / self._config.swarm_name).glob(f"*{PAGE}"):
+                if path.stem in self._known:
+                    continue
+                try:
+                    self._take_page(host, Tail(path))
+                except (OSError, RemoteProtocolError):
+                    continue  # it is being made, or its process has ended
+
+    def _take_page(self, host: int, tail: Tail) -> None:
+        for each in self.living():
+            if each.host == host and each.peer is None and self.venue.owns(each.process, each.place, tail.identity):
+                self._check_clocks(tail.identity)
+                each.peer = Seen(tail, self.venue.handle(tail.identity))
+                self._known.add(each.peer.peer_id)
+                return
+
+    def _check_clocks(self, who: Identity) -> None:
+        """ExperimentError: times of this peer are by another clock than those of events."""
+        if who.offsets != (own := read_offsets()):
+            raise ExperimentError(
+                f"process {who.pid} has other clocks than this one, by its time namespace ({who.offsets}; here {own}): "
+                "start `shoal experiment` in the time namespace of its peers"
+            )
+
+    def _write(self, peer: Seen) -> None:
+        (self._folder / TRACES).mkdir(exist_ok=True)
+        write_trace(trace_path(self._folder, peer.peer_id), peer.tail.identity, peer.raw)
+        peer.raw = []

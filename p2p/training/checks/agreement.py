@@ -1,0 +1,70 @@
+"""Parts of `extra` that may be fed with what only one peer has, such as its own loss: compared, and said once."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from gossip import View
+
+from ...step.collective import AllGather
+from ...step.operation import Operation
+from ...step.receipts import Receipt
+from ..beside import Beside, first_difference
+from ..state.comparison import digest_of
+from ..state.replica_state import Stateful
+
+logger = logging.getLogger("p2p")
+
+BY_THEMSELVES: Final = (torch.optim.Optimizer, torch.amp.GradScaler, nn.Module, LRScheduler)
+"""They follow from gradients that all have, from parameters, and from the number of steps."""
+
+
+class Agreement(Beside):
+    """Whether members have the same in those parts; one gather of 8 bytes for each in every step, if there is one."""
+
+    def __init__(self, parts: Mapping[str, Stateful]) -> None:
+        """`parts`: all that a joiner is given, by name."""
+        self._parts = {
+            name: part
+            for name, part in parts.items()
+            if isinstance(part, ReduceLROnPlateau) or not isinstance(part, BY_THEMSELVES)
+        }
+        self._has_warned = False
+        self._gather: Operation | None = None
+        if self._parts:
+            row = np.zeros(len(self._parts), np.int64)
+            self._gather = Operation(AllGather(label="parts of extra"), row, row, row.shape, "one-shot")
+
+    def operations(self, step: int) -> Iterator[Operation]:
+        """What to submit in `step`."""
+        if self._gather is not None:
+            self._show(self._gather)
+            yield self._gather
+
+    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+        """Those of the open step, which is `step` now: they show what was loaded."""
+        if self._gather is not None:
+            self._show(self._gather)
+        return [*operations]
+
+    def _show(self, gather: Operation) -> None:
+        gather.input[:] = [digest_of(part) for part in self._parts.values()]
+
+    def hand_out(self, receipt: Receipt) -> None:
+        """A step is committed: say once which part is not the same everywhere."""
+        if self._gather is None or self._has_warned:
+            return
+        rows = self._gather.result.reshape(-1, self._gather.input.size)
+        if (found := first_difference(self._parts, rows, receipt)) is not None:
+            logger.warning(
+                "%s in extra= is not the same at peers %s and %s in step %d, so sooner or later they have other "
+                "parameters, and one of them has to go: give it what all have, as in "
+                "`schedule.step(peer.combine(loss, samples=n)[0])`; this is said once",
+                *found[:4],
+            )
+            self._has_warned = True

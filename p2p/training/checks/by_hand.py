@@ -1,0 +1,90 @@
+"""Gradients that a script has computed itself; and, in rounds, what a script calls that was written for every step."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ..tensors.summable import kind_of
+
+Given = Sequence[torch.Tensor | None] | Mapping[str, torch.Tensor | None]
+"""Gradients in the order of the parameters, or by their names."""
+Matched = dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]
+
+
+def match(named: Mapping[str, torch.nn.Parameter], summed: Collection[torch.Tensor], given: Given) -> Matched:
+    """By name, each parameter and the gradient that the script has computed for it.
+
+    Args:
+        named: all parameters of a model, by name.
+        summed: those that need a gradient.
+        given: by the script.
+
+    Raises:
+        TypeError: a gradient is sparse.
+        ValueError: a gradient is of no parameter, or of another shape or device.
+    """
+    if not isinstance(given, Mapping):
+        needed = [name for name, each in named.items() if each.requires_grad or len(given) == len(named)]
+        if len(given) != len(needed):
+            raise ValueError(
+                f"{len(given)} gradients were given for {len(needed)} parameters: pass one, or None, for each that "
+                "needs a gradient, in the order of `module.parameters()`, or a dict by name"
+            )
+        given = dict(zip(needed, given, strict=True))
+    for name, gradient in given.items():
+        parameter = named.get(name)
+        if parameter is None or (gradient is not None and parameter not in summed):
+            raise ValueError(f"a gradient was given for {name}, which is no parameter that needed one at the start")
+        if gradient is not None and kind_of(gradient) != kind_of(parameter):
+            ours, theirs = map(kind_of, (gradient, parameter))
+            raise ValueError(f"the gradient of {name} is {ours}, and the parameter {theirs}")
+    return {name: (named[name], gradient) for name, gradient in given.items()}
+
+
+def given_as(given: Given, found: Mapping[str, torch.Tensor | None]) -> Given:
+    """`found`, in the form of `given`."""
+    return found if isinstance(given, Mapping) else tuple(found.values())
+
+
+def add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
+    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
+    before, gradient = parameter.grad, gradient.detach()
+    if before is None:
+        parameter.grad = gradient.clone() if is_kept else gradient
+    else:
+        parameter.grad = before + gradient
+
+
+class LocalPasses:
+    """Of a model in a round, where gradients are a peer's own, and nothing waits."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Of what is trained."""
+        self._parameters = [*parameters]
+        self._is_under_no_sync = self._has_summed = False
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """What is summed in `grad` in the block, what comes behind it adds to."""
+        before, self._is_under_no_sync = self._is_under_no_sync, True
+        self._has_summed = True
+        try:
+            yield
+        finally:
+            self._is_under_no_sync = before
+
+    def skip(self) -> None:
+        """The update that comes changes nothing."""
+        for each in self._parameters:
+            each.grad = None
+        self._has_summed = False
+
+    def take(self, matched: Matched) -> None:
+        """As a backward pass with these gradients."""
+        if not self._has_summed:
+            self.skip()
+        for parameter, gradient in matched.values():
+            if gradient is not None:
+                add_to_grad(parameter, gradient, is_kept=True)
+        self._has_summed = self._is_under_no_sync

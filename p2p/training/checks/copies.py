@@ -1,0 +1,230 @@
+"""Copies of a model that a script keeps beside it, and that no joiner is given: found once they change, and said once.
+
+An average of weights, a teacher, a target network change no parameter of the members, so nothing that is compared
+shows that a joiner has begun its own anew. They are looked for among the objects of the process: what has a
+`state_dict`, and tensors of the model's shapes; and lists and dicts, by whomever they are held, of tensors that are
+near to the model's. Leaves out a list whose elements are replaced in each step.
+"""
+
+import gc
+import logging
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from ...step.receipts import Receipt
+from ..beside import Beside
+from ..state.replica_state import Stateful, raw_bytes
+
+logger = logging.getLogger("p2p")
+
+FIRST_LOOKS: Final = (1, 4, 16)
+"""Steps; a later look is after four times as many steps as the one before, since one goes through all objects."""
+
+MOST_BETWEEN: Final = 4096
+"""Steps."""
+
+MOST_SHARE: Final = 0.01
+"""Of the time of a run that later looks may take."""
+
+PLAIN: Final = (list, dict, OrderedDict)
+
+MOST_PROBES: Final = 16
+"""Tensors whose holders are looked for at a time: each object is compared with each of them."""
+
+
+Shapes: TypeAlias = tuple[torch.Size, ...]
+
+
+class Copy(NamedTuple):
+    """One that was found."""
+
+    holder: Any
+    name: str
+    witness: Any
+    """While this is the same object, so is the copy. It keeps no tensor alive: it has a weak reference, or is a str."""
+    tensors: list[Tensor]
+
+
+class ModelCopies(Beside):
+    """Of one model, or of several."""
+
+    def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], clock: Callable[[], float]) -> None:
+        """Of all of `module`, and of each model in it, if it is a dict of several.
+
+        Args:
+            module: the model.
+            parts: all that a joiner is given.
+            clock: in seconds.
+        """
+        self._models = [module, *(module.values() if isinstance(module, nn.ModuleDict) else ())]
+        self._parts = parts
+        self._clock = clock
+        self._num_steps, self._next, self._not_before_s = 0, FIRST_LOOKS[0], 0.0
+        self._known: dict[int, tuple[Callable[[], Any], int]] = {}
+        self._has_warned = False
+
+    def hand_out(self, receipt: Receipt) -> None:
+        """A step is committed: look, if it is time to."""
+        self._num_steps += 1
+        if self._num_steps < self._next or self._has_warned:
+            return
+        began_s = self._clock()
+        if self._num_steps not in FIRST_LOOKS and began_s < self._not_before_s:
+            return
+        self._look()
+        self._next = self._num_steps + min(3 * self._num_steps, MOST_BETWEEN)
+        ended_s = self._clock()
+        self._not_before_s = ended_s + (ended_s - began_s) / MOST_SHARE
+
+    def _look(self) -> None:
+        before, self._known = self._known, {}
+        for holder, name, witness, tensors in self._found():
+            digest = _digest(tensors)
+            seen, old = before.get(id(holder), (None, digest))
+            self._known[id(holder)] = _weakly(witness), digest
+            if seen is not None and seen() is witness and old != digest:
+                logger.warning(
+                    "%s has a copy of the model's parameters, which changes, and is not in extra=: "
+                    "a joiner, or a run that is resumed, would begin its own anew, an average of weights, a teacher or "
+                    "a target network; put it into extra, on every peer, in an object with `state_dict` and "
+                    "`load_state_dict`; this is said once",
+                    name,
+                )
+                self._has_warned = True
+                self._known.clear()
+                return
+
+    def _found(self) -> Iterator[Copy]:
+        """Each copy once."""
+        every = [[*model.parameters()] for model in self._models]
+        every += [[each for each in own if each.requires_grad] for own in every]
+        states = [model.state_dict().values() for model in self._models]
+        every += [[each for each in own if isinstance(each, Tensor)] for own in states]
+        originals: dict[Shapes, list[Sequence[Tensor]]] = {}
+        for own in filter(None, every):
+            originals.setdefault(_shapes(own), []).append(own)
+        given = [*every[0], *_given(self._parts)]
+        taken = {each.data_ptr() for each in given} - {0}
+        stateful, tensors = _alive()
+        # With what they are of, since an id is used again.
+        ours = {id(each): each for each in (*given, *chain.from_iterable(every), *(each.grad for each in every[0]))}
+        plain = _plain([each for each in tensors if id(each) not in ours and not each.is_nested], originals)
+        for copy in chain(chain.from_iterable(map(_copies_of, stateful)), plain):
+            places = {each.data_ptr() for each in copy.tensors if not each.is_meta} - {0}
+            if _shapes(copy.tensors) in originals and places and not places & taken:
+                taken |= places
+                yield copy
+
+
+def _weakly(witness: Any) -> Callable[[], Any]:
+    """Returns it, as long as it is there; a str, which takes no weak reference, is kept."""
+    return (lambda: witness) if isinstance(witness, str) else weakref.ref(witness)
+
+
+def _shapes(tensors: Sequence[Tensor]) -> Shapes:
+    return tuple(each.shape for each in tensors)
+
+
+def _alive() -> tuple[list[Any], list[Tensor]]:
+    """All objects that have a `state_dict`, and all tensors; by their types, so that no object is asked anything.
+
+    A tuple that another thread is just making must not be held while that thread goes on (its SystemError), and all
+    objects are. So the look at them is one call of C, in which no other thread has a turn, nor has the collector; an
+    object refers to its type, and who refers to one is found without holding the others.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        # `map` asks for the objects as `set` asks for the first of them: all of it is within that call.
+        found = set(map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
+    finally:
+        if was_enabled:
+            gc.enable()
+    kinds = {kind for kind in found if _has_state(kind)}
+    tensors = (Tensor, nn.Parameter)
+    everything = gc.get_referrers(*kinds, *tensors)
+    return [each for each in everything if type(each) in kinds], [each for each in everything if type(each) in tensors]
+
+
+def _has_state(kind: type) -> bool:
+    return all(callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _copies_of(holder: Any) -> Iterator[Copy]:
+    """Tensors that may be a copy of all parameters: those of a module, or a list or dict in another object."""
+    try:
+        held = [[*holder.parameters()]] if isinstance(holder, nn.Module) else [*vars(holder).values()]
+    except (AttributeError, RuntimeError, TypeError):  # another thread is making it
+        return
+    for each in held:
+        if tensors := _tensors_in(each):
+            yield Copy(holder, type(holder).__name__, holder, tensors)
+
+
+def _tensors_in(each: Any) -> list[Tensor]:
+    """If it is a list, tuple or dict of these alone."""
+    values = [*each.values()] if isinstance(each, dict) else [*each] if isinstance(each, list | tuple) else []
+    return values if all(isinstance(value, Tensor) and value.layout is torch.strided for value in values) else []
+
+
+def _plain(alive: Sequence[Tensor], originals: Mapping[Shapes, Sequence[Sequence[Tensor]]]) -> Iterator[Copy]:
+    """Lists and dicts, whoever holds them, of such tensors that are near to originals of the same shapes.
+
+    A dict is the same one if it has the first of its names that were made for it, which it keeps where values are
+    replaced (`ema[name] = ...`); a list, if its first tensor is.
+    """
+    numbers = Counter(_shapes(alive))
+    rarest = {min(shapes, key=lambda shape: (numbers[shape], -shape.numel())) for shapes in originals}
+    probes = (each for each in alive if each.shape in rarest)
+    for holder in gc.get_referrers(*islice(probes, MOST_PROBES)):
+        if type(holder) not in PLAIN or not (tensors := _tensors_in(holder)):
+            continue
+        if not all(each.is_leaf for each in tensors):
+            continue
+        if any(_is_near(tensors, original) for original in originals.get(_shapes(tensors), ())):
+            names = holder if isinstance(holder, dict) else ()
+            made = (name for name in names if isinstance(name, str) and "." in name)
+            name = f"a {'list' if type(holder) is list else 'dict'} of the script"
+            yield Copy(holder, name, next(made, tensors[0]), tensors)
+
+
+@torch.no_grad()
+def _is_near(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> bool:
+    """Nearer than zeros are, as no gradients or moments are."""
+    distance = size = 0.0
+    for each, original in zip(tensors, originals, strict=True):
+        if original.is_floating_point() and not each.is_meta:
+            here = original.to(torch.float32)
+            distance += float(torch.dist(each.to(here), here)) ** 2
+            size += float(torch.linalg.vector_norm(here)) ** 2
+    return distance < size / 2
+
+
+def _given(parts: Mapping[str, Stateful]) -> Iterator[Tensor]:
+    """Tensors that a joiner is given with `parts`, or that their objects hold."""
+    for part in parts.values():
+        stack: list[Any] = [part.state_dict(), *getattr(part, "__dict__", {}).values()]
+        while stack:
+            each = stack.pop()
+            if isinstance(each, Tensor):
+                yield each
+            elif isinstance(each, nn.Module):
+                stack += each.parameters()
+            elif isinstance(each, dict):
+                stack += each.values()
+            elif isinstance(each, list | tuple):
+                stack += each
+
+
+def _digest(tensors: list[Tensor]) -> int:
+    digest = xxhash.xxh3_64()
+    for each in tensors:
+        digest.update(raw_bytes(each.detach()))
+    return digest.intdigest()

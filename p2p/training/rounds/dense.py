@@ -1,0 +1,149 @@
+"""The dense phase of training in rounds: gradients averaged in each step, as `DataParallel` does, until step N.
+
+The step that ends it carries the anchor: the parameters that it was computed with, which all members have in common;
+where they are of several numerics classes, each writes those of one of them over its own. The update that comes then is
+of the round that follows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from ...catchup.replica import BUCKETS
+from ...errors import ShoalError
+from ...session.device_memory import is_on_device
+from ...session.session import Session
+from ...step.receipts import Receipt
+from ..beside import Beside
+from ..checks.agreement import Agreement
+from ..checks.by_hand import Matched
+from ..state.changes import Watch
+from ..state.edge import Edge
+from ..state.numerics import class_of, describe_numerics, trait_of
+from ..state.replica_state import Stateful
+from ..steps.gradients import Gradients, NonFinite
+from ..steps.models import gather
+from ..steps.passes import Passes
+from ..steps.resync import Resynchronisation
+from ..steps.updates import Updates
+from ..tensors.buckets import BUCKET_BYTES
+
+
+class _Anchor(Beside):
+    """Takes the parameters for the anchor when the last dense step is committed, and nothing is sent for it."""
+
+    def __init__(self, session: Session, take: Callable[[], None]) -> None:
+        self._share, self._take = session.share, take
+
+    def hand_out(self, receipt: Receipt) -> None:
+        if self._share.num_trained == self._share.dense_steps:
+            self._take()
+
+
+class DensePhase:
+    """Of one model.
+
+    Attributes:
+        passes: backward passes, and the steps that they make.
+        edge: what forward passes change of the model.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module: nn.Module,
+        parts: Mapping[str, Stateful],
+        watch: Watch,
+        beside: Sequence[Beside],
+        take_anchor: Callable[[], None],
+        *,
+        nonfinite: NonFinite,
+        is_digested_whole: bool,
+    ) -> None:
+        """Follow each backward pass from now on.
+
+        Args:
+            session: of the peer.
+            module: the model.
+            parts: its optimizer first, and what else a joiner must have, by name.
+            watch: of the model.
+            beside: what else each step sends, as each round.
+            take_anchor: is called at the commit that ends the phase, before the update.
+            nonfinite: what becomes of gradients that are not finite, as of `DataParallel`.
+            is_digested_whole: all parameters are compared in each step, not a sixteenth.
+        """
+        self._session, self._module = session, module
+        models = gather(module, next(iter(parts.values())))
+        self._gradients = Gradients(models, session, nonfinite, BUCKET_BYTES, None)
+        self._gradients.watch = watch
+        if is_digested_whole:
+            self._gradients.num_turns = 1
+        self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
+        resync = Resynchronisation(session, self._gradients, [*parts.values()], is_whole=self._is_last)
+        every = resync, _Anchor(session, self._end_last_step), *beside, Agreement(parts)
+        self._take_anchor = take_anchor
+        self.passes = Passes(
+            session,
+            self._gradients,
+            lambda: every,
+            partial(Updates, parts, self._gradients, num_models=1, allow_local=False),
+            self._gradients.digest_of_step,
+            self.edge,
+            commit=self._exchange,
+        )
+        self._has_begun = False
+        self._numerics = describe_numerics(self._gradients.device, [*parts.values()])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass of the wrapper."""
+        self._has_begun = True
+        return self.passes.forward("", self._module, *args, **kwargs)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """As `DataParallel.no_sync`."""
+        return self.passes.no_sync()
+
+    def skip(self) -> None:
+        """As `DataParallel.skip_step`."""
+        self.passes.skip(())
+
+    def take(self, matched: Matched) -> None:
+        """As `DataParallel.reduce_gradients`."""
+        self.passes.take([""], matched.values())
+
+    def _exchange(self, digest: Callable[[], bytes]) -> bool:
+        if not self._session.share.is_of_loader and not self._has_begun:
+            raise ShoalError(
+                "a dense step begins with a forward pass of the wrapper, `model(batch)`, or with a batch of "
+                "`peer.loader`, which this one had not: a joiner takes the state over there"
+            )
+        self._has_begun = False
+        return self._session.commit(digest, is_round=True)
+
+    def _is_last(self) -> bool:
+        """Whether the open step ends the phase."""
+        return self._session.share.num_trained + 1 == self._session.share.dense_steps
+
+    @property
+    def traits(self) -> dict[str, bytes]:
+        """How the steps are made, for people, by name. Equal on all peers."""
+        numerics = trait_of(self._numerics, self._session.mixed)
+        return {BUCKETS: self._gradients.traits("")[BUCKETS], "numerics": numerics}
+
+    @property
+    def numerics(self) -> bytes:
+        """The numerics class of this peer."""
+        return class_of(self._numerics)
+
+    def loaded(self) -> None:
+        """A member's state took the place of this one."""
+        self.passes.updates.loaded()
+        self.passes.has_committed = self._session.share.num_trained > 0
+
+    def _end_last_step(self) -> None:
+        """A script may not come by the wrapper before its next backward pass, which is one of a round."""
+        self._take_anchor()
+        self.passes.end_following()

@@ -1,0 +1,44 @@
+"""What an exchange of payloads costs each of n members: n - 1 payloads sent, and n kept until the commit."""
+
+from collections.abc import Sequence
+
+from collectives import Array, Codec
+from collectives.codec import CODECS
+
+from ...errors import ShoalError
+from ...host.memory_left import memory_bytes
+from ...session.session import Session
+from .outer import payload_bytes
+
+
+def check_room(session: Session, codec: str, count: int) -> None:
+    """Raise unless this host can keep what all members, this peer among them, send of `count` parameters.
+
+    Raises:
+        ValueError: it cannot, and the kernel would end this peer for trying.
+    """
+    members = {each.peer_id for each in session.history.known_view().members}
+    payload, num_members = payload_bytes(codec, count), len({*members, session.loop.peer_id})
+    needed, available = num_members * payload, memory_bytes()
+    if needed > available:
+        smaller = [f"{name} {num_members * payload_bytes(name, count):,}" for name in CODECS if name != codec]
+        raise ValueError(
+            f"an exchange of {num_members} members keeps {num_members} payloads of {codec} until it is committed, "
+            f"{needed:,} bytes, and {available:,} are available here: give this peer more memory, or take another "
+            f"codec on all ({', '.join(smaller)} bytes)"
+        )
+
+
+def check_own(codec: Codec, payloads: Sequence[Array], step: int) -> None:
+    """Raise unless what this peer is about to send is what others will take.
+
+    Raises:
+        ShoalError: they would not, and would count nothing of this peer's round.
+    """
+    for payload in payloads:
+        if (what := codec.check(payload)) is not None:
+            raise ShoalError(
+                f"what this peer has made of round {step} could not be decoded by anybody ({what}), so it has sent "
+                "nothing: the memory of this machine may be damaged; start this peer again, on another one if it "
+                "happens twice"
+            )

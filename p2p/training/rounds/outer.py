@@ -1,0 +1,369 @@
+"""The outer step of training in rounds: what a peer sends of its round, and what all make of what is committed.
+
+DiLoCo (Douillard et al. 2023, algorithm 1) with Nesterov's momentum; what a codec leaves out is kept, as in error
+feedback. Pure arithmetic, in operations that round each by itself (PROTOCOL.md, "The outer step"): anchors have the
+same bits on any processor. Living peers, simulated workers and the replay of receipts run this.
+
+Vectors on a device are in outer_on_device.py. Leaves out: when a round ends, and how payloads travel.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from collectives import Codec, codec_of
+from collectives.elements import Array
+
+from ...errors import NonFiniteGradient
+from ...given import check_numbers
+from ..tensors.layouts import DEVICES
+from ..tensors.summable import AMONG
+
+logger = logging.getLogger("p2p")
+
+MAX_BYTES: Final = 64 << 20
+"""Of one payload; what is longer is cut between blocks."""
+CHUNK: Final = 1 << 18
+"""Elements that are added up and applied at one go; whole blocks of every codec."""
+TINY: Final = np.float32(2.0**-100)
+"""Momentum below is zero: parameters that get no more deltas do not end in subnormal numbers, which take long."""
+DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterConfig:
+    """The same on all peers of a swarm. Plain averaging is `outer_lr=1, momentum=0`."""
+
+    codec: str = "int4"
+    """Of `collectives.CODECS`."""
+
+    outer_lr: float = 0.7
+    """Of the mean delta, so many times is taken off the anchor."""
+
+    momentum: float = 0.5
+    """Nesterov's."""
+
+    decay: float = 1.0
+    """What is left of a residual in the next round."""
+
+    def __post_init__(self) -> None:
+        codec_of(self.codec)
+        check_numbers(outer_lr=self.outer_lr, momentum=self.momentum, decay=self.decay)
+        if not 0 < self.outer_lr < math.inf:
+            raise ValueError(f"outer_lr must be above 0 and finite, is {self.outer_lr}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, is {self.momentum}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be between 0 and 1, is {self.decay}")
+
+    def __str__(self) -> str:
+        return f"{self.codec}, outer_lr {self.outer_lr:g}, momentum {self.momentum:g}, decay {self.decay:g}"
+
+
+class Outer:
+    """The anchor of one replica, its outer momentum, and what this peer has not sent yet.
+
+    A round, in this order: inner steps change the parameters; `payloads` is what they changed, and changes nothing;
+    with what was committed `apply` moves the anchor, and sets the parameters to it. Where nothing is committed (abort,
+    redo, withdraw) there is nothing to be done, and the same parameters give the same payloads again.
+
+    Memory: 4 bytes per parameter for the anchor, 4 for the momentum unless that is 0, and with a codec that keeps a
+    residual 4 for that and 4 for the next one.
+
+    Attributes:
+        anchor: the parameters at the end of the last committed round, as float32, in their order.
+        momentum: of the outer step; None if it is 0.
+        residual: what committed payloads have left out; None if the codec keeps none.
+        cuts: which elements each payload is of.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.Tensor], config: OuterConfig, *, max_bytes: int = MAX_BYTES
+    ) -> None:
+        """Take the values that `parameters` have for the anchor.
+
+        Args:
+            parameters: by name, on one device. They are read and written from now on.
+            config: the same on all peers.
+            max_bytes: of one payload.
+
+        Raises:
+            ValueError: there is no parameter, or one on another device, or of a type that float32 does not hold.
+        """
+        check_parameters(parameters)
+        self.config = config
+        self.codec: Codec = codec_of(config.codec)
+        self._parameters = dict(parameters)
+        count = sum(each.numel() for each in parameters.values())
+        self.anchor = self._zeros(count)
+        self.momentum = self._zeros(count) if config.momentum else None
+        self.residual = self._zeros(count) if self.codec.keeps_residual else None
+        self._pending: Any = None
+        self.take()
+        self._delta_norm = 0.0
+        self._has_warned = False
+        self.cuts = cuts_of(self.codec, count, max_bytes)
+
+    # Where the vectors are.
+
+    def _zeros(self, count: int) -> Any:
+        return np.zeros(count, np.float32)
+
+    def _flat(self, parameter: torch.Tensor) -> Any:
+        return _flat(parameter)
+
+    def _tensor(self, vector: Any) -> torch.Tensor:
+        """The same memory."""
+        return torch.from_numpy(vector)
+
+    # Of a round.
+
+    def payloads(self) -> list[Array]:
+        """What this peer sends: the residual, and what has changed in the parameters since the round began.
+
+        Raises:
+            NonFiniteGradient: in a parameter, which is named, NaN or infinity has come up. Nothing is encoded. Where it
+                is only the sum of change and residual that is infinite, the residual is zero from now on.
+        """
+        total = np.empty_like(self.anchor)
+        squares, lost = 0.0, []
+        with np.errstate(all="ignore"):
+            for name, parameter, piece in self._pieces():
+                delta = np.subtract(_rounded(self.anchor[piece], parameter.dtype), _flat(parameter), out=total[piece])
+                self._check_delta(name, bool(np.isfinite(delta).all()))
+                norm = float(torch.linalg.vector_norm(torch.from_numpy(delta), dtype=torch.float64))
+                if 0 < norm <= self.codec.lost * math.sqrt(delta.size) and (np.abs(delta) <= self.codec.lost).all():
+                    lost.append(name)
+                squares += norm**2
+                if self.residual is not None:
+                    delta += np.multiply(self.residual[piece], np.float32(self.config.decay))
+                    self._check_total(name, bool(np.isfinite(delta).all()))
+        self._warn_of(lost)
+        self._delta_norm = math.sqrt(squares)
+        self._pending = None if self.residual is None else total
+        return [self.codec.encode(total[cut]) for cut in self.cuts]
+
+    def _check_delta(self, name: str, is_finite: bool) -> None:
+        if not is_finite:
+            raise NonFiniteGradient(f"in this round {name} has become NaN or infinity on this peer")
+
+    def _check_total(self, name: str, is_finite: bool) -> None:
+        """A residual that is too large would be so in each later round, too."""
+        if not is_finite:
+            assert self.residual is not None
+            self.residual[:] = 0
+            self._pending = None
+            raise NonFiniteGradient(
+                f"in this round the change of {name} and what {self.config.codec} has left out before, each finite, "
+                "have an infinite sum; what was left out, of all parameters, is dropped on this peer"
+            )
+
+    def _warn_of(self, lost: Sequence[str]) -> None:
+        """Once, of parameters whose changes the codec leaves out for good."""
+        if lost and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s says 0 of changes of %.1e or less, and keeps nothing of them: so small are all of a round in %s, "
+                "and in %d other parameters. Train them at a higher learning rate, or for more inner steps in a round, "
+                "or pass another codec to p2p.DiLoCo",
+                self.config.codec,
+                self.codec.lost,
+                lost[0],
+                len(lost) - 1,
+            )
+
+    def nothing(self) -> list[Array]:
+        """What is sent in place of that by who adds no samples: payloads that say zero."""
+        self._pending = None
+        return [np.zeros(self.codec.num_bytes(cut.stop - cut.start), np.uint8) for cut in self.cuts]
+
+    def apply(self, gathered: Sequence[Array], num_samples: Sequence[int], rank: int | None) -> None:
+        """Move the anchor by what is committed, and set the parameters to it.
+
+        The residual becomes what this peer's payloads have left out, if its samples count.
+
+        Args:
+            gathered: for each of `cuts` (world_size, bytes) of uint8: a row for each rank.
+            num_samples: of each rank, as the receipt has it. A row without any is not looked at.
+            rank: of this peer in them; None: it is not among them.
+        """
+        total = sum(num_samples)
+        weights = [(row, number / total) for row, number in enumerate(num_samples) if number]
+        with np.errstate(all="ignore"):
+            for cut, rows in zip(self.cuts, gathered, strict=True):
+                self._add_up(cut, rows, weights)
+        if rank is not None and num_samples[rank]:
+            self._keep([rows[rank] for rows in gathered])
+        self._pending = None
+        self.restore()
+
+    def _add_up(self, cut: slice, rows: Array, weights: Sequence[tuple[int, float]]) -> None:
+        """Move a part of the anchor by the payloads of these rows."""
+        for chunk, part in self._chunks(cut, CHUNK):
+            mean = np.zeros(chunk.stop - chunk.start, np.float32)
+            for row, weight in weights:
+                self.codec.add(rows[row, part], weight, mean)
+            if weights:
+                self._step(chunk, mean)
+
+    def _chunks(self, cut: slice, length: int) -> Iterator[tuple[slice, slice]]:
+        """Pieces of `cut`, and where they are in its payload."""
+        for begin in range(cut.start, cut.stop, length):
+            end = min(begin + length, cut.stop)
+            first = (begin - cut.start) // self.codec.block_length * self.codec.block_bytes
+            yield slice(begin, end), slice(first, first + self.codec.num_bytes(end - begin))
+
+    def _step(self, chunk: slice, mean: Any) -> None:
+        if self.momentum is not None:
+            factor, momentum = np.float32(self.config.momentum), self.momentum[chunk]
+            momentum *= factor
+            momentum += mean
+            momentum[np.abs(momentum) < TINY] = 0
+            mean += momentum * factor
+        mean *= np.float32(self.config.outer_lr)
+        self.anchor[chunk] -= mean
+
+    def _keep(self, payloads: Sequence[Array]) -> None:
+        """The residual is what `payloads` leave out; where a state was loaded since they were made it stays zero."""
+        if self._pending is None:
+            return
+        for cut, payload in zip(self.cuts, payloads, strict=True):
+            self.codec.add(payload, -1.0, self._pending[cut])
+        self.residual = self._pending
+
+    # Between rounds.
+
+    def take(self) -> None:
+        """The parameters as they are now become the anchor; nothing is left of rounds before."""
+        for _, parameter, piece in self._pieces():
+            self.anchor[piece] = self._flat(parameter)
+        for vector in (self.momentum, self.residual):
+            if vector is not None:
+                vector[:] = 0
+        self._pending = None
+
+    def follow(self) -> bool:
+        """What was changed in the parameters since the round ended is so in the anchor; momentum and residual stay.
+
+        A parameter that is not finite is left to `payloads`, which names it. Waits for a device, once.
+
+        Returns:
+            Whether anything was changed.
+        """
+        pairs = [(each.detach().reshape(-1), self._tensor(self.anchor[piece])) for _, each, piece in self._pieces()]
+        differ = [(anchor.to(now.dtype) != now).any() & now.isfinite().all() for now, anchor in pairs]
+        changed = torch.stack(differ).tolist()
+        for now, anchor in compress(pairs, changed):
+            torch.where(anchor.to(now.dtype) != now, now.to(torch.float32), anchor, out=anchor)
+        return any(changed)
+
+    def restore(self) -> None:
+        """Set the parameters to the anchor, rounded to their types."""
+        with torch.no_grad():
+            for _, parameter, piece in self._pieces():
+                parameter.copy_(self._tensor(self.anchor[piece]).view(parameter.shape))
+
+    def part(self, vector: Any, first: int, last: int) -> memoryview:
+        """Elements of one of the vectors as bytes."""
+        part: memoryview = vector[first:last].data
+        return part
+
+    def copy_parameters(self) -> list[torch.Tensor]:
+        """As they are now."""
+        return [each.detach().clone() for each in self._parameters.values()]
+
+    def set_parameters(self, values: Sequence[torch.Tensor]) -> None:
+        """To what `copy_parameters` returned."""
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters.values(), values, strict=True):
+                parameter.copy_(value)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The anchor by name, in the shapes and types of the parameters: of float32, its own memory."""
+        return {
+            name: self._tensor(self.anchor[piece]).to(parameter.dtype).view(parameter.shape)
+            for name, parameter, piece in self._pieces()
+        }
+
+    def residual_ratio(self) -> float:
+        """The norm of the residual over that of the last delta: what is lost when this peer goes. 0: there is none."""
+        if self.residual is None or not self._delta_norm:
+            return 0.0
+        norm = torch.linalg.vector_norm(self._tensor(self.residual), dtype=torch.float64)
+        return float(norm) / self._delta_norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a joiner gets: memory that changes in `apply` only."""
+        return {
+            "anchor": self._tensor(self.anchor),
+            "momentum": None if self.momentum is None else self._tensor(self.momentum),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from another replica's anchor and momentum, with no residual.
+
+        Raises:
+            ValueError: they do not fit, and nothing is changed.
+        """
+        ours = self.state_dict()
+        theirs = {name: state_dict.get(name) for name in ours}
+        for name, tensor in ours.items():
+            other = theirs[name]
+            if _shape(other) != _shape(tensor):
+                raise ValueError(f"{name} is {_shape(other)} in the state, and {_shape(tensor)} here")
+        for name, tensor in ours.items():
+            if tensor is not None:
+                tensor.copy_(theirs[name])
+        if self.residual is not None:
+            self.residual[:] = 0
+        self._pending = None
+        self.restore()
+
+    def _pieces(self) -> Iterator[tuple[str, torch.Tensor, slice]]:
+        begin = 0
+        for name, parameter in self._parameters.items():
+            yield name, parameter, slice(begin, begin + parameter.numel())
+            begin += parameter.numel()
+
+
+def check_parameters(parameters: Mapping[str, torch.Tensor]) -> None:
+    """Raise ValueError if there is none, or one that rounds cannot have."""
+    for name, each in parameters.items():
+        if each.device.type not in DEVICES or each.dtype not in DTYPES:
+            what = f"{_shape(each)} on {each.device}"
+            raise ValueError(f"parameter {name} is {what}: rounds are for float32, bfloat16 and float16, on {AMONG}")
+    if not parameters:
+        raise ValueError("there are no parameters to be trained")
+
+
+def cuts_of(codec: Codec, count: int, max_bytes: int = MAX_BYTES) -> list[slice]:
+    """Which of `count` elements each payload is of."""
+    step = max(max_bytes // codec.block_bytes, 1) * codec.block_length
+    return [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+
+
+def payload_bytes(codec: str, count: int) -> int:
+    """What a peer sends to each other one in an exchange of `count` parameters."""
+    found = codec_of(codec)
+    return sum(found.num_bytes(cut.stop - cut.start) for cut in cuts_of(found, count))
+
+
+def _flat(parameter: torch.Tensor) -> Array:
+    """The values as float32, in the order of their indices."""
+    values: Array = parameter.detach().reshape(-1).to(torch.float32).numpy()
+    return values
+
+
+def _rounded(values: Array, dtype: torch.dtype) -> Array:
+    """What a parameter of `dtype` has of `values`."""
+    return values if dtype == torch.float32 else _flat(torch.from_numpy(values).to(dtype))
+
+
+def _shape(tensor: torch.Tensor | None) -> str:
+    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

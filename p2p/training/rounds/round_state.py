@@ -1,0 +1,251 @@
+"""What a joiner is given of a model that is trained in rounds: memory that nothing writes between two commits.
+
+Inner steps change parameters and moments while the loop's thread copies a state, so of these there is only the anchor,
+and what was copied as the round began. Moments of inner optimizers start anew at a joiner, and where a run goes on from
+a checkpoint: they are worth nothing that can be measured (README, limits).
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...catchup.replica import MODEL, NO_COPIES, Copies, Replica
+from ...device import HOST, Device
+from ...errors import JoinRefused
+from ...net.parcels import PackedState
+from ...session.device_memory import is_on_device
+from ...session.session import Session
+from ..state.changes import OF_ROUNDS
+from ..state.comparison import first_change, settings_of
+from ..state.edge import Edge
+from ..state.module_state import ModuleState, parameters_of, tensors_of
+from ..state.replica_state import (
+    Lowered,
+    Stateful,
+    check_sendable,
+    compare,
+    describe,
+    lent,
+    lower,
+    samples_in,
+    unpack_into,
+)
+from ..state.state_copies import copies_of, lender_of
+from .dense import DensePhase
+from .outer import Outer
+
+logger = logging.getLogger("p2p")
+
+
+class _Frozen:
+    """A part of the state, as it was. Without a `__dict__`, so that nobody takes it for a copy of the script's."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        raise NotImplementedError("what is frozen is given, and not taken")
+
+
+class _OuterState:
+    """The outer vectors, but for what the parameters of a state say already.
+
+    Attributes:
+        is_replicated: all members have them alike.
+    """
+
+    is_replicated = True
+
+    def __init__(self, outer: Outer, *, has_anchor: bool) -> None:
+        self._outer, self._has_anchor = outer, has_anchor
+        self.taken: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self._outer.state_dict()
+        return state if self._has_anchor else {"anchor": None, "momentum": state["momentum"]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep them until the parameters are there."""
+        self.taken = state_dict
+
+
+class RoundReplica:
+    """One model on one peer, whose anchor all have in common."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        outer: Outer,
+        parts: Mapping[str, Stateful],
+        keeper: Stateful | None,
+        session: Session,
+        strategy: str,
+        dense: DensePhase | None,
+        device: Device,
+        loaded: Callable[[], None],
+    ) -> None:
+        """Of `module`.
+
+        Args:
+            module: on one device.
+            outer: of its parameters.
+            parts: optimizers, and what else a joiner must have, by their names.
+            keeper: of checkpoints.
+            session: of the peer.
+            strategy: how it is trained, in words: equal on all peers.
+            dense: what comes before rounds.
+            device: of the parameters.
+            loaded: is called when a state took the place of this one.
+        """
+        self._module, self._outer, self._session = module, outer, session
+        self._parts = parts
+        self._dense = dense
+        self._edge = Edge(module, lambda: session.done, partial(is_on_device, session)) if dense is None else dense.edge
+        self._state = ModuleState(module, self._edge, parts, lambda: session.share.how)
+        self.settings, self.beside = self._state.settings, self._state.beside
+        self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        every = module.named_parameters(remove_duplicate=False)  # tied ones by each of their names
+        self._names_of_trained = {name for name, each in every if each.requires_grad}
+        is_exact = all(each.dtype == torch.float32 for each in self._trained.values())
+        self._outer_state = _OuterState(outer, has_anchor=not is_exact)
+        self._keeper = [] if keeper is None else [keeper]
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._strategy = strategy
+        self.freeze()
+        self._device, self._loaded = device, loaded
+        self._copies: Copies = NO_COPIES
+
+    def offered(self) -> Replica:
+        """For those who give and receive it.
+
+        Raises:
+            TypeError, ValueError: it cannot be described, or sent.
+        """
+        layout = describe(tensors_of(self._module))
+        sent = check_sendable(self._lower, self._parts)
+        if self._copies is NO_COPIES:
+            self._copies = copies_of(self._session, self._device, sent.tensors)
+        lender = lender_of(self._session, self._device, self._copies, self._lower)
+        codec = f"deltas of rounds, {self._outer.config}"
+        traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
+        replica = Replica(
+            traits=traits,
+            pack=self._pack,
+            load=self._load,
+            compare=partial(compare, layout),
+            lender=lender,
+            copies=self._copies,
+            lends=self._device is HOST,
+            sizes=sent.sizes,
+            frozen=self._state.digest_of_frozen,
+            samples=samples_in,
+        )
+        if self._dense is None:
+            return replica
+        traits |= self._dense.traits
+        return replace(replica, traits=traits, keep=self._edge.keep, numerics=self._dense.numerics)
+
+    def freeze(self) -> None:
+        """Keep all but the anchor as it is: a round begins."""
+        self._frozen = [_Frozen(_without_moments(part)) for part in self._parts.values()]
+        self._frozen.append(_Frozen(copy.deepcopy(self._state.state_dict())))
+        pieces, before, kept = self._outer.tensors(), self._tensors, dict[str, torch.Tensor]()
+        for name, tensor in tensors_of(self._module).items():
+            known = before.get(name)
+            if name in pieces:
+                kept[name] = pieces[name]
+            elif known is not None and self._edge.are_same(known, tensor):
+                kept[name] = known
+            else:
+                kept[name] = tensor.detach().clone()
+        self._tensors = kept
+
+    def put_buffers(self, values: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """Set buffers to `values`, or to what they were as the round began; returns copies of what they have been."""
+        named = {name: each for name, each in tensors_of(self._module).items() if name not in self._names_of_trained}
+        before = {name: each.detach().clone() for name, each in named.items()} if values is None else {}
+        with torch.no_grad():
+            for name, value in (self._tensors if values is None else values).items():
+                if name in named:
+                    named[name].copy_(value)
+        return before
+
+    def _pack(self) -> PackedState:
+        return lent(self._lower())
+
+    def _lower(self) -> Lowered:
+        named, at_rest = parameters_of(self._module), self._state.frozen()
+        if self._session.share.is_dense:
+            tensors = tensors_of(self._module)
+            buffers, _ = self._edge.kept()
+            tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
+            none = _Frozen({"anchor": None, "momentum": None})
+            live = [*self._parts.values(), self._state, none, *self._keeper]
+            return lower(tensors, live, self._session.share.pack(), named, at_rest)
+        state = _Frozen(
+            self._frozen[-1].state_dict() | {"changed": self.settings.changed(), "ways": self._state.ways.last()}
+        )
+        frozen: list[Stateful] = [*self._frozen[:-1], state, self._outer_state, *self._keeper]
+        return lower(self._tensors, frozen, self._session.share.pack(), named, at_rest)
+
+    def _load(self, state: PackedState) -> None:
+        before = settings_of(self._parts)
+        self._copies.hold()
+        taken = [*self._parts.values(), self._state, self._outer_state, *self._keeper]
+        self._session.share.load(unpack_into(state, tensors_of(self._module), taken, self._state.frozen()))
+        if self._session.share.is_resuming and (changed := self._state.begun.resume()):
+            if not self._session.share.is_dense:
+                raise JoinRefused(f"{changed}, so rounds would exchange others: {OF_ROUNDS}")
+            logger.warning("%s: they are as in this one", changed)
+        if self._session.share.is_dense:
+            assert self._dense is not None
+            self._dense.loaded()
+        else:
+            is_resuming = self._session.share.is_resuming
+            if is_resuming and not any(value is not None for value in self._outer_state.taken.values()):
+                self._outer.take()  # of dense steps, of which there were to be more
+            else:
+                self._take_anchor()
+            if is_resuming and self._outer.residual is not None:
+                logger.warning(
+                    "a checkpoint has no residuals, which are each peer's own: what %s has left out of the last rounds "
+                    "is lost, and the run goes on without",
+                    self._outer.config.codec,
+                )
+        if self._session.share.num_trained:
+            self._state.expect()
+        elif found := first_change(before, settings_of(self._parts)):
+            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+        self.freeze()
+        self._loaded()
+
+    def _take_anchor(self) -> None:
+        vectors = self._outer_state.taken
+        if vectors["anchor"] is None:
+            flat = [each.detach().reshape(-1) for each in self._trained.values()]
+            vectors = {**vectors, "anchor": torch.cat(flat)}
+        try:
+            self._outer.load_state_dict(vectors)
+        except ValueError as error:
+            raise JoinRefused(
+                f"the state is of rounds with another outer step, {error}: say the same `momentum`, 0 or not"
+            ) from None
+
+
+def _without_moments(part: Stateful) -> dict[str, Any]:
+    """A copy of what a part says of itself; of an optimizer, its groups alone."""
+    state: Mapping[str, Any] = part.state_dict()
+    if isinstance(part, torch.optim.Optimizer):
+        state = {"state": {}, "param_groups": state["param_groups"]}
+    return copy.deepcopy(dict(state))

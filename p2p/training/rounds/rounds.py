@@ -1,0 +1,400 @@
+"""Rounds of local steps: when one ends, what is exchanged then, and what becomes of a state that comes meanwhile.
+
+A round is one step of the swarm: samples, running statistics and payloads are its operations, and it is committed on
+every survivor or on none. What inner steps compute is this peer's alone until then, so nothing of a round is taken over
+in its middle: a state is loaded before the next one begins.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import torch
+import xxhash
+
+from collectives.elements import Array
+
+from ...errors import NonFiniteGradient, ShoalError
+from ...session.attempt import OpenedBy
+from ...session.history import NEVER
+from ...session.session import Session
+from ...step.collective import AllGather
+from ...step.operation import Operation
+from ...telemetry.records import Kind
+from ..beside import Beside
+from ..checks.copies_of_parameters import check_keeps_no_copies
+from ..checks.other_optimizers import OtherOptimizers
+from ..checks.rates import Rates
+from ..checks.same_samples import SameDeltas
+from ..state.changes import Watch
+from .exchange import check_own, check_room
+from .iterations import Iterations
+from .outer import Outer
+
+logger = logging.getLogger("p2p")
+
+OTHER: Final = (
+    "{0} makes an update of this model, and p2p.DiLoCo was not given it, so no round would end behind that: pass the "
+    "optimizer of the model, and all further ones in extra=; to begin anew with moments or rates in the middle of a "
+    "run take the same one, `optimizer.state.clear()` and its param_groups, on every peer"
+)
+NUM_TURNS: Final = 16
+"""In so many rounds all of the anchor is compared, where a part of it is in each."""
+FEW_ELEMENTS: Final = 1 << 20
+"""An anchor of no more is compared as a whole: that takes a millisecond, and its runs are short."""
+
+
+class Rounds:
+    """Of one model.
+
+    Attributes:
+        length_s: after so long a round ends; None: after so many inner steps.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        outer: Outer,
+        watch: Watch,
+        beside: Sequence[Beside],
+        parts: Mapping[str, object],
+        freeze: Callable[[], None],
+        put_buffers: Callable[[], object],
+        *,
+        inner_steps: int | None,
+        round_s: float | None,
+        nonfinite: Literal["raise", "skip"],
+        is_digested_whole: bool,
+    ) -> None:
+        """Follow each `optimizer.step` from now on.
+
+        Args:
+            session: of the peer.
+            outer: of the model.
+            watch: of the model, that the outer has all that is trained.
+            beside: what each round sends beside payloads.
+            parts: the optimizer whose steps are counted, and what else a joiner must have, by their names.
+            freeze: keeps what a joiner is given of them as it is now.
+            put_buffers: sets buffers to what they were then.
+            inner_steps: of a round without `peer.loader`.
+            round_s: after which one without `peer.loader` ends.
+            nonfinite: as of `DiLoCo`.
+            is_digested_whole: all of the anchor is compared in each round, not a sixteenth.
+        """
+        self._committed_at: int | None = None
+        self._session, self._share = session, session.share
+        self._outer, self._watch, self._beside = outer, watch, beside
+        self._freeze, self._put_buffers = freeze, put_buffers
+        self._inner_steps, self._round_s = inner_steps, round_s
+        self._nonfinite = nonfinite
+        self._num_turns = 1 if is_digested_whole or len(outer.anchor) <= FEW_ELEMENTS else NUM_TURNS
+        self._frozen_after = NEVER
+        self._began_s: float | None = None
+        optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
+        self._iterations = Iterations(optimizers)
+        self._rates = Rates(parts, "and train otherwise")
+        self._is_within_update = False
+        self._same_deltas = SameDeltas()
+        self._others = OtherOptimizers(
+            optimizers,
+            lambda each: each in watch.summed,
+            lambda: self._is_within_update,
+            lambda: session.membership.has_left,
+            self._refuse_other,
+            watch.check_other,
+        )
+        self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
+        self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
+        self._due: set[torch.optim.Optimizer] = set()  # their updates with the last dense gradients come
+        self._unseen: Sequence[torch.optim.Optimizer] = optimizers
+        self._is_ahead = False  # an update has begun that belongs to the round
+        self._share.rounds, self._share.check_model = self, watch.check
+        session.round_edge = self.begin
+        session.history.end_listeners.append(self._drop_rest)
+
+    def is_in_use(self) -> bool:
+        """Whether it follows steps, for a peer that has not left. If that has, nothing is followed from now on."""
+        if self._session.membership.has_left:
+            self.end_use()
+        return bool(self._hooks)
+
+    def end_use(self) -> None:
+        """Follow no further step."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._others.end()
+
+    def _drop_rest(self) -> None:
+        """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
+        if ratio := self._outer.residual_ratio():
+            self._session.note(Kind.RESIDUAL_LOST, self._session.done, value=ratio)
+        if self.is_amid:
+            logger.warning(
+                "this peer has left %d inner steps after the last round: they were not exchanged, and the parameters "
+                "are as that round has left them",
+                self._iterations.num_steps,
+            )
+            self._undo()
+
+    def _undo(self) -> None:
+        """Parameters and buffers are as the round began, which is over."""
+        self._outer.restore()
+        self._put_buffers()
+        self._end_round()
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether a round has ended since the last update; of a loader, before the last request for a batch or in it.
+
+        So at the top of a loop over batches it is the same on all peers, however theirs have ended.
+        """
+        return self._committed_at is not None and self._share.num_batches <= self._committed_at + 1
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether the parameters are not the anchor's: updates were made since the last round."""
+        return self._iterations.num_updates > 0
+
+    def _end_round(self) -> None:
+        self._iterations.end_round()
+        self._is_ahead = False
+        self._share.is_amid_round = False
+
+    # When a round begins, and ends.
+
+    def begin(self) -> None:
+        """A forward pass, an update, or a batch comes: the state after the last round is complete.
+
+        What the script has done since its end, as a step of a schedule, belongs to it.
+        """
+        if self.is_amid or self._share.is_round_open:
+            return
+        if self._session.load_offer():
+            self._frozen_after = NEVER
+            self._drop_gradients()
+        self._due.clear()
+        if self._share.is_dense:
+            return  # its passes say when the state is complete
+        if self._frozen_after != self._session.done:
+            self._follow()
+            self._freeze()
+            self._frozen_after = self._session.done
+            self._rates.forget()
+        if self._began_s is None:
+            self._began_s = self._session.loop.now()
+        self._session.state_is_complete()
+
+    def begin_forward(self, *, is_training: bool) -> None:
+        """A forward pass begins, which may be an evaluation between two rounds: then an update or a batch says more."""
+        if is_training and not self._share.is_behind_batch:
+            self.begin()
+        elif not (self.is_amid or self._share.is_round_open or self._share.is_dense):
+            self._session.membership.edge.keep()
+
+    def _follow(self) -> None:
+        """What a script has set between two rounds, weights that it has loaded, is what all begin the next one with.
+
+        As a delta it would move the anchor by `outer_lr` and momentum, past what was set. Who alone has set something
+        has another anchor than the others from here on, which its next round shows.
+        """
+        if not self._is_ahead and self._outer.follow():
+            logger.info("the script has changed parameters since the last round: they are the anchor as they are now")
+
+    def _drop_gradients(self) -> None:
+        """They are of other parameters, where a script has come to its update without a word before."""
+        for optimizer in self._iterations.optimizers:
+            optimizer.zero_grad()
+
+    def end_if_open(self) -> None:
+        """The script asks for more than the batches of a round, and may have left out the update on the last one."""
+        if self._share.is_round_open:
+            self.end()
+
+    def take_anchor(self) -> None:
+        """The last dense step is committed, and the update with its gradients comes, which is no inner step."""
+        self._outer.take()
+        self._due = {*self._iterations.optimizers}
+        self._committed_at = self._share.num_batches
+
+    def loaded(self) -> None:
+        """A state took the place of this one: this peer is where the members were as they began their next round."""
+        self._committed_at = self._share.num_batches if self._share.num_trained else None
+
+    def settle(self) -> None:
+        """Nothing of the next round comes, or not yet: what a joiner would be given is as the last one has left it."""
+        if not (self.is_amid or self._share.is_round_open or self._share.is_dense):
+            self._freeze()
+
+    def _refuse_other(self, name: str) -> None:
+        raise ShoalError(OTHER.format(name))
+
+    def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._is_within_update = True
+        if self._share.is_dense:
+            return
+        if optimizer in self._due:
+            self._is_ahead = True
+            return
+        self._share.is_behind_batch = False
+        if not self.is_amid:  # an evaluation may come before the round is ended
+            self._watch.note_modes()
+            for each in self._beside:
+                each.note_modes()
+        self.begin()
+        self._follow()
+        self._is_ahead = True
+        (self._rates.look if self.length_s is None else self._rates.look_in_round)(optimizer)
+
+    def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._is_within_update = False
+        if self._share.is_dense or optimizer in self._due:
+            self._due.discard(optimizer)
+            return
+        self._committed_at = None
+        is_of_loader = self._share.is_of_loader
+        is_done = self._iterations.is_done(optimizer, self._share.num_batches if is_of_loader else None)
+        self._session.advance(self._iterations.num_steps)
+        self._share.is_amid_round = self._share.is_used = True
+        if not is_of_loader and optimizer is self._iterations.optimizers[0]:
+            self._share.accumulate()
+        if is_done and self._is_over():
+            self.end()
+
+    def _is_over(self) -> bool:
+        if self._share.is_of_loader:
+            return self._share.is_round_open and (self._share.is_last or self.is_time_over())
+        if self._inner_steps is None and self._round_s is None:
+            raise ShoalError(
+                "a round has no end: pass inner_steps= or round_s= to `peer.loader`, or, with a loader of your own, to "
+                "p2p.DiLoCo"
+            )
+        return self.is_time_over() if self._inner_steps is None else self._iterations.num_steps >= self._inner_steps
+
+    def is_time_over(self) -> bool:
+        """Whether a round that ends by time does: after one inner step at least, so long after this peer's last commit.
+
+        So what a script does between two rounds, evaluations for one, holds nobody up.
+        """
+        length_s = self.length_s
+        return length_s is not None and self.is_amid and self._lasted_s() > length_s
+
+    @property
+    def length_s(self) -> float | None:
+        return self._share.round_s if self._share.is_of_loader else self._round_s
+
+    def _lasted_s(self) -> float:
+        return 0.0 if self._began_s is None else self._session.loop.now() - self._began_s
+
+    # An exchange.
+
+    def end(self) -> None:
+        """Exchange what has changed since the round began, and wait until that is committed.
+
+        Raises:
+            ShoalError: the model has other parameters than when it was wrapped; or an optimizer has copies of them.
+            ValueError: this host has no room for what all send.
+        """
+        self._watch.check()
+        check_keeps_no_copies(self._unseen)
+        self._unseen = ()
+        self._share.how = self._watch.in_words()
+        step, loop = self._session.done + 1, self._session.loop
+        check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
+        num_sent_bytes = loop.num_sent_bytes
+        operations = [self._gather(*pair) for pair in enumerate(self._payloads())]
+        self._session.open_step(OpenedBy.EXCHANGE)
+        self._session.submit(self._share.operation(), is_urgent=False)
+        for each in self._beside:
+            for operation in each.operations(self._share.training_step):
+                self._session.submit(operation, is_urgent=False)
+        for operation in operations:
+            self._session.submit(operation, is_urgent=False)
+        with self._session.callers.call("optimizer.step"):
+            if self._session.commit(self._digest, is_round=True):
+                self._apply(operations)
+                self._committed_at = self._share.num_batches
+                if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:
+                    self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
+            else:
+                self._committed_at = None
+                self._share.give_up_step()
+                self._forget_moments()
+                self._undo()  # for a script that ends before the state is loaded
+            self._end_round()
+        self._began_s = self._session.loop.now()
+        self._session.history.announce()
+
+    def _payloads(self) -> list[Array]:
+        """What this peer sends; zeros, if it adds no samples.
+
+        Raises:
+            NonFiniteGradient: a parameter is not finite, and that is to be raised. It is as the round began.
+            ShoalError: nobody could decode it.
+        """
+        if not self._share.weight:
+            return self._outer.nothing()
+        try:
+            payloads = self._outer.payloads()
+            check_own(self._outer.codec, payloads, self._session.done + 1)
+            return payloads
+        except NonFiniteGradient as error:
+            if self._nonfinite == "raise":
+                self._undo()
+                self._forget_moments()
+                if self._share.is_of_loader:
+                    self._share.void()  # to the end of the round, which its further batches belong to
+                else:
+                    self._share.drop()
+                raise NonFiniteGradient(
+                    f"{error}; nothing of it was sent, and the parameters are as the round began: catch this to go on "
+                    "with other samples, or pass nonfinite='skip' to p2p.DiLoCo"
+                ) from None
+            logger.warning("%s, which adds nothing to round %d", error, self._session.done + 1)
+            self._put_buffers()
+            self._share.skip()
+            return self._outer.nothing()
+
+    def _gather(self, index: int, payload: Array) -> Operation:
+        outer = self._outer
+        count = outer.cuts[index].stop - outer.cuts[index].start
+        what = f"deltas {index + 1} of {len(outer.cuts)}, {outer.config}, of {count} parameters,"
+        return Operation(AllGather(label=what, codec=outer.config.codec), payload, payload, payload.shape, "one-shot")
+
+    def _digest(self) -> bytes:
+        """Of the anchor and the momentum that the round began with."""
+        outer, turn = self._outer, self._share.training_step % self._num_turns
+        digest = xxhash.xxh3_128()
+        for vector in (outer.anchor, outer.momentum):
+            if vector is not None:
+                first, last = (len(vector) * each // self._num_turns for each in (turn, turn + 1))
+                digest.update(outer.part(vector, first, last))
+        return digest.digest()
+
+    def _apply(self, operations: Sequence[Operation]) -> None:
+        is_of_loader = self._share.is_of_loader
+        self._share.spend()
+        receipt = self._session.history.receipt
+        assert receipt is not None
+        for each in self._beside:
+            each.hand_out(receipt)
+        gathered = [each.result.reshape(-1, each.input.size) for each in operations]
+        if not is_of_loader:
+            self._same_deltas.look(gathered, receipt)
+        weights, who = zip(*((each.weight, each.peer_id) for each in receipt.contributions), strict=True)
+        rank = who.index(self._session.loop.peer_id) if self._session.loop.peer_id in who else None
+        self._outer.apply(gathered, weights, rank)
+        if rank is None or not weights[rank]:
+            self._forget_moments()
+
+    def _forget_moments(self) -> None:
+        """Of a round that adds nothing nothing is left: as if this peer came now."""
+        for optimizer in self._iterations.optimizers:
+            optimizer.state.clear()
+
+
+def nonfinite_policy(nonfinite: Any) -> Literal["raise", "skip"]:
+    """What becomes of a round whose end is not finite; see `DiLoCo`."""
+    if nonfinite not in (None, "raise", "skip"):
+        raise ValueError(f"nonfinite must be raise or skip, is {nonfinite!r}")
+    return "skip" if nonfinite == "skip" else "raise"

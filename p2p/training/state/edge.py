@@ -1,0 +1,130 @@
+"""What forward passes change of a model, as the next step begins with it, and as they have left it.
+
+Buffers, what `get_extra_state` returns, and parameters that need no gradient (a momentum encoder). Other parameters,
+and optimizers, are the same from the edge of a step to the next commit; these are not, and the state is copied at any
+time between the two.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from ...session.history import NEVER
+from .replica_state import raw_bytes
+
+EXTRA_STATE: Final = "_extra_state"
+"""Ends the names that `get_extra_state` has in a `state_dict`."""
+
+LARGE_BYTES: Final = 1 << 16
+"""A buffer of more is mostly a table that never changes: it is not copied before it was seen to change."""
+
+NUM_TURNS: Final = 16
+"""In so many steps a large buffer is read once: `_version` does not count changes of `data`, or by numpy."""
+
+WINDOW_BYTES: Final = 1 << 10
+"""Read of a parameter that needs no gradient: an average changes all of it, and nobody changes a frozen backbone."""
+
+
+class Edge:
+    """Of one model.
+
+    Attributes:
+        changes: whether forward passes change anything, as far as this was seen.
+        is_over: the forward passes of the open step have been made.
+    """
+
+    def __init__(
+        self, module: nn.Module, done: Callable[[], int], is_on_device: Callable[[Tensor], bool] = lambda buffer: False
+    ) -> None:
+        """Nothing is kept.
+
+        Args:
+            module: the model.
+            done: the last committed step.
+            is_on_device: whether to read a buffer is to wait for a device: it counts as changed, and is copied there.
+        """
+        self._done, self._is_on_device = done, is_on_device
+        self.refresh(module)
+
+    def refresh(self, module: nn.Module) -> None:
+        """Nothing is kept of the module as it is now."""
+        self._step, self._num_kept = NEVER, 0
+        named = [(f"{path}." if path else "", each) for path, each in module.named_modules(remove_duplicate=False)]
+        self._owners = [(prefix, each) for prefix, each in named if each._buffers]
+        self._with_parameters = [(prefix, each) for prefix, each in named if each._parameters]
+        self._with_extra = [
+            (prefix + EXTRA_STATE, each)
+            for prefix, each in named
+            if type(each).get_extra_state is not nn.Module.get_extra_state
+        ]
+        self._buffers: dict[str, Tensor] = {}
+        self._constant: dict[str, tuple[int, int, int]] = {}
+        self._extra: dict[str, Any] = {}
+        self.changes = bool(self._owners or self._with_extra)
+        self._have_changed = bool(self._with_extra)
+        self.is_over = False
+
+    def keep(self) -> None:
+        """The forward passes of the step after the last committed one begin. Copies what has changed since before."""
+        before, done = self._buffers, self._done()
+        self._num_kept += 1
+        self._buffers = {
+            name: before[name] if name in before and self.are_same(before[name], buffer) else buffer.detach().clone()
+            for turn, (name, buffer) in enumerate(self._live(), start=self._num_kept)
+            if not self._is_constant(name, buffer, is_read=turn % NUM_TURNS == 0)
+        }
+        if self._step != NEVER:
+            self._have_changed |= any(self._buffers[name] is not before.get(name) for name in self._buffers)
+            self.changes = self._have_changed
+        self._extra = {name: copy.deepcopy(each.get_extra_state()) for name, each in self._with_extra}
+        self._step, self.is_over = done, False
+
+    def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Buffers and extra states by name, as the next step begins with them; none, if that was not seen."""
+        return (self._buffers, self._extra) if self._step == self._done() else ({}, {})
+
+    def after(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Those that its forward passes have changed, lent, for who has made his own; none, while they are made."""
+        buffers, _ = self.kept()
+        if not self.is_over or self._step != self._done():
+            return {}, {}
+        live = {name: each for name, each in self._live() if name in buffers}
+        changed = {name: each for name, each in live.items() if not self.are_same(buffers[name], each)}
+        return changed, {name: each.get_extra_state() for name, each in self._with_extra}
+
+    def _is_constant(self, name: str, buffer: Tensor, *, is_read: bool) -> bool:
+        """Whether it is large, or a parameter, and was never seen to change."""
+        is_parameter = isinstance(buffer, nn.Parameter)
+        if name in self._buffers or not (is_parameter or buffer.nbytes > LARGE_BYTES):
+            return False
+        known = self._constant.get(name)
+        version = 0 if buffer.is_inference() else buffer._version
+        digest = known[2] if known else 0
+        if not self._is_on_device(buffer) and (is_read or not known):
+            digest = xxhash.xxh3_64_intdigest(raw_bytes(buffer.detach())[: WINDOW_BYTES if is_parameter else None])
+        self._constant[name] = buffer.data_ptr(), version, digest
+        return known in (None, self._constant[name])
+
+    def are_same(self, kept: Tensor, live: Tensor) -> bool:
+        """By their elements, where these can be read."""
+        if self._is_on_device(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
+            return False
+        return torch.equal(kept, live)
+
+    def _live(self) -> Iterator[tuple[str, Tensor]]:
+        for prefix, owner in self._owners:
+            for key, buffer in owner._buffers.items():
+                if buffer is not None and _has_elements(buffer):
+                    yield prefix + key, buffer
+        for prefix, owner in self._with_parameters:
+            for key, parameter in owner._parameters.items():
+                if parameter is not None and not parameter.requires_grad and _has_elements(parameter):
+                    yield prefix + key, parameter
+
+
+def _has_elements(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_meta

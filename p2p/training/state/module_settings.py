@@ -1,0 +1,112 @@
+"""Plain attributes of modules, which are no part of a state: a temperature, the rate of a dropout."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...step.receipts import Receipt
+from ..beside import Beside
+
+logger = logging.getLogger("p2p")
+
+MOST_SHOWN: Final = 16
+"""So many that have changed are shown, the first of them."""
+
+MOST_CHARACTERS: Final = 80
+UNCHANGED: Final = "as it was"
+
+UNLIKE: Final = (
+    "attributes of modules are no part of a state, and some that had been changed where the state comes from are as "
+    "they were in the beginning: %s. If training depends on them (a temperature, the rate of a dropout), it goes on "
+    "otherwise: compute them from peer.done or the number of the epoch, or make them buffers; this is said once"
+)
+
+
+class ModuleSettings(Beside):
+    """Of one model: numbers, words and flags that are attributes of its modules, and have changed since it was wrapped.
+
+    Whoever joins, or goes on from a checkpoint, has made its own, and a script may change them by what that has not
+    seen. Costs a look at each attribute of each module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Of `module` as it is now."""
+        self._module = module
+        self._begun = dict(plain_of(module))
+        self._expected: Mapping[str, str] = {}
+
+    def refresh(self) -> None:
+        """The module has other layers: those that are new are as they are now."""
+        self._begun = {**dict(plain_of(self._module)), **self._begun}
+
+    def changed(self) -> dict[str, str]:
+        """Values by name, as `repr` has them."""
+        found = {name: value for name, value in plain_of(self._module) if self._begun.get(name) != value}
+        return dict(sorted(found.items())[:MOST_SHOWN])
+
+    def expect(self, then: Mapping[str, str]) -> None:
+        """A state was loaded whose writer had changed these: once a step was trained on it, so has this script."""
+        self._expected = then
+
+    def hand_out(self, receipt: Receipt) -> None:
+        """A step is committed, and what its script sets before a batch or an epoch is set."""
+        if not self._expected:
+            return
+        expected, self._expected = self._expected, {}
+        now = {name: value for name, value in plain_of(self._module) if name in expected}
+        begun = [
+            name
+            for name in expected
+            if name not in now or _is_nearer(now[name], self._begun.get(name, ""), expected[name])
+        ]
+        if words := differences({name: now.get(name, UNCHANGED) for name in begun}, {n: expected[n] for n in begun}):
+            logger.warning(UNLIKE, words)
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """In words, both values of each that differs; empty: none. What only one of two has shown is not compared."""
+    ends = [max(each) for each in (ours, theirs) if len(each) >= MOST_SHOWN]
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    names = [name for name in names if all(name <= end for end in ends)]
+    return ", ".join(
+        f"{name} is {ours.get(name, UNCHANGED)} here, {theirs.get(name, UNCHANGED)} there" for name in names
+    )
+
+
+def _is_nearer(now: str, begun: str, then: str) -> bool:
+    """Whether the value `now` is rather as `begun` than as `then`, from which on what is computed goes on."""
+    try:
+        return abs(float(now) - float(begun)) < abs(float(now) - float(then))
+    except ValueError:
+        return now == begun != then
+
+
+def plain_of(module: nn.Module) -> Iterator[tuple[str, str]]:
+    for path, layer in module.named_modules():
+        prefix = f"{path}." if path else ""
+        for key, value in [*vars(layer).items()]:
+            plain = value_of(value)
+            if plain is not None and key != "training" and not key.startswith("_"):
+                yield prefix + key, repr(plain)[:MOST_CHARACTERS]
+
+
+def value_of(attribute: Any) -> bool | int | float | str | None:
+    """Of a number, word or flag, also one of numpy, or of torch on the host; None: it is something else."""
+    is_scalar = type(attribute) is torch.Tensor and attribute.numel() == 1 and attribute.is_cpu
+    plain = attribute.item() if is_scalar or isinstance(attribute, np.generic) else attribute
+    return plain if type(plain) in (bool, int, float, str) else None
+
+
+def check_shown(shown: Any) -> dict[str, str]:
+    """What a member shows, if it has this form.
+
+    Raises:
+        TypeError: it has not.
+    """
+    if not (isinstance(shown, dict) and all(isinstance(each, str) for pair in shown.items() for each in pair)):
+        raise TypeError(f"attributes of modules are shown as {type(shown).__name__}")
+    return shown

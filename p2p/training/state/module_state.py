@@ -1,0 +1,181 @@
+"""What of a module is state beside the tensors of its `state_dict`: extra states, buffers outside, what is frozen."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import RemoteProtocolError
+from ..beside import Beside
+from ..tensors.layouts import DEVICES, is_overlapping
+from .as_begun import AsBegun
+from .edge import EXTRA_STATE, Edge
+from .module_settings import ModuleSettings
+from .replica_state import Stateful, frozen_digest
+from .ways import WaysOfTraining
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """By name, those that every peer has in the same shapes.
+
+    Raises:
+        TypeError: something else is among them, that `set_extra_state` would not take.
+        ValueError: one is on another device, or not dense.
+    """
+    found = {}
+    for name, value in module.state_dict().items():
+        if name.endswith(EXTRA_STATE):
+            continue
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise TypeError(f"{name} in the module's state_dict is no tensor but {kind}: return it in get_extra_state")
+        if value.device.type not in DEVICES or value.layout is not torch.strided:
+            raise ValueError(
+                f"{name} is {value.dtype} on {value.device}, {value.layout}: it has to be dense, on the CPU or a CUDA "
+                "device"
+            )
+        found[name] = value
+    return found
+
+
+def parameters_of(module: nn.Module) -> set[str]:
+    """Names of those in `tensors_of`; tied ones have several."""
+    return {name for name, _ in module.named_parameters(remove_duplicate=False)}
+
+
+def frozen_of(module: nn.Module) -> set[str]:
+    """Names of those in `tensors_of` that training mostly leaves as they are: who joins may have the same.
+
+    Parameters that need no gradient, and buffers of whole numbers (quantised weights, masks).
+    """
+    parameters = module.named_parameters(remove_duplicate=False)
+    buffers = module.named_buffers(remove_duplicate=False)
+    whole = (name for name, each in buffers if not (each.is_floating_point() or each.is_complex()))
+    return {name for name, each in parameters if not each.requires_grad}.union(whole)
+
+
+def made_in(state: Any) -> list[int]:
+    """Behind which steps a model was changed as planned, in what its `ModuleState` has returned.
+
+    Raises:
+        RemoteProtocolError: it does not have that form.
+    """
+    made = state.get("made", []) if isinstance(state, dict) else None
+    if not isinstance(made, list) or not all(type(each) is int for each in made):
+        raise RemoteProtocolError(f"a state that does not say how its model was changed: {made!r}")
+    return made
+
+
+class ModuleState:
+    """A part of the state, as an optimizer is one.
+
+    Attributes:
+        begun: how the script has made it.
+        settings: attributes of its modules.
+        ways: in which it is trained.
+        beside: what looks at each step for it.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        edge: Edge,
+        parts: Mapping[str, Stateful],
+        how: Callable[[], str] = str,
+        made: Sequence[int] = (),
+    ) -> None:
+        """Of `module` and those in it.
+
+        Args:
+            module: the model.
+            edge: has kept what forward passes change.
+            parts: that change it.
+            how: it is trained in the open step.
+            made: behind which steps it was changed as its script has planned.
+        """
+        self._module, self._edge, self._made = module, edge, made
+        self.begun, self.settings = AsBegun(module, parts), ModuleSettings(module)
+        self.ways = WaysOfTraining(how)
+        self.beside: Sequence[Beside] = (self.settings, self.ways)
+        self._theirs: tuple[Mapping[str, str], Sequence[str]] = {}, ()
+        self._after: Any = ({}, {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors."""
+        kept, extra = self._edge.kept()
+        live = {name: value for name, value in self._module.state_dict().items() if name.endswith(EXTRA_STATE)}
+        return {
+            "trained": {name: each.requires_grad for name, each in self._module.named_parameters()},
+            "extra": {name: extra.get(name, value) for name, value in live.items()},
+            "buffers": {
+                name: kept.get(name, owner.get_buffer(key)) for name, owner, key in _not_persistent(self._module)
+            },
+            "after": self._edge.after(),
+            "made": [*self._made],
+            "begun": self.begun.state_dict(),
+            "changed": self.settings.changed(),
+            "ways": self.ways.last(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` of another replica returned."""
+        for name, parameter in self._module.named_parameters():
+            if parameter.requires_grad != state["trained"][name]:
+                parameter.requires_grad_(state["trained"][name])
+        self._set_extra(state["extra"])
+        self._after = state.get("after", ({}, {}))
+        self.begun.load_state_dict(state.get("begun"))
+        self._theirs = state.get("changed", {}), state.get("ways", ())
+        for name, owner, key in _not_persistent(self._module):
+            if name in state["buffers"]:
+                _put(owner, key, state["buffers"][name])
+
+    def expect(self) -> None:
+        """The run goes on here with the state that was loaded last: this script is to set what that had set."""
+        changed, ways = self._theirs
+        self.settings.expect(changed)
+        self.ways.expect(ways)
+
+    def frozen(self) -> set[str]:
+        """As `frozen_of`."""
+        return frozen_of(self._module)
+
+    def digest_of_frozen(self) -> bytes:
+        """Of what a state can leave out, as it is now."""
+        return frozen_digest(tensors_of(self._module), self.frozen())
+
+    def go_on(self) -> None:
+        """What was loaded is of a step whose forward passes this peer has made already, on what it had before."""
+        (buffers, extra), self._after = self._after, ({}, {})
+        for name, value in buffers.items():
+            path, _, key = name.rpartition(".")
+            _put(self._module.get_submodule(path), key, value)
+        self._set_extra(extra)
+
+    def _set_extra(self, values: Mapping[str, Any]) -> None:
+        for name, module in self._module.named_modules():
+            key = f"{name}.{EXTRA_STATE}" if name else EXTRA_STATE
+            if key in values:
+                module.set_extra_state(values[key])
+
+
+def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Name, owner, and name there, of each buffer that no `state_dict` has."""
+    for path, owner in module.named_modules():
+        for key in sorted(owner._non_persistent_buffers_set):
+            buffer = owner._buffers.get(key)
+            if buffer is not None and buffer.layout is torch.strided and not buffer.is_meta:
+                yield f"{path}.{key}" if path else key, owner, key
+
+
+def _put(owner: nn.Module, key: str, value: Tensor) -> None:
+    """In the memory that there is, if it fits: a table that was computed may be as long as its peer has needed it."""
+    if key in owner._parameters:
+        owner.get_parameter(key).data.copy_(value)
+        return
+    buffer = owner.get_buffer(key)
+    if (buffer.shape, buffer.dtype) == (value.shape, value.dtype) and not is_overlapping(buffer):
+        buffer.data.copy_(value)
+    else:
+        owner._buffers[key] = value

@@ -1,0 +1,322 @@
+"""The state of a replica as plain values and raw tensors, and back. Never pickle.
+
+State(D) is everything that the next step depends on: parameters, buffers, optimizer, the sampler's state, and what
+the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `import p2p` does not import this.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from ...catchup.frozen import LEAST_BYTES, FrozenDiffer, digest_of
+from ...errors import JoinRefused, RemoteProtocolError
+from ...net.bounds import MAX_BYTES_LEN
+from ...net.parcels import PackedState, Raw
+from ...net.trees import Slot, pack_tree, unpack_tree
+from ..tensors.layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
+from .numerics import FLAGS
+
+OTHER_MODEL: Final = (
+    "start this peer again with the model as it is by now; where scripts plan what becomes of it (`changes=`), nobody "
+    "has to"
+)
+
+
+class Stateful(Protocol):
+    """What has a state of its own: an optimizer, a scheduler, a scaler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        """Take over what `state_dict` of another replica returned."""
+        ...
+
+
+def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """A layout: name, shape, dtype and order in memory of every tensor, in order.
+
+    Raises:
+        ValueError: elements of a tensor share memory, so that no state could be loaded into it; or there are too many.
+    """
+    for name, tensor in tensors.items():
+        if is_overlapping(tensor):
+            where = f"{list(tensor.shape)} with strides {list(tensor.stride())}"
+            raise ValueError(f"elements of {name} share memory ({where}): give each its own, with `.clone()`")
+    layout = pack_tree(_rows(tensors))
+    if len(layout) > MAX_BYTES_LEN:
+        raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
+    return layout
+
+
+def _rows(tensors: Mapping[str, torch.Tensor]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for name, tensor in tensors.items():
+        strides = None if tensor.is_contiguous() else dense_strides(tensor)  # dimensions of one element do not matter
+        rows.append([name, list(tensor.shape), _dtype_name(tensor), strides])
+    return rows
+
+
+def compare(ours: bytes, theirs: bytes) -> str:
+    """The first tensor in which two descriptions differ, in words."""
+    return _difference(unpack_tree(ours), unpack_tree(theirs))
+
+
+def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
+    for index in range(max(len(mine), len(other))):
+        here = _in_words(mine[index]) if index < len(mine) else "missing"
+        there = _in_words(other[index]) if index < len(other) else "missing"
+        if here != there:
+            return f"this model is not the swarm's: tensor {index} is {here} here, {there} in the swarm"
+    return "this model is not the swarm's, though every tensor is"
+
+
+class Lowered(NamedTuple):
+    """A tree with slots, the tensors in these; `replicated` and `frozen` as in `PackedState`."""
+
+    tree: bytes
+    tensors: Sequence[torch.Tensor]
+    replicated: Sequence[int] = ()
+    frozen: Sequence[int] = ()
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the tensors in bytes, without those that are frozen."""
+        frozen = {*self.frozen}
+        return [each.nbytes for number, each in enumerate(self.tensors) if number not in frozen]
+
+
+def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
+    """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
+    return lent(lower(tensors, parts, samples))
+
+
+def lent(state: Lowered) -> PackedState:
+    """What `lower` has made; of tensors of a device copies, which are waited for."""
+    raws = [*map(raw_bytes, state.tensors)]
+    return PackedState(state.tree, raws, replicated=state.replicated, frozen=state.frozen)
+
+
+def frozen_parts(tensors: Mapping[str, torch.Tensor], frozen: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Number in a state, and length in bytes, of those of `tensors` that it can leave out; `frozen`: their names."""
+    large = {name: each.nbytes for name, each in tensors.items() if name in frozen and each.nbytes >= LEAST_BYTES}
+    return {name: (number, large[name]) for number, name in enumerate(tensors) if name in large}
+
+
+def frozen_digest(tensors: Mapping[str, torch.Tensor], frozen: Collection[str]) -> bytes:
+    """Of those of `tensors` that a state can leave out, as they are now. Reads them once; from a device one by one."""
+    parts = frozen_parts(tensors, frozen)
+    return digest_of([*parts.values()], (raw_bytes(tensors[name]) for name in parts))
+
+
+def lower(
+    tensors: Mapping[str, torch.Tensor],
+    parts: Sequence[Stateful],
+    samples: object,
+    parameters: Collection[str] = (),
+    frozen: Collection[str] = (),
+) -> Lowered:
+    """Everything as a tree with slots.
+
+    Alike at all members of a numerics class are `parameters`, the names of some of `tensors`, and what optimizers hold.
+    What forward passes change, and what a script adds, may differ. `frozen` are those that are not trained.
+    """
+    slots: list[torch.Tensor] = []
+    lowered = _lower(dict(tensors), slots)
+    replicated = [number for number, name in enumerate(tensors) if name in parameters]
+    lowered_parts = []
+    for part in parts:
+        before = len(slots)
+        lowered_parts.append(_lower(part.state_dict(), slots))
+        if isinstance(part, torch.optim.Optimizer) or getattr(part, "is_replicated", False):
+            replicated += range(before, len(slots))
+    tree = {
+        "tensors": lowered,
+        "parts": lowered_parts,
+        "samples": samples,
+        "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
+    }
+    return Lowered(pack_tree(tree), slots, replicated, [number for number, _ in frozen_parts(tensors, frozen).values()])
+
+
+def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowered:
+    """What `lower` makes of `parts`, which have these names: before a joiner asks a member for them.
+
+    Raises:
+        TypeError: something cannot be sent; the part that has it is named.
+    """
+    try:
+        return lower()
+    except TypeError as error:
+        what = str(error)
+        for number, name in enumerate(parts):
+            what = what.replace(f"parts[{number}].", f"the state_dict of {name}: ")
+        raise TypeError(
+            f"{what}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
+            "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
+        ) from None
+
+
+def samples_in(state: PackedState) -> Any:
+    """What was given to `pack` or `lower` for the samples. Raises RemoteProtocolError: it is no such state."""
+    tree = unpack_tree(state.tree)
+    if not isinstance(tree, dict) or "samples" not in tree:
+        raise RemoteProtocolError("a state that does not say which samples are used up")
+    return tree["samples"]
+
+
+def part_in(state: PackedState, number: int) -> Any:
+    """What the part of that number has given of itself. Raises RemoteProtocolError: there is none."""
+    try:
+        return unpack_tree(state.tree)["parts"][number]
+    except (KeyError, IndexError, TypeError) as error:
+        raise RemoteProtocolError(f"a state without part {number}: {error!r}") from None
+
+
+def unpack_into(
+    state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], frozen: Collection[str] = ()
+) -> Any:
+    """Take over a state that `pack` made of the same layout. `frozen`: names of those that it may have left out.
+
+    Raises:
+        FrozenDiffer: it leaves out frozen parameters, which are others here by now. Nothing was changed.
+        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat.
+        RemoteProtocolError: it does not fit otherwise, or one of `parts` refuses its own. No tensor was changed.
+    """
+    if state.known and frozen_digest(tensors, frozen) != state.known:
+        raise FrozenDiffer
+    left_out = frozen_parts(tensors, frozen) if state.known else {}
+    tree = unpack_tree(state.tree)
+    try:
+        slots = [*zip(state.tensors, tree["slots"], strict=True)]
+        values: dict[str, torch.Tensor] = {
+            name: tensors[name] if name in left_out else _raise_slots(slot, slots, _lent)
+            for name, slot in tree["tensors"].items()
+        }
+        states = [_raise_slots(part, slots, bytearray) for part in tree["parts"]]
+        samples = tree["samples"]
+        theirs, ours = ([[*row[:3], None] for row in _rows(each)] for each in (values, tensors))  # in any order
+        if theirs != ours:
+            raise JoinRefused(f"{_difference(ours, theirs)}; {OTHER_MODEL}")
+        if len(states) != len(parts):
+            raise ValueError(f"{len(parts)} parts here, {len(states)} in the swarm")
+        for part, part_state in zip(parts, states, strict=True):
+            _check_groups(part, part_state)
+        for part, part_state in zip(parts, states, strict=True):
+            _load(part, part_state)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise RemoteProtocolError(f"a state that does not fit this replica: {error!r}") from None
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if name not in left_out:  # unseen by autograd: a graph from before may be differentiated, for nothing
+                tensor.data.copy_(values[name])
+    return samples
+
+
+def _check_groups(part: Stateful, state: dict[str, Any]) -> None:
+    """Raise JoinRefused if the script has added a group since the wrap, or the one that has written the state."""
+    groups = state.get("param_groups")
+    if not isinstance(part, torch.optim.Optimizer) or not isinstance(
+        groups, list
+    ):  # one within one may have its own form
+        return
+    ours, theirs = len(part.param_groups), len(groups)
+    if ours != theirs:
+        raise JoinRefused(
+            f"{type(part).__name__} has {ours} parameter groups here, and {theirs} in this state: make all groups "
+            "before the model is wrapped, on every peer, and those that are to wait with lr=0; or plan it, in "
+            "`changes=` (`add_param_group` elsewhere behind the wrap fits no joiner and no checkpoint)"
+        )
+
+
+def _load(part: Stateful, state: dict[str, Any]) -> None:
+    """The groups of an optimizer, and its `state`, remain the objects that they were: a script may hold them.
+
+    By which code it makes its updates is this peer's own.
+    """
+    if not isinstance(part, torch.optim.Optimizer):
+        part.load_state_dict(state)
+        return
+    groups, before, held = part.param_groups, [*part.param_groups], part.state
+    flags = [{key: group[key] for key in FLAGS if key in group} for group in before]
+    part.load_state_dict(_with_flags(state, flags))
+    for old, new, own in zip(before, part.param_groups, flags, strict=True):
+        _fill(old, {**new, **own})
+    _fill(held, part.state)
+    groups[:] = before
+    if "param_groups" in vars(part):  # and not those of an optimizer in this one
+        part.param_groups, part.state = groups, held
+
+
+def _with_flags(state: dict[str, Any], flags: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
+    """`state` as written by this peer's code: by its flags torch chooses where counters of steps are to be."""
+    groups = state.get("param_groups")
+    if not isinstance(groups, list) or len(groups) != len(flags):  # an optimizer within one may have its own form
+        return state
+    return {**state, "param_groups": [{**group, **own} for group, own in zip(groups, flags, strict=True)]}
+
+
+def _fill(old: Any, new: Mapping[Any, Any]) -> None:
+    if old is not new:
+        old.clear()
+        old.update(new)
+
+
+def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
+    """`node` with a slot for each tensor, which goes to `slots`."""
+    if isinstance(node, torch.Tensor):
+        slots.append(node.detach())
+        return Slot(len(slots) - 1)
+    if isinstance(node, dict):
+        return {key: _lower(value, slots) for key, value in node.items()}
+    if isinstance(node, np.generic):
+        return node.item()
+    if type(node) in (list, tuple):  # `pack_tree` refuses their subclasses by name
+        return type(node)(_lower(value, slots) for value in node)
+    return node
+
+
+def _raise_slots(node: Any, slots: Sequence[tuple[Raw, list[Any]]], own: Callable[[Raw], Raw | bytearray]) -> Any:
+    """`node` with a tensor for each slot; `own`: memory that a tensor may have, for that of the state."""
+    if isinstance(node, Slot):
+        raw, row = slots[node.index]
+        return _tensor(own(raw), *row)
+    if isinstance(node, dict):
+        return {key: _raise_slots(value, slots, own) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return type(node)(_raise_slots(value, slots, own) for value in node)
+    return node
+
+
+def _lent(raw: Raw) -> Raw | bytearray:
+    """For a tensor that is only read: no copy, apart from memory that nobody may write to, of which torch has none."""
+    return bytearray(raw) if memoryview(raw).readonly else raw
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The elements as they lie in memory; the tensor's own memory, where it has no gaps, and is on the host."""
+    flat = in_memory_order(tensor).cpu()
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+def _tensor(raw: Raw | bytearray, shape: list[int], dtype_name: str, strides: list[int] | None) -> torch.Tensor:
+    dtype = getattr(torch, dtype_name)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{dtype_name} is no dtype")
+    flat = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    if flat.numel() != math.prod(shape) or (strides is not None and not is_dense(shape, strides)):
+        raise ValueError(f"{flat.numel()} elements for {shape} with strides {strides}")
+    return laid_out(flat, shape, strides)
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _in_words(row: list[Any]) -> str:
+    name, shape, dtype, strides = row
+    return f"{name} {dtype}{shape}" + (f" with strides {strides}" if strides is not None else "")

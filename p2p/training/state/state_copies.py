@@ -1,0 +1,270 @@
+"""A state that is being copied, for those who are to be given it, while the loop and the script go on.
+
+One whose tensors live on a device is fetched by a thread in pieces, through two slots, after the mark at which it is
+complete. Of one in memory of the host a thread copies what the borrower wants of it (`PackedState.aside`). Nobody waits
+for that but whoever is about to change the state: until all is copied, or the last piece is under way; from then on the
+device waits, not the host.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import torch
+
+from collectives import Array
+
+from ...catchup.frozen import FrozenDiffer, begun
+from ...catchup.replica import Copies, Packer
+from ...device import HOST, OVER, Device, Mark, MemoryShort, failures_named
+from ...errors import DeviceLost
+from ...net.parcels import PackedState
+from ...session.device_memory import cut_of, pinned
+from ...session.session import Session
+from ...staging import Cut, whole
+from ..tensors.layouts import dense_strides, in_memory_order
+from .replica_state import Lowered, lent
+
+logger = logging.getLogger("p2p")
+
+SLOT_BYTES: Final = 16 << 20
+NUM_SLOTS: Final = 2
+
+
+class StateCopies:
+    """Of one replica."""
+
+    def __init__(
+        self,
+        device: Device,
+        device_of: Callable[[object], Device],
+        slots: Sequence[Array],
+        cut: Cut = whole,
+        told: Callable[[DeviceLost], None] = lambda error: None,
+    ) -> None:
+        """None is under way.
+
+        Args:
+            device: of the model.
+            device_of: where a tensor lives: parts of a state may be on the host.
+            slots: two, of bytes, pinned if that can be.
+            cut: for copies into them.
+            told: is, before `hold` raises an error of the device.
+        """
+        self._device, self._device_of, self._slots, self._cut = device, device_of, slots, cut
+        self._told = told
+        self._lock, self._slots_are_free = threading.Lock(), threading.Lock()
+        self._open: list[_Copy] = []
+
+    def begin(self, state: Lowered, after: Mark, tell: Callable[[], None], known: bytes = b"") -> PackedState:
+        """Begin to fetch `state`, as it is at `after`; `tell` is called by another thread when all is there.
+
+        For the loop's thread. Until `hold` or `end` nobody changes its tensors. `known`: as in `PackedState`.
+        """
+        copy = _Copy(state, after, known)
+        self._start(copy, partial(self._fetch, copy), tell)
+        raws = [each.data for each in copy.parts]
+        return PackedState(state.tree, raws, copy.is_whole, state.replicated, frozen=state.frozen, known=known)
+
+    def aside(self, tell: Callable[[], None], copy: Callable[[], None], then: Callable[[], None]) -> Callable[[], bool]:
+        """As of `PackedState`, for memory of the host; `tell` is called by the thread when both are done.
+
+        For the loop's thread. Until `hold` or `end` nobody changes what `copy` reads.
+        """
+        made = _Copy(Lowered(b"", ()), OVER)
+
+        def work() -> None:
+            copy()
+            made.is_issued.set()
+            then()
+
+        self._start(made, work, tell)
+        return made.is_whole
+
+    def hold(self) -> None:
+        """What the current stream is given from now on comes after all that was begun. For the training thread.
+
+        Raises:
+            DeviceLost: the device has raised an error. The copy is not whole, and is not given to anybody.
+        """
+        for copy in self._under_way():
+            copy.is_issued.wait()
+            if isinstance(copy.error, DeviceLost):
+                self._told(copy.error)
+            if copy.error is not None:
+                raise copy.error
+            self._device.hold(copy.last)
+
+    def end(self) -> None:
+        """Return when nothing is under way. For the training thread."""
+        for copy in self._under_way():
+            assert copy.thread is not None
+            copy.thread.join()
+
+    def _under_way(self) -> "list[_Copy]":
+        with self._lock:
+            return list(self._open)
+
+    def _start(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._run, args=(copy, work, tell), name="shoal-copy", daemon=True)
+        copy.thread = thread
+        with self._lock:  # which the thread needs to remove it
+            thread.start()  # or there can be no more threads, and nothing is open
+            self._open.append(copy)
+
+    def _run(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
+        try:
+            work()
+            copy.is_over = True
+            with self._lock:
+                self._open.remove(copy)  # whoever is given it keeps the memory
+            tell()
+        except Exception as error:
+            copy.error = error
+        finally:
+            copy.is_issued.set()
+
+    def _fetch(self, copy: "_Copy") -> None:
+        """Copy all; but of what is known already only look whether it is that."""
+        frozen = sorted(copy.state.frozen) if copy.known else []
+        with self._slots_are_free, failures_named():
+            if frozen:
+                found = begun((number, copy.parts[number].nbytes) for number in frozen)
+                for piece, _ in self._landed(copy, frozen):
+                    found.update(piece.data)
+                if copy.lacks is None and found.digest() != copy.known:
+                    copy.lacks = FrozenDiffer()
+            if copy.lacks is None:
+                numbers = sorted({*range(len(copy.parts))} - {*frozen})
+                for piece, into in self._landed(copy, numbers, copy.is_issued.set):
+                    into[:] = piece
+
+    def _landed(
+        self, copy: "_Copy", numbers: Sequence[int], issued: Callable[[], object] = bool
+    ) -> Iterator[tuple[Array, Array]]:
+        """Pieces of these tensors, in order, and where they go, through the slots.
+
+        `issued` is called once the last of them is under way. A piece is to be used before the next one is asked for.
+        """
+        landing: deque[tuple[Mark, Array, Array]] = deque()
+        num_fetched = 0
+        try:
+            for source, into, after in self._pieces(copy, numbers):
+                while landing and (after is None or len(landing) == NUM_SLOTS):
+                    yield _arrived(*landing.popleft())
+                if after is None:
+                    yield source.numpy(), into
+                    continue
+                slot = self._slots[num_fetched % NUM_SLOTS][: len(into)]
+                for part in self._cut(slot):
+                    copy.last = self._device.fetch(source[part], slot[part], after)
+                landing.append((copy.last, slot, into))
+                num_fetched += 1
+        except MemoryShort as short:  # who trains needs that memory, and goes on
+            copy.lacks = short
+            logger.warning(
+                "a state for a joiner is not copied: of the device's memory %s, for elements of one tensor with "
+                "gaps between them; the joiner asks again, or another member",
+                short,
+            )
+        issued()
+        while landing:
+            yield _arrived(*landing.popleft())
+
+    def _pieces(self, copy: "_Copy", numbers: Sequence[int]) -> Iterator[tuple[torch.Tensor, Array, list[Mark] | None]]:
+        """Bytes of these tensors, where they go, and after what; None: they are on the host, and there at once."""
+        for number in numbers:
+            tensor, part = copy.state.tensors[number], copy.parts[number]
+            if not tensor.numel():
+                continue
+            if self._device_of(tensor) is HOST:
+                yield in_memory_order(tensor).view(torch.uint8), part, None
+                continue
+            flat, after, length = self._flat(tensor, copy.after), [copy.after], len(self._slots[0])
+            if flat.data_ptr() != tensor.data_ptr():
+                after.append(self._device.mark())  # the elements were gathered just now
+            for begin in range(0, len(part), length):
+                yield flat[begin : begin + length], part[begin : begin + length], after
+
+    def _flat(self, tensor: torch.Tensor, after: Mark) -> torch.Tensor:
+        """Its bytes as they lie in memory; where there are gaps, gathered by the stream of this thread.
+
+        Raises:
+            MemoryShort: the device has no room for that.
+        """
+        self._device.hold(after)
+        if dense_strides(tensor) is not None or tensor.is_contiguous():
+            return in_memory_order(tensor).view(torch.uint8)
+        flat: torch.Tensor = self._device.zeros(tensor.numel(), tensor)
+        flat.view(tensor.shape).copy_(tensor)
+        return flat.view(torch.uint8)
+
+
+def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor]) -> Copies:
+    """For a model on `device`, whose state begins with these."""
+    if device is HOST:
+        return StateCopies(HOST, session.device_of, ())
+    num_bytes = min(SLOT_BYTES, sum(2 * tensor.nbytes for tensor in tensors))  # moments may come
+    make = pinned(session, device, session.empty)
+    slots = [make(max(1, num_bytes), np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
+    return StateCopies(device, session.device_of, slots, cut_of(session), session.membership.interrupt)
+
+
+def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[[], Lowered]) -> Callable[[], Packer]:
+    """As of `Replica`; `lower`: the state; `copies`: of `copies_of`."""
+    assert isinstance(copies, StateCopies)
+
+    def lend() -> Packer:
+        mark, loop = device.mark(), session.loop
+        tell = partial(loop.reactor.post, loop.state_copied, is_aside=True)
+
+        def begin(known: bytes) -> PackedState:
+            state = lower()
+            if device is HOST:
+                return replace(lent(state), aside=partial(copies.aside, tell), known=known)
+            return copies.begin(state, mark, tell, known)
+
+        return begin
+
+    return lend
+
+
+class _Copy:
+    """One state.
+
+    Attributes:
+        parts: the bytes of each tensor.
+        known: as in `PackedState`.
+        lacks: why it is never whole: the device had no memory for it, or what is known is something else.
+        last: mark of the last piece that is under way; all of it, where `is_issued`.
+    """
+
+    def __init__(self, state: Lowered, after: Mark, known: bytes = b"") -> None:
+        self.state, self.after, self.known = state, after, known
+        self.parts = [np.empty(tensor.nbytes, np.uint8) for tensor in state.tensors]
+        self.last: Mark = OVER
+        self.is_issued = threading.Event()
+        self.is_over = False
+        self.lacks: MemoryShort | FrozenDiffer | None = None
+        self.error: Exception | None = None
+        self.thread: threading.Thread | None = None
+
+    def is_whole(self) -> bool:
+        """Whether all parts are there.
+
+        Raises:
+            MemoryShort, FrozenDiffer: they will never be.
+        """
+        if self.lacks is not None:
+            raise self.lacks
+        return self.is_over
+
+
+def _arrived(mark: Mark, slot: Array, into: Array) -> tuple[Array, Array]:
+    mark.wait()
+    return slot, into

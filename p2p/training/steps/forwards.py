@@ -1,0 +1,55 @@
+"""Forward passes without a backward pass: who leaves a batch out with `continue` makes one more of them than others."""
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...data.share import Share
+
+
+class Forwards:
+    """Of one wrapper: those since the last commit whose result no backward pass has reached yet.
+
+    Followed where no loader says which batch is trained on; not in evaluation, nor under `no_grad`, nor within a
+    backward pass (checkpointing).
+    """
+
+    def __init__(self, share: Share) -> None:
+        """`share`: of the samples of this peer."""
+        self._share = share
+        self._open: dict[object, str] = {}
+
+    def follow(self, model: str, output: Any) -> None:
+        """A forward pass of `model` has made `output`."""
+        if torch.compiler.is_compiling() or self._share.is_of_loader or torch._C._current_graph_task_id() >= 0:
+            return
+        made = object()
+        for tensor in _tensors(output):
+            if tensor.grad_fn is not None:
+                self._open[made] = model
+                tensor.grad_fn.register_prehook(partial(self._reach, made))
+
+    def _reach(self, made: object, _: object) -> None:
+        self._open.pop(made, None)
+
+    def use(self, models: Collection[str]) -> None:
+        """Those of `models` are not differentiated by autograd's backward pass, and belong to the step all the same."""
+        self._open = {made: model for made, model in self._open.items() if model not in models}
+
+    def end_step(self) -> None:
+        """The step is committed that those belong to which are over."""
+        self._share.num_unused = len(self._open)
+        self._open.clear()
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        yield from _tensors(list(output.values()))
+    elif isinstance(output, list | tuple):
+        for each in output:
+            yield from _tensors(each)

@@ -1,0 +1,131 @@
+"""The models of one wrapper: one, or several by name (a generator and a discriminator, an actor and a critic)."""
+
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+
+from ..checks.belonging import check_optimizers
+from ..checks.rates import unwrapped
+
+AS_ONE = "wrap an nn.ModuleDict of all as one model, with the further optimizers in extra="
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What a script has wrapped.
+
+    Attributes:
+        module: all of it, which the state is of.
+        named: the models in it; one alone has no name.
+        optimizers: of the models of the same names, or of several under another name; one of all has none.
+    """
+
+    module: nn.Module
+    named: Mapping[str, nn.Module]
+    optimizers: Mapping[str, Any]
+
+    def check(self, parts: Mapping[str, object]) -> None:
+        """Raise TypeError or ValueError unless each optimizer is of its model, and those among `parts` of any."""
+        for name, optimizer in self.optimizers.items():
+            check_optimizers(
+                self.named.get(name, self.module), {f"optimizer {name}" if name else "the optimizer": optimizer}
+            )
+        check_optimizers(self.module, parts)
+
+
+def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Models:
+    """As `DataParallel` was given them.
+
+    Raises:
+        TypeError, ValueError: they are neither one of each, nor in dicts by name.
+    """
+    if isinstance(models, nn.Module):
+        if isinstance(optimizers, Mapping):
+            raise TypeError("optimizers are given by name, and the model is not: give a dict of models, too")
+        return Models(models, {"": models}, {"": unwrapped(optimizers)})
+    if not isinstance(models, Mapping):
+        raise TypeError(f"the model has to be a torch.nn.Module, or a dict of them, is a {type(models).__name__}")
+    if not models:
+        raise ValueError("there is no model in the dict of models")
+    for name, model in models.items():
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model {name!r} has to be a torch.nn.Module, is a {type(model).__name__}")
+    try:
+        module = nn.ModuleDict(models)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"models cannot be called {', '.join(map(repr, models))}: {error.args[0]}") from None
+    _check_are_apart(models)
+    if not isinstance(optimizers, Mapping):
+        return Models(module, dict(models), {"": unwrapped(optimizers)})
+    if not optimizers:
+        raise ValueError(f"there is no optimizer in the dict of optimizers; the models are {', '.join(models)}")
+    return Models(module, dict(models), {name: unwrapped(each) for name, each in optimizers.items()})
+
+
+def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str, Any]:
+    """All that a joiner is given beside the models, by what messages call it, which is the same on all peers.
+
+    An optimizer has the name that the script gave it; what has none is called by its class, and by its place in `extra`
+    where that is not the only one of its class.
+
+    Raises:
+        TypeError: `extra` is no sequence of objects that have a state.
+    """
+    if isinstance(extra, Mapping) or not isinstance(extra, Iterable):
+        raise TypeError(f"extra is a list of objects, as in extra=[schedule, scaler], and is {reprlib.repr(extra)}")
+    for each in extra:
+        if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+            raise TypeError(
+                f"extra has objects with state_dict and load_state_dict, and one of them is {reprlib.repr(each)}"
+            )
+    further = [unwrapped(each) for each in extra]
+    kinds = Counter(type(each).__name__ for each in (*optimizers.values(), *further))
+    named = {}
+    for name, optimizer in optimizers.items():
+        kind = type(optimizer).__name__
+        named[f"optimizer {name} ({kind})" if name else kind] = optimizer
+    for place, each in enumerate(further):
+        kind = type(each).__name__
+        named[kind if kinds[kind] == 1 else f"{kind} (extra[{place}])"] = each
+    return named
+
+
+def ends_of(parts: Mapping[str, Any]) -> dict[str, int]:
+    """By name, after how many steps a schedule raises."""
+    return {name: each.total_steps for name, each in parts.items() if isinstance(each, OneCycleLR)}
+
+
+def _check_are_apart(models: Mapping[str, nn.Module]) -> None:
+    owners: dict[torch.Tensor, str] = {}
+    for name, model in models.items():
+        for path, parameter in model.named_parameters():
+            if (owner := owners.setdefault(parameter, f"{name}.{path}")) != f"{name}.{path}":
+                raise ValueError(f"parameter {name}.{path} is {owner}, too, so no optimizer is its own: {AS_ONE}")
+
+
+class OneOfSeveral(nn.Module):
+    """One model of a wrapper of several, to be called in its place.
+
+    Attributes:
+        module: the model.
+    """
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        """`forward` makes each forward pass."""
+        super().__init__()
+        self.module = module
+        self._forward = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward pass, as `DataParallel.forward`."""
+        return self._forward(self.module, *args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the model."""
+        return self.module.state_dict(*args, **kwargs)

@@ -1,0 +1,393 @@
+"""Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+import xxhash
+
+from gossip import View
+
+from ...device import HOST
+from ...errors import OperationMismatch, ShoalError
+from ...session.attempt import OpenedBy
+from ...session.callers import EXPECTED
+from ...session.history import NEVER
+from ...session.session import Session
+from ...step.operation import Operation
+from ..beside import Beside
+from ..checks.by_hand import add_to_grad
+from ..state.changes import is_training
+from ..state.edge import Edge
+from ..state.model_changes import ModelChanges
+from .forwards import Forwards
+from .gradients import Gradients
+from .hooks import follow, weakly
+from .updates import Updates
+
+AMID_STEP: Final = "`refresh` was called in the middle of a step: call it after `optimizer.step`"
+PLANNED: Final = (
+    "`refresh` was called for a model with `changes=`: who joins later begins with the model as it is now, and would "
+    "make those again; plan this change there, too, in place of `refresh`"
+)
+
+
+class Passes:
+    """Of one model.
+
+    Attributes:
+        has_committed: the last pass ended a step.
+        is_under_way: a pass has begun, and has not ended; after one that raised, too.
+        has_summed: passes under `no_sync` have begun a step, which has not ended.
+        updates: that use the gradients.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        gradients: Gradients,
+        beside: Callable[[], Sequence[Beside]],
+        updates: Callable[["Passes"], Updates],
+        state_digest: Callable[[], bytes],
+        edge: Edge,
+        *,
+        commit: Callable[[Callable[[], bytes]], bool] | None = None,
+        noted: Callable[[torch.Tensor | None], None] = lambda gradient: None,
+        changes: ModelChanges | None = None,
+    ) -> None:
+        """Follow each backward pass from now on.
+
+        Args:
+            session: of the peer.
+            gradients: of the model.
+            beside: makes what else each step sends, in this order on every peer.
+            updates: makes what watches the optimizers.
+            state_digest: of the parameters that a step was computed with.
+            edge: of the model.
+            commit: commits the open step, and returns whether it is; else a member's state has come, which is loaded
+                before the next one. None: it is loaded within the step, unless its batch is over in that.
+            noted: is told each gradient as a pass has left it.
+            changes: of the model, that are planned.
+        """
+        self._commit, self._noted = commit or session.commit, noted
+        self.has_committed = self.is_under_way = self.has_summed = False
+        self._session = session
+        self._share = session.share
+        self._gradients = gradients
+        self._make_beside = beside
+        self._beside = beside()
+        self._state_digest = state_digest
+        self._edge, self._changes = edge, changes
+        self._forwards = Forwards(session.share)
+        self._under_no_sync = False
+        self._checked = NEVER
+        self._ends_step = True
+        self.updates = updates(self)
+        self._take = weakly(self._take_gradient)
+        self._hooks = [follow(each, self._take) for each in gradients.parameters]
+        session.share.check_model = lambda: gradients.watch.check()
+        session.share.change_model = self._make_changes
+        session.history.kept.add(self)
+        self._has_begun = False
+
+    def is_in_use(self) -> bool:
+        """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
+        if self._session.membership.has_left:
+            self.end()
+        return bool(self._hooks)
+
+    def end(self) -> None:
+        """Follow no further pass, and no update."""
+        self.end_following()
+        self._session.history.kept.discard(self)
+        self.updates.end()
+
+    def end_following(self) -> None:
+        """Follow no further pass."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def check_may_refresh(self) -> None:
+        """Raise ShoalError if the script may not: an update is to come first, or it has planned its changes."""
+        self._session.membership.check_usable()
+        if self._changes is not None and self._changes.traits:
+            raise ShoalError(PLANNED)
+        if self._gradients.are_finite and not self.updates.are_made:  # else a GradScaler may have left it out
+            raise ShoalError(AMID_STEP)
+
+    def refresh(self) -> None:
+        """Follow the passes of the module as it is now.
+
+        Raises:
+            ShoalError: a step has begun, which ends before that.
+            ValueError: as of `Gradients.begin`.
+        """
+        self.go_on()
+        if self.has_summed or self._gradients.are_summed or torch._C._current_graph_task_id() >= 0:
+            raise ShoalError(AMID_STEP)
+        self._gradients.begin()
+        self._beside = self._make_beside()
+        self.end_following()
+        self._hooks = [follow(each, self._take) for each in self._gradients.parameters]
+        self._has_begun = False
+
+    def go_on(self) -> None:
+        """If a pass was interrupted, this peer adds nothing to the step, which the next pass may end."""
+        if self.is_under_way:
+            self._session.withdraw()
+            self._share.void()
+            self._reset()
+
+    def forward(self, model: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass of the wrapper, or of one of its models."""
+        self._begin_forward(is_training=is_training(module))
+        output = module(*args, **kwargs)
+        if module.training:
+            self._forwards.follow(model, output)
+        return output
+
+    def _begin_forward(self, *, is_training: bool) -> None:
+        if torch._C._current_graph_task_id() < 0:  # no backward is under way
+            self.go_on()
+            if torch.is_grad_enabled() and not self._share.is_of_loader and not self.has_summed:
+                self._session.load_offer()
+                if self.updates.are_made:  # else it looks on, or a loop of several phases is amid one
+                    self._make_changes()
+        if torch.is_grad_enabled():
+            self.begin(is_training=is_training)
+
+    def _make_changes(self) -> None:
+        """Those of the model that are due, if the script is between two steps."""
+        if self._changes is not None and not self.has_summed:
+            self._changes.make_due()
+
+    def begin(self, *, is_training: bool) -> None:
+        """A forward pass begins; before the first one the script may have added hooks of its own.
+
+        `is_training`: of a model in training mode. One in the other mode may be an evaluation, without `no_grad`; if a
+        backward pass follows, that begins the step.
+        """
+        self._gradients.device.check()
+        if self._hooks and not self._has_begun:
+            self._has_begun = True
+            for index, parameter in enumerate(self._gradients.parameters):
+                if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
+                    self._hooks[index].remove()
+                    self._hooks[index] = follow(parameter, self._take)
+        if is_training:
+            self.open_window()
+        else:
+            self._session.membership.edge.keep()  # a forward pass may set the mode of a layer itself
+
+    def open_window(self, *, is_over: bool = False) -> None:
+        """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.
+
+        Args:
+            is_over: no forward pass of the step follows.
+
+        Raises:
+            ShoalError: the model has other parameters than when it was wrapped. That is looked at once in each step.
+        """
+        if self._checked != self._session.done:
+            self._gradients.watch.check()
+            self._checked = self._session.done
+        self.updates.scaled.restore()  # an update that raised leaves them
+        self._edge.is_over = is_over
+        if not self.updates.is_due:  # an evaluation may come before it, or a schedule
+            is_over |= not self._edge.changes
+            self._session.state_is_complete(
+                is_over=is_over and self._may_be_given and not self._session.membership.edge.is_past_request
+            )
+
+    @property
+    def _may_be_given(self) -> bool:
+        """Whether who begins its loop with this state has a chance to be in the phase that comes.
+
+        With several models and data of its own a loop has phases, which a joiner finds by trying (comparison.py). What
+        it asks for comes after about as many steps each time, so half of them, in no order, are left out.
+        """
+        if self._share.is_of_loader or self._gradients.num_models == 1:
+            return True
+        return bool(xxhash.xxh3_64_intdigest(b"%d" % self._session.done) & 1)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """As `DataParallel.no_sync`."""
+        before, self._under_no_sync = self._under_no_sync, True
+        try:
+            yield
+        finally:
+            self._under_no_sync = before
+
+    # Ways to make a pass.
+
+    def skip(self, models: Sequence[str]) -> None:
+        """As `DataParallel.skip_step`."""
+        if self._under_no_sync:
+            raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
+        with self._session.callers.call("DataParallel.skip_step"):
+            self._reach(models)
+            self._gradients.drop()
+            self._share.skip()
+            self._begin_pass()
+            self._end_pass()
+        if self.has_committed:
+            self.updates.skipped()
+
+    def take(self, models: Sequence[str], given: Iterable[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
+        """A pass with gradients that the script has computed, for these models."""
+        with self._session.callers.call("DataParallel.reduce_gradients"):
+            self._reach(models)
+            if not self.has_summed:
+                self._gradients.drop()
+            self._begin_pass()
+            for parameter, gradient in given:
+                if gradient is not None:
+                    add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
+                    self._put(parameter)
+            self._end_pass()
+
+    def _reach(self, models: Sequence[str]) -> None:
+        """A pass of these, which is none of autograd's, is about to begin."""
+        self._gradients.device.check()
+        self.go_on()
+        self.updates.check_is_wanted()
+        self._gradients.reach(*models)
+        self._forwards.use(self._gradients.reached)
+
+    def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
+        """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
+        callers = self._session.callers
+        try:
+            callers.check_pass()
+        except ShoalError:
+            self._gradients.put_back(parameter)
+            raise
+        if self.is_under_way and callers.is_pass_over:
+            self.go_on()
+        if not self.is_under_way:
+            self._check_device()
+            self.updates.check_is_wanted(parameter)
+            if self.has_summed and self._gradients.are_dropped(parameter):
+                self._share.drop()
+                self.has_summed = False
+            self._begin_pass()
+            end = callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+        self._put(parameter)
+
+    def _check_device(self) -> None:
+        """Before anything of a pass is sent."""
+        if self._gradients.device is HOST:
+            return
+        try:
+            self._gradients.device.check()
+            if torch._C._is_multithreading_enabled():
+                raise ShoalError(
+                    f"backward was called in thread {threading.current_thread().name!r}, and would go on in threads of "
+                    "autograd, where an error would end the process and no signal is heard: call "
+                    "`torch.autograd.set_multithreading_enabled(False)` in the thread that calls backward; "
+                    "p2p.DataParallel does so where it is constructed, so leave it as it is there"
+                )
+        except ShoalError:
+            self._gradients.drop()
+            raise
+
+    # A pass.
+
+    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+        """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""
+        for each in self._beside:
+            operations = each.renew(operations, self._share.training_step, view)
+        return [*operations]
+
+    def _put(self, parameter: torch.nn.Parameter) -> None:
+        self._noted(parameter.grad)
+        if self._under_no_sync:
+            self._gradients.reach_with(parameter)
+        else:
+            bucket = self._gradients.add(parameter)
+            if self._ends_step and not bucket.missing:
+                self._gradients.submit_full()
+
+    def _begin_pass(self) -> None:
+        self.has_committed = self._share.is_behind_batch = False
+        if self._changes is not None and not self._share.is_of_loader:
+            self._changes.check_is_called(has_been=self._has_begun)
+        self.open_window()
+        if self.updates.num_stale:
+            self._share.void()  # what is differentiated may be from before the state was loaded
+        self._ends_step = self._share.is_last and not self._under_no_sync
+        if self._ends_step:
+            self.open_window(is_over=True)
+            self._share.end()
+            self._share.how = self._gradients.watch.in_words(is_skipped=self._share.is_skipped)
+            counts = self._share.operation()
+            self._session.open_step(OpenedBy.BACKWARD)
+            self.is_under_way = True
+            self._session.submit(counts, is_urgent=False)
+            self._gradients.rest()
+        else:
+            self.is_under_way = True
+            self._share.accumulate(is_joined=not self._under_no_sync)
+
+    def _end_pass(self) -> None:
+        """Nothing more comes in this pass: end the step, or get ready for the next pass."""
+        if self._under_no_sync:
+            self.has_summed, self.is_under_way = True, False
+            return
+        if self.has_summed:
+            self._gradients.add_summed()
+        if self._ends_step:
+            self._end_step()
+        else:
+            self._gradients.drop()
+            self._gradients.begin_pass()
+            self.has_summed = self.is_under_way = False
+
+    def _reset(self) -> None:
+        self.is_under_way = self.has_summed = False
+        self._gradients.begin_step()
+        self._gradients.stir()
+
+    # A step.
+
+    def _end_step(self) -> None:
+        """Submit what is left, wait for the commit, and hand the committed gradients out."""
+        for each in self._beside:
+            each.begin(self._share.training_step)
+        self._gradients.submit_all()
+        for each in self._beside:  # the last of a step, on every peer
+            for operation in each.operations(self._share.training_step):
+                self._session.submit(operation, is_urgent=False)
+        try:
+            if self._commit(self._state_digest):
+                self._hand_out()
+            else:
+                self._gradients.hand_out_zeros()  # which nobody keeps: a state comes, where the script goes on from
+                self.updates.committed(self._gradients.reached, None)
+                self._share.give_up_step()
+        except BaseException as error:
+            if isinstance(error, OperationMismatch) and (models := " and ".join(self._gradients.reached)):
+                error.args = (f"the backward pass of this peer has reached {models}: {error}",)
+            self._gradients.drop()  # what only this peer has computed must not update its replica
+            if not isinstance(error, EXPECTED):
+                self._session.membership.interrupt()
+            raise
+        finally:
+            self._reset()
+        self._session.history.announce()
+
+    def _hand_out(self) -> None:
+        self._share.spend()
+        self._forwards.end_step()
+        receipt = self._session.history.receipt
+        assert receipt is not None
+        for each in self._beside:
+            each.hand_out(receipt)
+        self._gradients.hand_out()
+        self.updates.committed(self._gradients.reached, receipt.weight)
+        self.has_committed = True

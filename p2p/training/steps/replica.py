@@ -1,0 +1,232 @@
+"""What a joiner is given of a model, and what it is compared by while it observes."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import xxhash
+from torch import nn
+
+from gossip import View
+
+from ...catchup.replica import BUCKETS, MODEL, NO_COPIES, Copies, Replica
+from ...device import HOST
+from ...errors import ShoalError
+from ...net.parcels import PackedState
+from ...session.device_memory import is_on_device
+from ...session.session import Session
+from ...step.collective import AllGather
+from ...step.operation import Operation
+from ..state.as_begun import has_moments, say_what_is_lost
+from ..state.comparison import are_at, check, first_change, settings_of, show, unlike_settings
+from ..state.edge import Edge
+from ..state.model_changes import ModelChanges
+from ..state.module_state import ModuleState, made_in, parameters_of, tensors_of
+from ..state.numerics import class_of, describe_numerics, trait_of
+from ..state.replica_state import (
+    Lowered,
+    Stateful,
+    check_sendable,
+    compare,
+    describe,
+    lent,
+    lower,
+    part_in,
+    samples_in,
+    unpack_into,
+)
+from ..state.state_copies import copies_of, lender_of
+from .gradients import Gradients
+from .scaling import LrScaling
+from .updates import Updates
+
+logger = logging.getLogger("p2p")
+
+UNLIKE_SETTINGS: Final = (
+    "attributes of modules are no part of a state, and in step %d those that a script has changed are others here than "
+    "at the members: %s. If training depends on them (a temperature, the rate of a dropout), a joiner trains "
+    "otherwise: compute them from peer.done or the number of the epoch, or make them buffers; this is said once"
+)
+
+Renew = Callable[[Sequence[Operation], int, View | None], list[Operation]]
+
+
+class ModelReplica:
+    """One model on one peer, with all that changes it.
+
+    Attributes:
+        updates: that were made of it; None before there can be any.
+        edge: what forward passes change of it.
+        settings: attributes of its modules.
+        beside: what looks at each step for its state.
+        renew: the operations of the open step, once a state was loaded in the middle of it (`Replica`).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parts: Mapping[str, Stateful],
+        keeper: Stateful | None,
+        session: Session,
+        gradients: Gradients,
+        changes: ModelChanges,
+        *,
+        is_digested_whole: bool,
+        scaling: LrScaling,
+    ) -> None:
+        """Of `module`, which is changed by `parts`.
+
+        Args:
+            module: on one device.
+            parts: the optimizer, and what else a joiner must have, by name.
+            keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
+            session: of the peer.
+            gradients: of the module's parameters.
+            changes: of the module, that are planned.
+            scaling: of learning rates, part of what all have in common.
+            is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
+        """
+        self._module = module
+        self._parts = parts
+        self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
+        self._changes, changes.summed = changes, lambda: gradients.watch.summed
+        self._state = ModuleState(module, self.edge, parts, lambda: session.share.how, changes.made)
+        self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
+        self._session = session
+        self._gradients = gradients
+        self.renew: Renew = lambda operations, step, view: [*operations]
+        self._is_digested_whole = is_digested_whole
+        self._scaling = scaling
+        if is_digested_whole:
+            gradients.num_turns = 1
+        self._numerics = describe_numerics(gradients.device, [*parts.values()])
+        self.updates: Updates | None = None
+        self._copies: Copies = NO_COPIES
+        self.settings, self.beside, self._has_told = self._state.settings, self._state.beside, False
+
+    def offered(self) -> Replica:
+        """For those who give and receive it.
+
+        Raises:
+            TypeError, ValueError: it cannot be described, or sent.
+        """
+        tensors = tensors_of(self._module)
+        layout = describe(tensors)
+        sent = check_sendable(self._lower, self._parts)
+        if self._copies is NO_COPIES:
+            self._copies = copies_of(self._session, self._gradients.device, sent.tensors)
+        how = self._gradients.traits("all" if self._is_digested_whole else "part")
+        return Replica(
+            traits={
+                MODEL: layout,
+                **how,
+                "numerics": trait_of(self._numerics, self._session.mixed),
+                "learning rates": str(self._scaling).encode(),
+                **self._changes.traits,
+            },
+            pack=self._pack,
+            load=self._load,
+            compare=partial(compare, layout),
+            show=self._show,
+            check=self._check,
+            keep=self.edge.keep,
+            renew=lambda *opened: self.renew(*opened),
+            numerics=class_of(self._numerics),
+            lender=lender_of(self._session, self._gradients.device, self._copies, self._lower),
+            copies=self._copies,
+            digest=self.digest if self._gradients.device is HOST else None,
+            lends=self._gradients.device is HOST,
+            sizes=sent.sizes,
+            frozen=self._state.digest_of_frozen,
+            is_at=self._is_at,
+            is_of_other_model=lambda state: not self._changes.are_like(self._made_in(state)),
+            samples=samples_in,
+        )
+
+    def take_up(self) -> None:
+        """The module is another one by now."""
+        self.edge.refresh(self._module)
+        self.settings.refresh()
+        self._state.begun.refresh()
+
+    def agree(self, added: str = "", *, is_planned: bool = False) -> None:
+        """All members go on with the module as it is now: a step, which says what it is like.
+
+        Who asks for a seat later has to have it; if that `is_planned`, what it has to have remains what it was.
+        `added`: what the module has more, in words.
+        """
+        offered, before = self.offered(), self._session.membership.replica
+        layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
+        what = f"refresh to {offered.traits[BUCKETS].decode()} and a state of layout {layout}{added}"
+        row = np.zeros(1, np.uint8)
+        if is_planned:
+            offered = replace(offered, traits=before.traits, compare=before.compare)
+        self._session.replace_replica(offered, Operation(AllGather(label=what), row, row, row.shape, "one-shot"))
+
+    def digest(self) -> bytes:
+        """Of the parameters that the open step was computed with."""
+        return self._gradients.digest_of_step()
+
+    # A state.
+
+    def _pack(self) -> PackedState:
+        return lent(self._lower())
+
+    def _lower(self) -> Lowered:
+        tensors = tensors_of(self._module)
+        buffers, _ = self.edge.kept()
+        tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
+        samples, parameters = self._session.share.pack(), parameters_of(self._module)
+        return lower(tensors, self._given, samples, parameters, self._state.frozen())
+
+    def _load(self, state: PackedState) -> None:
+        self._copies.hold()
+        self._changes.follow(self._made_in(state))
+        self._gradients.stir()
+        share, before = self._session.share, settings_of(self._parts)
+        own = share.num_trained, has_moments(self._parts)
+        share.load(unpack_into(state, tensors_of(self._module), self._given, self._state.frozen()))
+        if share.is_resuming and (changed := self._state.begun.resume()):
+            logger.warning("%s: they are as in this one", changed)
+        if share.is_resuming:  # a joiner is compared as it observes
+            self._state.expect()
+        if not share.num_trained and (found := first_change(before, settings_of(self._parts))):
+            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+        if not (share.num_trained or has_moments(self._parts)):
+            say_what_is_lost(own[0], had_moments=own[1])
+        if self.updates is not None:
+            if self.updates.is_amid_step:
+                self._state.go_on()
+            self.updates.loaded()
+
+    def _made_in(self, state: PackedState) -> Sequence[int]:
+        """Behind which steps the writer of this state has changed its model, where changes are planned."""
+        return made_in(part_in(state, len(self._parts))) if self._changes.traits else ()
+
+    # A comparison, in the loop's thread while the training thread waits for a commit.
+
+    def _place(self) -> tuple[str | None, str]:
+        """Where in its loop the script is: which optimizers have made an update, which models the open step is of."""
+        updated = None if self.updates is None else self.updates.since_commit()
+        return updated, " and ".join(self._gradients.reached)
+
+    def _is_at(self, steps: Sequence[bytes]) -> bool:
+        """Not in the middle of a batch, where no state can be loaded."""
+        return not self._session.share.is_amid_batch and are_at(steps, self._named(), *self._place())
+
+    def _named(self) -> dict[str, nn.Parameter]:
+        return dict(self._module.named_parameters())
+
+    def _show(self) -> bytes:
+        return show(self._parts, self._named(), *self._place(), self.settings.changed())
+
+    def _check(self, step: int, theirs: bytes, is_akin: bool) -> ShoalError | None:
+        ours = self._show()
+        unlike = check(step, ours, theirs, list(self._named()), is_akin=is_akin)
+        if unlike is None and not self._has_told and (words := unlike_settings(ours, theirs)):
+            self._has_told = True
+            logger.warning(UNLIKE_SETTINGS, step, words)
+        return unlike

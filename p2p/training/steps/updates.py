@@ -1,0 +1,264 @@
+"""Optimizers use gradients that all members have, or none."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from ...errors import ShoalError
+from ..checks.other_optimizers import OtherOptimizers
+from ..checks.outside import OUTSIDE, Outside
+from ..checks.rates import Rates
+from .gradients import Gradients
+from .scaling import LrScaling, ScaledRates
+
+logger = logging.getLogger("p2p")
+
+TWICE = (
+    "backward was called twice for one `optimizer.step`: to add up parts of a batch of peer.loader, give that "
+    "max_local_batch; to add up k batches of your own, write `with model.no_sync() if (i + 1) % k else "
+    "contextlib.nullcontext(): (loss / k).backward()`; checkpoint with use_reentrant=False, and use no optimizer that "
+    "evaluates the model several times (LBFGS)"
+)
+LEFT_OVER = (
+    "backward has added to the gradient of {0} that the last step brought, which was neither used nor dropped. If both "
+    "are for one update of {0} (`real.backward()`, `fake.backward()`), add the losses, or put the first one under "
+    "`with model.no_sync():`. If that gradient is of a loss that only went through {0}, to another model, call "
+    "`zero_grad` of the optimizer of {0} before"
+)
+WITHIN = (
+    "`optimizer.step` was called within a backward pass: gradients are those of all peers at its end, so call it after "
+    "`loss.backward()`"
+)
+SKIPPED = (
+    "the gradients that `skip_step` brought were not used, so this replica is not that of the others: go on after it "
+    "as after `loss.backward()`, with clipping, `optimizer.step` and schedules, instead of `continue`"
+)
+AS_SET = LrScaling()
+BETWEEN = "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
+
+
+class Standing(Protocol):
+    """What `Passes` say of themselves."""
+
+    is_under_way: bool
+    has_summed: bool
+
+
+class Updates:
+    """Which optimizers have not used the gradients of the last commit yet; refuses gradients of this peer alone.
+
+    Attributes:
+        hooks: of the optimizers.
+        scaled: their learning rates.
+        is_due: committed gradients wait for the optimizer of a model.
+        num_stale: a state was loaded in the middle of a step; so many more may use what was computed before.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, object],
+        gradients: Gradients,
+        passes: Standing,
+        *,
+        num_models: int,
+        allow_local: bool,
+        scaling: LrScaling = AS_SET,
+        has_left: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Look at each update of the optimizers in `parts`.
+
+        Args:
+            parts: by name, the optimizers of models first.
+            gradients: of the optimizers' parameters.
+            passes: what has become of backward passes.
+            num_models: that have optimizers.
+            allow_local: gradients of this peer alone may be used.
+            scaling: of the learning rates of all of them.
+            has_left: whether the peer has.
+        """
+        self._names = {part: name for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
+        self._optimizers = [*self._names]
+        self._of_models = [*parts.values()][:num_models]
+        self._gradients = gradients
+        self._allow_local = allow_local
+        self._passes = passes
+        self._due: set[torch.optim.Optimizer] = set()
+        self._since_commit: set[torch.optim.Optimizer] | None = None
+        self._has_updated = False
+        self._rates = Rates(parts)
+        self.scaled = ScaledRates(scaling, parts.values())
+        self.num_stale = 0
+        self._has_warned = False
+        self._outside = Outside(lambda: self._last_pass, self._name_outside)
+        self._others = OtherOptimizers(
+            self._optimizers,
+            self._is_ours,
+            lambda: self._under_way is not None,
+            has_left,
+            self._name_other,
+            self._look_outside,
+        )
+        self._under_way: torch.optim.Optimizer | None = None
+        self._is_in_closure = False
+        self._unused = b""  # a digest of the parameters that have to change
+        self._last_pass = -1  # autograd's number of it; they ascend
+        self.hooks = [each.register_step_pre_hook(self._before) for each in self._optimizers]
+        self.hooks += [each.register_step_post_hook(self._after) for each in self._optimizers]
+
+    def end(self) -> None:
+        """Look at no further update."""
+        for hook in self.hooks:
+            hook.remove()
+        self._others.end()
+
+    @property
+    def is_due(self) -> bool:
+        # Gradients of a model that the loss has gone through are mostly dropped: a discriminator's, of a generator.
+        return any(each in self._due and self._gradients.are_left(_parameters(each)) for each in self._of_models)
+
+    @property
+    def are_made(self) -> bool:
+        """Those of the last commit, where a script ends: a generator's pass leaves gradients in its discriminator."""
+        return self._has_updated or not self.is_due
+
+    @property
+    def is_amid_step(self) -> bool:
+        """The pass that ends a step is under way."""
+        return self._passes.is_under_way
+
+    def committed(self, models: Collection[str], weight: int | None) -> None:
+        """Gradients were handed out, of these models, in a step of this weight; None: zeros, of one taken back."""
+        its = {
+            each
+            for each in self._optimizers
+            if any(self._gradients.model_of(parameter) in models for parameter in _parameters(each))
+        }
+        self._due |= its
+        if weight is not None:
+            self.scaled.committed(its, weight)
+        self._since_commit, self._has_updated = set(), False
+        self.num_stale = max(0, self.num_stale - 1)
+
+    def loaded(self) -> None:
+        """A member's state took the place of this one.
+
+        In the middle of a step, a loop that updates several optimizers in turn may hold what it has computed before,
+        over as many steps.
+        """
+        self._rates.forget()
+        self.scaled.forget()
+        self._since_commit = None
+        self.num_stale = len(self._optimizers) if self._passes.is_under_way else 0  # the open step is one of them
+
+    def since_commit(self) -> str | None:
+        """Which optimizers have made an update since the last commit, in words; None: this is not known."""
+        if self._since_commit is None:
+            return None
+        return " and ".join(name for each, name in self._names.items() if each in self._since_commit)
+
+    def skipped(self) -> None:
+        """This peer has added nothing to what was committed, and has to use it all the same."""
+        if self._gradients.are_finite:  # a GradScaler may leave an update out
+            self._unused = self._gradients.digest()
+
+    def check_is_wanted(self, parameter: torch.nn.Parameter | None = None) -> None:
+        """A pass begins, and has reached `parameter`.
+
+        Raises:
+            ShoalError: the optimizer has not used what the pass before has committed.
+        """
+        unused, self._unused = self._unused, b""
+        if unused and unused == self._gradients.digest():
+            raise ShoalError(SKIPPED)
+        before, self._last_pass = self._last_pass, torch._C._current_graph_task_id()
+        is_around_it = 0 <= self._last_pass < before  # a pass within this one has ended a step
+        if not self._is_in_closure:
+            self._under_way = None  # one that has raised is over, too
+        if (is_around_it and self._due) or self._under_way in self._due:
+            raise ShoalError(TWICE)
+        if parameter is not None and self._due:
+            its = {due for due in self._due if any(each is parameter for each in _parameters(due))}
+            if its and self._gradients.was_added_to(parameter):
+                model = self._gradients.model_of(parameter)
+                raise ShoalError(LEFT_OVER.format(model) if model else TWICE)
+            self._due -= its  # it was dropped, or filled with zeros
+
+    def _before(
+        self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if torch._C._current_graph_task_id() >= 0:
+            raise ShoalError(WITHIN)
+        self._gradients.device.check()
+        closure = named.get("closure") or (arguments[1] if len(arguments) > 1 else None)
+        if self._passes.is_under_way:  # it was interrupted, and the script goes on
+            self._gradients.drop()
+        if closure is None:
+            self._check(optimizer)
+        self._under_way = optimizer
+        self._rates.look(optimizer)
+        if closure is None:
+            self._scale(optimizer)
+            return None
+
+        def check_after_closure() -> Any:
+            self._is_in_closure = True
+            try:
+                loss = closure()
+            finally:
+                self._is_in_closure = False
+            self._check(optimizer)
+            self._scale(optimizer)
+            return loss
+
+        return arguments[:1], {**named, "closure": check_after_closure}
+
+    def _is_ours(self, parameter: torch.Tensor) -> bool:
+        return self._gradients.model_of(parameter) is not None
+
+    def _name_other(self, name: str) -> None:
+        if not (self._has_warned or self._allow_local):
+            self._has_warned = True
+            logger.warning(
+                "%s makes updates of this model, and is not in extra=: a joiner has none of its state, and neither has "
+                "a checkpoint; put it into extra, on every peer; in place of a new one in the middle of a run take the "
+                "same one, `optimizer.state.clear()` and its param_groups; this is said once",
+                name,
+            )
+
+    def _look_outside(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._allow_local:
+            self._gradients.watch.check_other(optimizer)
+        self._outside.look(optimizer)
+
+    def _name_outside(self, name: str) -> None:
+        if not self._allow_local:
+            logger.warning(OUTSIDE, name)
+
+    def _scale(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer in self._due or not self._allow_local:  # else with gradients of this peer alone
+            self.scaled.apply(optimizer)
+
+    def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self.scaled.restore()
+        self._due.discard(optimizer)
+        if self._since_commit is not None:
+            self._since_commit.add(optimizer)
+        self._has_updated = True
+        self._unused = b""
+        self._under_way = None
+
+    def _check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise ShoalError if `optimizer` has gradients to use that came from no commit."""
+        parameters = list(_parameters(optimizer))
+        if self._passes.has_summed:
+            if any(parameter.grad is not None for parameter in parameters):
+                raise ShoalError(BETWEEN)
+        elif optimizer not in self._due and not self._allow_local:
+            self._gradients.check_are_committed(parameters)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]

@@ -1,0 +1,248 @@
+"""Gradients in buckets: a few operations of about equal size, each of one type, instead of one per parameter."""
+
+import math
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from collectives import Array
+
+from ...session.operation_call import Empty
+from ...session.tensors import as_array, empty_tensor
+from ...step.collective import AllReduce
+from ...step.operation import Operation
+from .layouts import dense_strides, laid_out
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Of parameters whose gradients can be averaged."""
+
+BUCKET_BYTES: Final = 12 << 20
+"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
+
+Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]
+"""Type, shape and strides of a parameter."""
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
+@dataclass(slots=True, eq=False)
+class Bucket:
+    """Gradients of parameters of one type, which are averaged over the samples in one operation.
+
+    Behind their values the operation has a mark for each parameter: 1 where this peer has a gradient. A mean
+    that is not 0 says that somebody who counts has one.
+
+    The result lies in one place from step to step; in another one if the script has kept some of the last one.
+
+    Attributes:
+        parameters: in the order of their values.
+        flat: this peer's values, and its marks; the operation's input.
+        inputs: parts of `flat` in the shapes and strides of `parameters`.
+        marks: the end of `flat`.
+        operation: a weighted mean.
+        make_memory: for another result.
+        layouts: of `parameters`, when the bucket was made.
+        model: name of the one that `parameters` are of, where there are several.
+        missing: indices of parameters that this backward pass has not reached.
+        empty: indices of parameters without a gradient in this step.
+        is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
+    """
+
+    parameters: Sequence[Tensor]
+    flat: Tensor
+    inputs: Sequence[Tensor]
+    marks: Tensor
+    operation: Operation
+    make_memory: Callable[[], Tensor]
+    layouts: Sequence[Layout]
+    model: str = ""
+    missing: set[int] = field(default_factory=set)
+    empty: set[int] = field(default_factory=set)
+    is_suspect: bool = False
+    _unmarked: set[int] | None = None
+    _handed_out: Sequence[Tensor | None] = ()
+    _result: Tensor | None = None
+    _lent: weakref.ref[Any] | None = None
+    _version: int = 0
+
+    @property
+    def on_host(self) -> Sequence[Array]:
+        """Memory of the host that is copied where gradients live on a device."""
+        return self.operation.input, self.operation.result
+
+    def begin_pass(self) -> None:
+        """A backward pass may fill this bucket."""
+        self.missing = set(range(len(self.parameters)))
+
+    def begin_step(self) -> None:
+        """Nothing is in it."""
+        self.begin_pass()
+        self.empty = set(range(len(self.parameters)))
+        self.is_suspect = False
+
+    def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
+        """The pass has reached a parameter: add `fraction` of its gradient to `keep` of what there is."""
+        values = self.inputs[index]
+        if index not in self.empty:
+            if keep != 1.0:
+                values.mul_(keep)
+            values.add_(gradient, alpha=fraction)
+        elif fraction == 1.0:
+            values.copy_(gradient)
+        else:
+            torch.mul(gradient, fraction, out=values)
+        self.empty.discard(index)
+        self.missing.discard(index)
+
+    def end_pass(self, keep: float) -> None:
+        """Nothing more comes in this pass: keep that much of what it has not reached."""
+        if keep != 1.0:
+            for index in self.missing - self.empty:
+                self.inputs[index].mul_(keep)
+
+    def check(self, index: int) -> None:
+        """Look for what is not finite where something was just added: it is in the cache still."""
+        values = self.inputs[index]
+        total = values.sum() if values.itemsize > 2 else values.sum(dtype=torch.float32)
+        if not math.isfinite(total.item()):
+            self.is_suspect = True
+
+    def zero_empty(self) -> None:
+        """The last pass of the step is over: what it and those before it did not reach adds nothing."""
+        for index in self.empty:
+            self.inputs[index].zero_()
+        self.missing.clear()
+
+    def mark(self) -> None:
+        """It is full: say where this peer has gradients. Nearly always that is where it had some in the step before."""
+        if self._unmarked != self.empty:
+            self.marks.fill_(1)
+            self.marks[list(self.empty)] = 0
+            self._unmarked = set(self.empty)
+
+    def fetch(self) -> None:
+        """It is full, and the operation's input where the operation needs it."""
+
+    def is_ready(self) -> bool:
+        """Whether the operation can be submitted."""
+        return True
+
+    def wait(self) -> None:
+        """Return when it is ready."""
+
+    def hand_out(self) -> Sequence[Tensor | None]:
+        """For the script: parts of the result, in the order of `parameters`; None where nobody who counts had any.
+
+        As long as the script holds one, or whatever shares its memory, the result is not written again.
+        """
+        lent = self.operation.result.view(f"i{self.flat.itemsize}")
+        self._lent = weakref.ref(lent)
+        self._result = torch.from_numpy(lent).view(self.flat.dtype)  # holds `lent`, and so does each view of it
+        self._version = self._result._version
+        num_values = len(self.flat) - len(self.marks)
+        pairs = zip(views(self._result[:num_values], self.parameters), self._result[num_values:].tolist(), strict=True)
+        self._handed_out = [part if mark else None for part, mark in pairs]
+        return self._handed_out
+
+    def take_back(self) -> None:
+        """The result is about to be written. What the script has kept of the last one stays as it is."""
+        self._handed_out, self._result = (), None
+        if self._lent is not None and self._lent() is not None:
+            self.operation.result = as_array(self.make_memory())
+        self._lent = None
+
+    def was_added_to(self, index: int) -> bool:
+        """Whether autograd, and nobody else, has added to what was handed out for a parameter, and is its `grad`."""
+        if self._result is None or self._result._version != self._version + 1:
+            return False
+        return self.is_handed_out(index)
+
+    def is_handed_out(self, index: int) -> bool:
+        """Whether the `grad` of a parameter is what was handed out, perhaps changed in its place."""
+        return bool(self._handed_out) and self.parameters[index].grad is self._handed_out[index] is not None
+
+    def is_finite(self) -> bool:
+        """Whether all of `flat` is, which was looked at wherever something was added."""
+        return not self.is_suspect or bool(self.flat.isfinite().all())
+
+    def first_not_finite(self) -> Tensor:
+        """The first of `parameters` for which this peer has NaN or infinity; there is one."""
+        pairs = zip(self.parameters, self.inputs, strict=True)
+        return next(parameter for parameter, values in pairs if not values.isfinite().all())
+
+
+def make_bucket(
+    parameters: Sequence[Tensor],
+    algorithm: str | None,
+    empty: Empty = np.empty,
+    kind: type[Bucket] = Bucket,
+    num_marks: int = 0,
+) -> Bucket:
+    """A bucket for `parameters`, which are of one type; its input and its result lie in memory that `empty` makes."""
+    num_values = sum(parameter.numel() for parameter in parameters)
+    shape, dtype = (num_values + (num_marks or len(parameters)),), parameters[0].dtype
+    make_memory = partial(empty_tensor, shape, dtype, empty)
+    flat = make_memory().zero_()
+    operation = Operation(
+        AllReduce("mean", is_weighted=True), as_array(flat), as_array(make_memory()), shape, algorithm
+    )
+    inputs, marks = views(flat[:num_values], parameters), flat[num_values:]
+    bucket = kind(parameters, flat, inputs, marks, operation, make_memory, [*map(layout_of, parameters)])
+    bucket.begin_step()
+    return bucket
+
+
+def make_buckets(
+    parameters: Iterable[nn.Parameter],
+    bucket_bytes: int,
+    algorithm: str | None,
+    empty: Empty = np.empty,
+    make: Callable[[Sequence[Tensor]], Bucket | None] = lambda parameters: None,
+    make_other: Callable[..., Bucket] = make_bucket,
+) -> list[Bucket]:
+    """Buckets of `bucket_bytes`, more only where one parameter is larger; their marks are not counted.
+
+    Args:
+        parameters: in about the order in which backward reaches them.
+        bucket_bytes: of one bucket.
+        algorithm: of every operation.
+        empty: makes memory for inputs and results.
+        make: a bucket for one parameter, if that has to have its own.
+        make_other: each other bucket, as `make_bucket` does.
+
+    Returns:
+        In the order in which they should be full, which is the same on every peer.
+    """
+    found: list[tuple[int, Bucket]] = []
+    groups: list[list[tuple[int, nn.Parameter]]] = []
+    current: dict[torch.dtype, list[tuple[int, nn.Parameter]]] = {}
+    num_bytes: Counter[torch.dtype] = Counter()
+    for place, parameter in enumerate(parameters):
+        if (own := make([parameter])) is not None:
+            found.append((place, own))
+            continue
+        group = current.get(parameter.dtype)
+        if group is None or num_bytes[parameter.dtype] + parameter.nbytes > bucket_bytes:
+            group = current[parameter.dtype] = []
+            groups.append(group)
+            num_bytes[parameter.dtype] = 0
+        group.append((place, parameter))
+        num_bytes[parameter.dtype] += parameter.nbytes
+    for group in groups:
+        found.append((group[-1][0], make_other([parameter for _, parameter in group], algorithm, empty)))
+    return [bucket for _, bucket in sorted(found, key=lambda pair: pair[0])]
+
+
+def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Parts of `flat` in the shapes of `tensors`, whose elements lie in memory as theirs do."""
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [laid_out(part, tensor.shape, dense_strides(tensor)) for part, tensor in zip(parts, tensors, strict=True)]
