@@ -1,15 +1,15 @@
-"""What this peer gives to those who have no seat yet: its state, and the steps that it commits. Belongs to the loop.
+"""The donor: a member gives its state, and the steps that it commits, to peers without a seat. Belongs to the loop.
 
 The state after a step is complete from the first forward pass after the step's commit until the next commit; from the
-last backward pass on, where forward passes change any of it (p2p/training/state/edge.py). Its copy begins in that time,
-once for all who wait for it, by a thread for which the next update waits (`PackedState.aside`), into memory that was
-made ready before (rooms.py); it is sent afterwards, piece by piece, while training goes on. Donors on other hosts are
-asked for shares of a large one (shares.py), and copy only these. The results of a step are copied before they are
-handed out, if somebody is to be fed with them.
+last backward pass on, where forward passes change any of it (p2p/training/state/edge.py). The copy begins in that time:
+one for all waiting peers, made by a thread for which the next update waits (`PackedState.aside`), into memory that was
+prepared before (rooms.py). It is sent afterwards, piece by piece, while training continues. Donors on other hosts are
+asked for shares of a large state (shares.py), and copy only these. The results of a step are copied before they are
+handed out, if an observer is to be fed with them.
 
-Everything for one peer goes through one *stream*, in order, with a few segments under way at a time (window.py): the
-receiver says how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a
-step of the model: a script can load a state there, and nowhere else.
+Everything for one observer goes through one *stream*, in order, with a few segments in flight at a time (window.py);
+the receiver acknowledges how many it has taken. The donor does not wait for an observer that takes nothing. When steps
+are left out of a stream, the gap begins with a step of the model, since a script can load a state only there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,23 +39,23 @@ from .stream import Stream, is_of_script
 from .window import Window
 
 MOST_SEGMENT_BYTES = 256 << 10
-"""Of a segment, so that a few do not fill a queue."""
+"""Largest segment of a stream: a few of them must not fill a queue."""
 
 MOST_WAITING_BYTES = 256 << 20
-"""Steps that wait for their turn to one peer; further ones are left out, and it has to ask for the state."""
+"""Limit of the steps queued for one observer. Further steps are left out, and it has to ask for the state."""
 
 FEWEST_FED = 4
-"""So many steps may wait in any case, and `MOST_FED` at most. Members commit them while a state is on its way, and who
-lacks one of these must ask for another state, for which it takes as long again."""
+"""How many steps may always be queued (at most `MOST_FED`). Members commit steps while a state is in flight; an
+observer that lacks one of them must ask for another state, which takes as long again."""
 
 PATIENCE_S = 10.0
-"""Who takes nothing for this long is sent nothing more until it asks again."""
+"""An observer that takes nothing for this long is sent nothing more until it asks again."""
 
 UNPACKABLE = TypeError, ValueError, RuntimeError, MemoryError
-"""It cannot be copied now: nobody can pack it, a pass has changed a `dict` meanwhile, or memory or threads lack."""
+"""Errors of a state that cannot be copied now: not packable, changed by a pass meanwhile, no memory, no thread."""
 
 KEPT_S = 30.0
-"""The first of several donors keeps its copy for so long after it last heard of the joiner."""
+"""How long the first of several donors keeps its copy after it last heard from the joiner."""
 
 
 class Donor:
@@ -78,15 +78,15 @@ class Donor:
         least_shared_bytes: int = 1 << 62,
         make_room: Make | None = None,
     ) -> None:
-        """Nobody asks yet.
+        """A donor that has no requests yet.
 
         Args:
             send: takes target, stream and segment.
-            send_wish: takes another donor, and what it is asked for.
+            send_wish: takes another donor, and the request for it.
             segment_bytes: of a segment, at most; no more than `MOST_SEGMENT_BYTES` are used.
-            most_fed_bytes: of the steps that wait for their turn to one peer, beyond the fewest.
-            least_shared_bytes: of what members have in common, in a state that several donors give.
-            make_room: for copies; None: none is made ready.
+            most_fed_bytes: of the steps queued for one observer, beyond `FEWEST_FED`.
+            least_shared_bytes: a state with fewer bytes in common to all members comes from one donor.
+            make_room: prepares memory for copies; None: none is prepared.
         """
         self._requests = StateRequests()
         self.waiting = self._requests.waiting
@@ -113,7 +113,7 @@ class Donor:
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for the state, or for a share of it, or will."""
+        """Whether a peer waits for the state or a share of it, or has announced that it will."""
         return bool(self.waiting or self.wishes.waiting or self._rooms.expected)
 
     def use(self, replica: Replica) -> None:
@@ -121,7 +121,7 @@ class Donor:
         self.show, self.digest, self._lends = replica.show, replica.digest, replica.lends
 
     def install(self) -> None:
-        """Another view is installed: whoever still needs a state asks again."""
+        """Another view is installed: a peer that still needs a state asks again."""
         self._requests.install()
         self._waits_since = {}
 
@@ -131,7 +131,7 @@ class Donor:
             self.forget(member)
 
     def forget(self, member: Member) -> None:
-        """It is gone, or needs nothing more."""
+        """`member` is gone, or needs nothing more."""
         self._requests.forget(member)
         self._streams.pop(member, None)
         self._kept.pop(member, None)
@@ -188,7 +188,7 @@ class Donor:
         record: StateRecord,
         donors_for: Callable[[Member], Sequence[Member]] = lambda member: (),
     ) -> Iterator[tuple[Member, str]]:
-        """Send the state to whoever waits for it, if it may be copied now, with `done` the last committed step.
+        """Send the state to all waiting peers, if it may be copied now; `done`: the last committed step.
 
         Args:
             now: the time.
@@ -233,7 +233,7 @@ class Donor:
                 )
 
     def why_damaged(self, now: float, done: int, differs: Callable[[bytes], str]) -> str:
-        """Why the state after `done` must be given to nobody, if it is about to be copied; `differs`: says it (R28)."""
+        """Why the state after `done`, if it is about to be copied, must not be given away; `differs` says it (R28)."""
         is_complete = self._packer is not None and self._packer[0] == done
         is_now = bool(self.wishes.waiting) or (bool(self.waiting) and not self._rooms.is_held(now))
         is_due = is_complete and not self._has_copy(done) and is_now
@@ -243,7 +243,7 @@ class Donor:
         return any(each == step for each, _ in self._copies)
 
     def _make_rooms(self, now: float, done: int, donors_for: Callable[[Member], Sequence[Member]]) -> None:
-        """For the copies that those who have no seat wait for, and for shares that were announced."""
+        """Prepare memory for copies that peers without a seat wait for, and for announced shares."""
         assert self._packer is not None
         observer, asked = next((item for item in self.waiting.items() if not item[1].has_seat), (None, None))
         is_due = observer is not None and self._rooms.may_begin
@@ -271,7 +271,7 @@ class Donor:
     def _copy(
         self, now: float, member: Member, frozen: bytes, record: StateRecord, donors: Sequence[Member]
     ) -> list[Parcel]:
-        """The state, which nobody changes now; a copy that is still on its way to another peer serves, too.
+        """The state, which does not change now; a copy that is still in flight to another peer is reused.
 
         If other donors can share it, they are asked first: they have to copy theirs before the next commit.
         """
@@ -361,11 +361,11 @@ class Donor:
         self._requests.take_back(member, is_unlike=is_unlike)
 
     def begin_exchange(self) -> None:
-        """Of a step, which may be committed before other donors have heard of a copy."""
+        """The exchange of a step began: it may commit before other donors have heard of a copy."""
         self._is_exchanging = True
 
     def end_exchange(self) -> None:
-        """It is committed, or done over, and all may wait for a state."""
+        """The exchange has committed or is redone; from now on a copy may make the step wait."""
         self._is_exchanging = False
 
     def go_on(self, now: float) -> None:
@@ -375,7 +375,7 @@ class Donor:
             self._pump(now, member, stream)
 
     def taken(self, now: float, taken: Taken) -> None:
-        """A peer has taken some of what it was sent."""
+        """A receiver acknowledges segments of its stream."""
         stream = self._streams.get(taken.source)
         is_news = stream is not None and stream.number == taken.stream
         if stream is None or not is_news or not stream.num_taken < taken.num_segments <= stream.num_sent:
@@ -387,7 +387,7 @@ class Donor:
         self._pump(now, taken.source, stream)
 
     def expire(self, now: float) -> bool:
-        """Give up on who takes nothing, which may ask again, and give back memory that nobody waits for.
+        """Drop streams whose receivers take nothing (they may ask again), and release memory without a waiting peer.
 
         Returns whether there is memory for the state that somebody waits for, which may be copied now.
         """

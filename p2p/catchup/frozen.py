@@ -1,12 +1,12 @@
-"""Frozen parameters, as a backbone under adapters: who joins has mostly loaded the same, and is not sent them (R30).
+"""Frozen parameters, such as a backbone under adapters: not sent to a joiner that has loaded the same ones (R30).
 
-Buffers of whole numbers, as the weights of quantised layers, are among them (training/state/module_state.py).
+Integer buffers, such as the weights of quantised layers, count as frozen (training/state/module_state.py).
 
-A joiner says the digest of those that it has. Who gives the state compares it with that of its own, as they are when
-the state is copied, whatever has changed them before; if they are the same, their bytes stay away, else that copy is
-given up, and the joiner gets another one, of all. Before it loads a state without them it looks at its own once more,
-since its own forward pass may change them (a momentum encoder), and asks for all if it has.
-All or nothing: one parameter that differs has all of them sent.
+A joiner sends the digest of its frozen parameters. The donor compares it with the digest of its own, taken when the
+state is copied, whatever changed them before. If both are equal, the bytes are left out; else that copy is dropped, and
+the joiner gets another one with all parameters. Before the joiner loads a state without them it digests its own once
+more, since its forward passes may change them (a momentum encoder), and asks for all of them if they have changed.
+All or nothing: if one parameter differs, all are sent.
 """
 
 import struct
@@ -18,22 +18,22 @@ import xxhash
 from ..net.parcels import Raw
 
 LEAST_BYTES: Final = 64 << 10
-"""A parameter of fewer is always sent."""
+"""Smaller parameters are always sent."""
 
 _PART: Final = struct.Struct("<IQ")
 
 
 class FrozenDiffer(Exception):
-    """Who asked for a state has other frozen parameters than its donor, or has them no more."""
+    """The requester of a state has frozen parameters other than its donor's, or has changed them since it asked."""
 
 
 def begun(parts: Iterable[tuple[int, int]]) -> xxhash.xxh3_128:
-    """What the bytes of frozen parameters are to be added to, in order: of tensors with these numbers and lengths."""
+    """A hash to be updated with the bytes of frozen parameters, in order; `parts`: their numbers and lengths."""
     return xxhash.xxh3_128(b"".join([_PART.pack(*part) for part in parts]))
 
 
 def digest_of(parts: Sequence[tuple[int, int]], raws: Iterable[Raw]) -> bytes:
-    """16 bytes: of the frozen parameters with these numbers in a state and lengths in bytes; empty: there are none."""
+    """Digest of frozen parameters, 16 bytes; `parts`: numbers in the state, lengths in bytes. Empty without parts."""
     if not parts:
         return b""
     found = begun(parts)

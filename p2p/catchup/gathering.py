@@ -1,10 +1,10 @@
-"""One state on its way from several donors: which chunks are here, and which are to be had from the first one.
+"""One state in flight from several donors: which chunks have arrived, and which to request from the first donor.
 
-The first donor was asked, and says what a chunk is: its digest of it counts, whoever sends the bytes. A chunk that
-differs, or whose donor is gone, has nothing to send, or sends nothing for a while, is had from the first, which has
-all.
+The first donor is the one that was asked. Its digest of a chunk is authoritative, whichever donor sends the bytes. The
+first donor, which has all chunks, also sends those that differ, and those of donors that are gone, have nothing to
+send, or stay silent.
 
-Knows chunks by their names; their bytes are kept by the observer. Times are monotonic seconds.
+Handles names of chunks only; the observer keeps the bytes. Times are monotonic seconds.
 """
 
 import math
@@ -16,30 +16,30 @@ from gossip import Member
 from ..net.parcels import Chunk
 
 STALL_S: Final = 2.0
-"""Who sends nothing for so long may not do so any more."""
+"""A donor that was silent for this long is taken for stalled."""
 
 MOST_ASKED: Final = 1024
-"""Chunks that the first is asked for at once."""
+"""Most chunks requested from the first donor at once."""
 
 LOOK_S: Final = 0.25
-"""How often it is looked at who is silent."""
+"""Interval between looks for silent donors."""
 
 MOST_EARLY: Final = 4096
-"""Chunks that are kept before the first has said anything of them."""
+"""Most chunks kept before their digests have come from the first donor."""
 
 
 class Gathering:
-    """Of one state.
+    """The chunks of one state.
 
     Attributes:
-        first: the donor that was asked for it.
-        step: after which it is.
-        odd: who has sent which chunk as something else than the first says.
-        is_void: the first contradicts itself.
+        first: the donor that was asked for the state.
+        step: the state is that after this step.
+        odd: chunks whose bytes did not match the digest of the first donor, with their senders.
+        is_void: the first donor contradicts itself.
     """
 
     def __init__(self, now: float, first: Member, step: int) -> None:
-        """Nothing has come."""
+        """A state of which no chunk has arrived."""
         self.first, self.step = first, step
         self.odd: dict[Chunk, Member] = {}
         self.is_void = False
@@ -53,7 +53,7 @@ class Gathering:
 
     @property
     def knows(self) -> bool:
-        """Whether the first has said what the chunks are."""
+        """Whether the digests of the first donor have arrived."""
         return bool(self._expected)
 
     @property
@@ -61,10 +61,10 @@ class Gathering:
         return self.knows and len(self._here) == len(self._expected)
 
     def begin(self, now: float, donors: Sequence[Member], digests: Mapping[Chunk, bytes]) -> list[Chunk]:
-        """The first says who sends what, and the digest of each chunk, in order.
+        """The first donor says which donors send the state, and the digest of each chunk, in order.
 
         Returns:
-            Those that came before, and are not what it says.
+            Chunks that arrived before, and do not match their digests.
         """
         self._begun_at, self._moved[self.first], self._expected = now, now, digests
         self._owners = {chunk: donors[number % len(donors)] for number, chunk in enumerate(digests)}
@@ -72,7 +72,7 @@ class Gathering:
         return [chunk for chunk, (source, digest) in early.items() if not self.came(now, source, chunk, digest)]
 
     def came(self, now: float, source: Member, chunk: Chunk, digest: bytes) -> bool:
-        """`source` has sent a chunk with this digest, which was looked at. Whether it is to be kept."""
+        """`source` has sent a chunk whose bytes have this digest. Returns whether to keep them."""
         self._moved[source] = now
         if not self.knows:
             is_news = chunk not in self._here and len(self._here) < MOST_EARLY
@@ -88,12 +88,12 @@ class Gathering:
         return True
 
     def over(self, donor: Member) -> None:
-        """It has sent its share, or never will."""
+        """`donor` has sent its share, or never will."""
         self._over.add(donor)
         self._look_at = -math.inf
 
     def missing(self, now: float) -> list[Chunk]:
-        """What is to be asked of the first now: what nobody else will send, unless that is under way from it."""
+        """Chunks to request from the first donor now: no other donor will send them, and they are not requested yet."""
         if now < self._look_at:
             return []
         self._look_at = now + LOOK_S
@@ -108,5 +108,5 @@ class Gathering:
         return chunk in self.odd or owner in self._over or is_silent
 
     def _is_unanswered(self, now: float, chunk: Chunk) -> bool:
-        """It was asked for, and the first sends nothing."""
+        """Whether `chunk` was requested from the first donor, which has been silent since."""
         return now - max(self._asked[chunk], self._moved[self.first]) >= STALL_S

@@ -1,14 +1,14 @@
-"""What has come for this peer while it has no seat: states, and steps that the members commit. Belongs to the loop.
+"""The observer: states, and committed steps of the members, received by a peer without a seat. Belongs to the loop.
 
-The core decides what is asked for, loaded and run (gossip/observing.py); here are the bytes, until it says what for.
+The core decides what is requested, loaded and run (gossip/observing.py); this module keeps the bytes until then.
 
-An observer runs its training loop like everybody else. Where the members commit a step, it is given that step's
-results instead, once its own training thread has submitted the same operations; so clipping, schedules and any
-optimizer happen to it as to all. A state is offered to the training thread, which loads it when it next waits in a
-step of the model: what it has submitted counts for nothing, so it does not matter which parameters that was computed
-with. Where it waits for an operation of its own instead, whose result no state has, the offer is taken back until
-that is run. Who was removed in one, and has loaded no state since, is given the result of the next one that members
-call in the same place of their loops, and comes to where it can load.
+An observer runs its training loop like a member. Once its training thread has submitted the operations of a step that
+the members have committed, it receives the results of that step, so clipping, schedules and any optimizer see the same
+as on members. A state is offered to the training thread, which loads it when it next waits in a step of the model: what
+it has submitted does not count, so it does not matter with which parameters that was computed. If it waits for an
+operation called by the script itself, whose result no state contains, the offer is withdrawn until that operation has
+run. A peer that was removed in such an operation, and has loaded no state since, receives the result of the next one
+that members call at the same place of their loops, and so reaches a place where it can load a state.
 """
 
 import logging
@@ -41,13 +41,13 @@ logger = logging.getLogger("p2p")
 Effect = fx.Effect | StepEffect
 
 MOST_SOURCES = 256
-"""Peers that are listened to."""
+"""Most peers whose streams are accepted."""
 
 MOST_COMPARED = 32
-"""Of the steps that were run, and of those that are kept, to find out whether the script's loop has several phases."""
+"""Most steps that were run, and most that are kept, which are compared to find out whether the loop has phases."""
 
 FIND_S = 30.0
-"""Members come to where a script waits that was removed there, within so long, or their loops do not come there."""
+"""How long a script that was removed in an operation waits for members to reach the same place of their loops."""
 
 NOWHERE = (
     f"this peer was removed in an operation that its script calls by itself, and for {FIND_S:g} s the members have not "
@@ -55,12 +55,12 @@ NOWHERE = (
 )
 
 EACH_PERCENT = 5
-"""Of a state are a record."""
+"""Progress of a state is recorded in steps of so many percent."""
 
 
 @dataclass(slots=True)
 class Arrival:
-    """How much of the state after `step` has come, and how much of it the record says."""
+    """How much of the state after `step` has arrived, and the percentage recorded last."""
 
     step: int
     num_bytes: int = 0
@@ -68,10 +68,10 @@ class Arrival:
 
 
 class Observer:
-    """One peer on its way into a view.
+    """A peer on its way into a view.
 
     Attributes:
-        check: why this peer's replica cannot go on, if that of its feeder, which is shown in this step, is another.
+        check: why this replica cannot continue, if it differs from the feeder's, as shown in this step.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Observer:
         ask_for_chunks: Callable[[Member, int, Sequence[Chunk]], None],
         make_room: Make | None = None,
     ) -> None:
-        """Nothing has come.
+        """An observer that has received nothing.
 
         Args:
             core: of this peer.
-            open_step: of the same.
+            open_step: of this peer.
             send_taken: takes a source, its stream and a number of segments.
             ask_for_chunks: takes the first donor of a state, its step, and chunks.
-            make_room: for a state; None: none is made ready.
+            make_room: prepares memory for a state; None: none is prepared.
         """
         self.check: Callable[[int, bytes, bool], ShoalError | None] = lambda step, shown, is_akin: None
         self._is_at: Callable[[Sequence[bytes]], bool] = lambda shown: True
@@ -114,13 +114,13 @@ class Observer:
         self._fitted: tuple[Submission | None, bool] = None, False
 
     def use(self, replica: Replica) -> None:
-        """States are of this one."""
+        """States are those of `replica`."""
         self.check, self._is_at, self._sizes = replica.check, replica.is_at, replica.sizes
         self._find_out = replica.is_of_other_run
         self._ran.clear()
 
     def expect(self) -> None:
-        """A state was asked for: have memory made ready for the first one."""
+        """A state was requested: prepare memory, for the first one."""
         make, self._make_room = self._make_room, None
         if make is not None and sum(self._sizes) >= LEAST_BYTES:
             self._room = make(room_of(self._sizes))
@@ -133,7 +133,7 @@ class Observer:
     # What comes.
 
     def receive(self, now: float, delivery: Delivery) -> list[Effect]:
-        """A segment of a parcel.
+        """Take a segment of a parcel.
 
         Raises:
             RemoteProtocolError: out of order, or damaged; the parcel is lost.
@@ -175,7 +175,7 @@ class Observer:
         return [*noted, *self._take(parcel)]
 
     def _arrived(self, segment: ParcelSegment) -> list[Effect]:
-        """A part of a state has come: for the record, once for each twentieth. What comes twice counts twice."""
+        """A part of a state has arrived: record each twentieth once. What arrives twice counts twice."""
         if segment.step != self._arrival.step:
             self._arrival = Arrival(segment.step)
         arrival, total = self._arrival, sum(self._sizes)
@@ -187,7 +187,7 @@ class Observer:
         return [Note(Kind.COMING, arrival.step, arrival.percent, float(arrival.num_bytes))]
 
     def _take_share(self, now: float, source: Member, segment: ParcelSegment) -> list[Effect]:
-        """Of a state of which another member may have been asked."""
+        """Take a segment of a share, of a state whose first donor may be another member."""
         first = self._shared.first_of(source, segment)
         if first is None or not self._core.state_comes(now, first, segment.step):
             return []
@@ -197,13 +197,13 @@ class Observer:
         return [effect for parcel in parcels for effect in self._take(parcel)]
 
     def forget(self, source: Member) -> None:
-        """It is gone, and what it has sent in part will not be completed."""
+        """`source` is gone: drop what it has sent in part."""
         self._streams.pop(source, None)
         self._assemblies.pop(source, None)
         self._shared.forget(source)
 
     def seated(self) -> None:
-        """Nothing is needed any more."""
+        """This peer has a seat: drop everything."""
         self._shared.clear()
         self._give_back()
         self._streams, self._assemblies, self._states, self._steps, self._offered = {}, {}, {}, {}, None
@@ -224,9 +224,9 @@ class Observer:
     # What the core says of it.
 
     def load(self, now: float, step: int, digest: bytes) -> list[Effect]:
-        """Let the training thread load this state, if it has come, unless it waits for an operation of its own.
+        """Offer this state, if it has arrived, unless the training thread waits for an operation called by the script.
 
-        One of another run is shown to it in any case: no result of that run is handed out.
+        A state of another run is offered in any case: no result of that run is handed out.
         """
         parcel = self._states.get((step, digest))
         if parcel is None:
@@ -237,7 +237,7 @@ class Observer:
         return self._offer(now)
 
     def _offer(self, now: float) -> list[Effect]:
-        """Say that the state is here, unless the training thread knows that, or waits for an operation of its own."""
+        """Offer the state, unless that was done, or the training thread waits for an operation called by the script."""
         assert self._offered is not None
         if self._waits(for_model=False) and not self._is_of_other_run:
             assert self._open_step.submission is not None
@@ -252,7 +252,7 @@ class Observer:
         return [Tell(StateOffer(parcel.step, record.digest, record.view, _state_of(parcel), record.is_due))]
 
     def _find(self, now: float, place: Place) -> list[Effect]:
-        """Give the training thread the result for which it waits at this place, if members have come there."""
+        """Give the training thread the result for which it waits at `place`, if members have reached that place."""
         since = self._sought_since if self._sought is place else now
         self._sought, self._sought_since = place, since
         for step in sorted(self._steps):
@@ -263,16 +263,16 @@ class Observer:
         return [Tell(RemovedFromView(NOWHERE, is_final=True))] if now >= since + FIND_S else []
 
     def _waits(self, *, for_model: bool) -> bool:
-        """Whether the training thread waits in a step of the model, or else in an operation of its own."""
+        """Whether the training thread waits in a step of the model, or else for an operation called by the script."""
         submission = self._open_step.submission
         is_closed = self._open_step.stage is Stage.CLOSED and submission is not None
         return is_closed and submission is not None and bool(submission.state_digest) == for_model
 
     def _fits(self) -> bool:
-        """Whether steps of the model are all like what is submitted: then any state fits the training thread.
+        """Whether all steps of the model are like the submitted one: then any state fits the training thread.
 
-        A loop of several phases has to be at the place where that of the donor is, and no state says where that is.
-        Their operations may be the same, so it counts also which optimizers and models they are of.
+        A loop of several phases has to be in the phase of its donor, which no state says. Operations of two phases may
+        be the same, so their optimizers and models are compared, too.
         """
         if self._fitted[0] is not self._open_step.submission:
             records = (parcel.record for parcel in reversed(self._steps.values()))
@@ -284,14 +284,14 @@ class Observer:
         return self._fitted[1]
 
     def _decline(self, now: float, offered: tuple[int, bytes]) -> list[Effect]:
-        """The training thread does not load it where it is; the core says when it is to be offered again."""
+        """The training thread cannot load the state where it is; the core says when to offer it again."""
         self._offered = None
         return [*self._core.declined(now, *offered)]
 
     def not_loaded(self, now: float, step: int, digest: bytes, refusal: ShoalError | None) -> list[Effect]:
         """The training thread is in the middle of a batch: the state is offered again, or `refusal` ends this peer.
 
-        None: it has no more what that state leaves out, and another one is asked for.
+        Without `refusal` this peer no longer has what the state leaves out, and another one is requested.
         """
         effects = self._core.lacks(step, digest) if refusal is None else self._core.put_off(now, step, digest)
         if effects is None:
@@ -301,11 +301,11 @@ class Observer:
         return [*effects]
 
     def drop(self, step: int, digest: bytes) -> None:
-        """This state is of no use."""
+        """Drop a state that is of no use."""
         self._states.pop((step, digest), None)
 
     def discard(self, step: int, digest: bytes) -> None:
-        """This step is of no use."""
+        """Drop a step that is of no use."""
         self._steps.pop((step, digest), None)
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
@@ -321,7 +321,7 @@ class Observer:
     def go_on(self, now: float) -> list[Effect]:
         """Hand out the results of the step that is due, if the training thread has submitted it.
 
-        A state that was offered is taken back, if the training thread waits for an operation of its own since.
+        An offered state is withdrawn if the training thread waits for an operation called by the script since.
         """
         if whole := self._shared.look(now):
             return self._take_all(whole)
@@ -352,7 +352,7 @@ class Observer:
 
 
 def _state_of(parcel: Parcel) -> PackedState:
-    """What this parcel, of a state, has brought."""
+    """The state in `parcel`."""
     assert isinstance(parcel.record, StateRecord)
     tree, *tensors = parcel.parts
     return PackedState(bytes(tree), tensors, known=parcel.record.frozen)

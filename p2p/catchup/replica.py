@@ -12,23 +12,23 @@ from ..net.parcels import PackedState
 from ..net.trees import unpack_tree
 
 Packer = Callable[[bytes], PackedState]
-"""Lends the state to somebody who has frozen parameters of this digest, or has none: empty."""
+"""Lends the state to a peer whose frozen parameters have this digest; empty: it has none."""
 
 
 class Copies(Protocol):
-    """Of states, that are under way."""
+    """Copies of states that are in flight."""
 
     def hold(self) -> None:
-        """What the caller does from now on, or has its device do, comes after what was begun has been read."""
+        """Order later work of the caller, and of its device, after the reads of copies that were begun."""
         ...
 
     def end(self) -> None:
-        """Return when nothing is under way."""
+        """Return when no copy is in flight."""
         ...
 
 
 class _NoCopies:
-    """Of a state that is nothing but its tree."""
+    """Copies of a state that has no tensors."""
 
     def hold(self) -> None:
         pass
@@ -40,38 +40,38 @@ class _NoCopies:
 NO_COPIES: Final[Copies] = _NoCopies()
 
 MODEL: Final = "model"
-"""The trait that is the layout of a state: it is compared tensor by tensor."""
+"""The trait with the layout of a state, which is compared tensor by tensor."""
 BUCKETS: Final = "buckets"
-"""The trait that is which gradients are summed, and in which parts."""
+"""The trait with the gradients that are summed, and their division into buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What a peer trains, for those who give and receive it.
+    """What a peer trains, as donors and observers see it.
 
     Attributes:
         traits: of what is trained, and how, which must be the same everywhere; `MODEL` is among them. Empty: no model.
         pack: lends the state, while nothing changes it.
-        lender: called by the training thread when the state is complete; makes what lends it to the loop's thread,
-            which waits for no copy. None: `pack` does.
-        copies: of states that are under way.
-        load: takes over a member's state, in the training thread. It raises FrozenDiffer, and changes nothing, if that
-            leaves out what is not here.
+        lender: called by the training thread when the state is complete; makes a packer for the loop's thread, which
+            waits for no copy. None: `pack` is the packer.
+        copies: copies of states that are in flight.
+        load: takes over a member's state, in the training thread. Raises FrozenDiffer, and changes nothing, if that
+            state leaves out frozen parameters which this peer does not have.
         compare: says in words how a member's `MODEL` differs from this one.
-        show: what a replica is compared by, while it waits for a commit.
-        lends: whether what `lender` makes, or `pack`, lends memory, which costs nothing; else it fetches from a device.
-        sizes: of its tensors in bytes, when it was offered; not of what `frozen` is the digest of.
-        frozen: digest of the frozen parameters as they are now (catchup/frozen.py), for who asks for a seat.
-        is_at: whether the script is where those of members were in each of the steps that are shown.
-        is_of_other_model: whether a member's state is of a model that this one becomes first, between two steps.
+        show: bytes by which replicas are compared, while this one waits for a commit.
+        lends: whether the packer lends memory, which is free; else it fetches from a device.
+        sizes: sizes of the tensors in bytes, when the replica was offered; without frozen parameters.
+        frozen: digest of the frozen parameters as they are now (catchup/frozen.py), for a request for a seat.
+        is_at: whether the script is where those of members were in each of the shown steps.
+        is_of_other_model: whether a member's state is of a form that this model takes first, between two steps.
         is_of_other_run: whether a state, given in this lineage, is of another run than this peer has taken part in.
-        samples: what a member's state says of the samples that are used up, as `Share.pack` made it.
-        digest: of its parameters, as for the step after the last committed one; None: they are not on the host.
-        check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it; with
-            whether both are of one numerics class.
-        keep: what forward passes change, as the step after the last committed one begins with it.
-        renew: the operations of the open step, if a state was loaded in the middle of it: the step that it is now, and
-            the view in which the one before was committed.
+        samples: what a member's state says of used samples, as `Share.pack` made it.
+        digest: digest of the parameters with which the next step is computed; None: they are not on the host.
+        check: why this replica cannot continue, if it differs from a member's, as shown in this step; the last argument
+            says whether both are of one numerics class.
+        keep: saves what forward passes change, as the next step begins with it.
+        renew: new operations for the open step, if a state was loaded in the middle of it; takes the step that it is
+            now, and the view in which the step before was committed.
         numerics: the numerics class, without where such hardware came in.
     """
 
@@ -96,7 +96,7 @@ class Replica:
     samples: Callable[[PackedState], Any] = lambda state: unpack_tree(state.tree)
 
     def packer(self) -> Packer:
-        """Of the state, which is complete now; for the training thread."""
+        """A packer of the state, which is complete now; for the training thread."""
         return self.lender() if self.lender is not None else lambda known: self.pack()
 
     @property

@@ -1,8 +1,8 @@
-"""Memory for the copies that a donor is about to make: ready before the step that is copied, so no update waits for it.
+"""Memory for the copies of a donor, prepared before the step that is copied, so that no update waits for page faults.
 
-The first donor of a state has it made ready once it is asked, and copies when it is, after a later step; it lets the
-others know at once, which have theirs made ready, too, and copy when they are asked for that step. Who has a seat is
-given the state after the one step that its view needs, so for it nothing is made ready.
+The first donor of a state starts to prepare memory when it is asked, and copies the state after a later step, when the
+memory is ready. It tells the other donors at once, which prepare theirs, too, and copy when they are asked for that
+step. A peer with a seat needs the state after one certain step of its view, so no memory is prepared for it.
 """
 
 import math
@@ -17,13 +17,13 @@ from ..host.ready_memory import Bytes, room_of
 from ..net.parcels import Wish
 
 LEAST_BYTES: Final = 8 << 20
-"""Memory for less is there at once."""
+"""Smaller copies need no prepared memory."""
 
 LONGEST_S: Final = 15.0
-"""Nobody is kept waiting for longer, as where all processors are busy."""
+"""Longest wait for memory; it takes that long only where all processors are busy."""
 
 UNUSED_S: Final = 30.0
-"""Memory that no share was copied into is given back."""
+"""After this long, memory for a share that was never copied is released."""
 
 
 class Room(Protocol):
@@ -56,10 +56,10 @@ def _is_there(sizes: Sequence[int]) -> bool:
 
 
 class Rooms:
-    """Of one donor: one for all of a state, and one for each share that it will be asked for."""
+    """Memory of one donor: one room for a whole state, and one for each announced share."""
 
     def __init__(self, make: Make | None = None) -> None:
-        """`make`: room for so many bytes; None: nothing is made ready, and nobody waits for it."""
+        """`make`: prepares a room of so many bytes; None: no memory is prepared or waited for."""
         self._make = make
         self._whole: Room | None = None
         self._since = math.inf
@@ -68,11 +68,11 @@ class Rooms:
 
     @property
     def may_begin(self) -> bool:
-        """Whether room for all of a state is neither there nor being made, and can be."""
+        """Whether a room for a whole state can be prepared, and none was begun."""
         return self._whole is None and self._make is not None
 
     def is_ready(self, now: float) -> bool:
-        """Whether there is room for all of a state, or was waited for in vain."""
+        """Whether the room for a whole state is ready, or was waited for long enough."""
         return self._whole is not None and not self.is_held(now)
 
     def check(self, now: float, sizes: Sequence[int]) -> None:
@@ -81,11 +81,11 @@ class Rooms:
             check_memory(sizes)
 
     def is_held(self, now: float) -> bool:
-        """Whether who asks for a state waits for its memory."""
+        """Whether requests for a state wait for its memory."""
         return self._whole is not None and not self._whole.is_ready and now - self._since < LONGEST_S
 
     def begin(self, now: float, sizes: Sequence[int]) -> bool:
-        """Have room made for a state whose tensors have these sizes in bytes. Whether that was begun just now."""
+        """Start to prepare a room for a state of tensors of these sizes in bytes. Returns whether that was started."""
         if sum(sizes) < LEAST_BYTES or not _is_there(sizes):
             return False
         assert self._make is not None and self._whole is None
@@ -94,9 +94,9 @@ class Rooms:
 
     @contextmanager
     def taken(self, observer: Member | None = None) -> Iterator[Room | None]:
-        """That for the whole of a state, or for the share that `observer` is to get; None: there is none.
+        """The room for a whole state, or for the share for `observer`; None: there is none.
 
-        What is taken from it is the caller's, and the rest is given back.
+        Memory taken from it belongs to the caller; the rest is released.
         """
         if observer is None:
             room, self._whole = self._whole, None
@@ -113,24 +113,24 @@ class Rooms:
 
     @property
     def expected(self) -> list[Wish]:
-        """Shares for which room is to be made."""
+        """Announced shares for which a room is to be prepared."""
         return [*self._expected.values()]
 
     def expect(self, wish: Wish) -> None:
-        """A share will be asked for."""
+        """A share was announced: it will be asked for."""
         if self._make is not None:
             self.forget(wish.observer)
             self._expected[wish.observer] = wish
 
     def begin_share(self, now: float, wish: Wish, sizes: Sequence[int]) -> None:
-        """Have room made for chunks of these sizes in bytes."""
+        """Start to prepare a room for chunks of these sizes in bytes."""
         assert self._make is not None
         del self._expected[wish.observer]
         if sum(sizes) >= LEAST_BYTES and _is_there(sizes):
             self._shares[wish.observer] = self._make(room_of(sizes)), wish, now
 
     def forget(self, member: Member) -> None:
-        """It is gone: what it has announced, or is to get, is of no use."""
+        """`member` is gone: drop the shares that it has announced, and those for it."""
         self._expected = {who: wish for who, wish in self._expected.items() if member not in (who, wish.first)}
         for observer, (room, wish, _) in [*self._shares.items()]:
             if member in (observer, wish.first):
@@ -138,7 +138,7 @@ class Rooms:
                 room.drop()
 
     def expire(self, now: float, *, is_wanted: bool) -> None:
-        """Give back what nobody has come for. `is_wanted`: somebody waits for a state."""
+        """Release unused rooms. `is_wanted`: a peer waits for a state."""
         if self._whole is not None and not is_wanted:
             self._whole.drop()
             self._whole = None

@@ -1,4 +1,4 @@
-"""States that come from several donors: their chunks, until they are whole. What is asked again says gathering.py."""
+"""States from several donors: their chunks, until they are complete. gathering.py decides what is requested again."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +24,9 @@ DIGEST_BYTES = 16
 
 @dataclass(slots=True, eq=False)
 class _Coming:
-    """One state. `base`: what its first donor alone sends. `named`: chunks that differ, as the log has said.
+    """One state. `base`: what its first donor alone sends. `named`: differing chunks that were logged.
 
-    `parts`: where the chunks go, by part, in memory of `room`; until they can be written there they wait in `chunks`.
+    `parts`: memory of `room` for the chunks, by part; chunks that cannot be written there yet are kept in `chunks`.
     """
 
     gathering: Gathering
@@ -38,36 +38,36 @@ class _Coming:
 
 
 class SharedStates:
-    """Of one observer, by their first donors, which were asked for them; the caller sees to that."""
+    """The states in flight to one observer, by their first donors, which the caller has asked for them."""
 
     def __init__(
         self, ask: Callable[[Member, int, Sequence[Chunk]], None], room: Callable[[], Room | None] = lambda: None
     ) -> None:
-        """None is coming.
+        """An observer to which no state is in flight.
 
         Args:
-            ask: takes a first donor, a step, and chunks; none: nothing more is needed.
-            room: for a state, as it is now; None: there is none.
+            ask: takes a first donor, a step, and chunks to send again; no chunks: nothing more is needed.
+            room: returns the current memory for a state; None: there is none.
         """
         self._ask, self._room = ask, room
         self._coming: dict[Member, _Coming] = {}
         self._firsts: dict[Member, Member] = {}
 
     def first_of(self, source: Member, segment: ParcelSegment) -> Member | None:
-        """Of whose state `source` sends a share.
+        """The first donor of the state of which `source` sends a share.
 
         Raises:
-            RemoteProtocolError: the first segment of a share that says nothing.
+            RemoteProtocolError: the first segment of the share does not say.
         """
         if (segment.part, segment.index) == (0, 0):
             self._firsts[source] = read_share(segment).first
         return self._firsts.get(source)
 
     def receive(self, now: float, source: Member, first: Member, segment: ParcelSegment) -> list[Parcel]:
-        """A segment of a share of the state of `first`. Returns the state, if that is whole.
+        """Take a segment of a share of the state of `first`. Returns the state once it is complete.
 
         Raises:
-            RemoteProtocolError: it was damaged on the way.
+            RemoteProtocolError: the segment was damaged in transit.
         """
         coming = self._coming.get(first)
         if coming is None or (coming.gathering.step < segment.step and not coming.gathering.knows):
@@ -84,7 +84,7 @@ class SharedStates:
         return self.look(now)
 
     def begin(self, now: float, first: Member, base: Parcel) -> list[Parcel]:
-        """`first` has sent what it alone does. Returns the state, if that is whole.
+        """Take what the first donor alone sends. Returns the state once it is complete.
 
         Raises:
             RemoteProtocolError: its record contradicts itself.
@@ -116,7 +116,7 @@ class SharedStates:
         return self.look(now)
 
     def look(self, now: float) -> list[Parcel]:
-        """Ask for what does not come. Returns states that are whole."""
+        """Request chunks that do not arrive. Returns states that are complete."""
         whole: list[Parcel] = []
         for first, coming in list(self._coming.items()):
             gathering = coming.gathering
@@ -133,20 +133,20 @@ class SharedStates:
         return whole
 
     def forget(self, member: Member) -> None:
-        """It is gone: its share is had from the first; if it is the first, nothing of its state is of use."""
+        """`member` is gone: its share is requested from the first donor; if it is the first, drop its state."""
         self._firsts.pop(member, None)
         self._coming.pop(member, None)
         for coming in self._coming.values():
             coming.gathering.over(member)
 
     def clear(self) -> None:
-        """Nothing is needed any more."""
+        """Drop all states, and tell their donors."""
         for first, coming in self._coming.items():
             self._ask(first, coming.gathering.step, ())
         self._coming, self._firsts = {}, {}
 
     def _keep(self, first: Member, coming: _Coming, chunk: Chunk, payload: Raw) -> None:
-        """Copy it to where it belongs, if that is known, and can be written to without waiting for pages."""
+        """Copy a chunk to its place, if that is known, and can be written without page faults; else keep it aside."""
         if coming.base is None:
             coming.chunks[chunk] = bytes(payload)
             return
@@ -163,7 +163,7 @@ class SharedStates:
             coming.chunks[chunk] = bytes(payload)
 
     def _settle(self, first: Member, coming: _Coming) -> bool:
-        """Put those where they belong that could not be written there before; whether all are."""
+        """Move chunks that were kept aside to their places. Returns whether all are there."""
         while coming.chunks:
             chunk, payload = next(iter(coming.chunks.items()))
             del coming.chunks[chunk]
@@ -173,7 +173,7 @@ class SharedStates:
         return True
 
     def _name(self, coming: _Coming) -> None:
-        """Log what differs: one of two replicas is damaged."""
+        """Log chunks that differ: one of two replicas is damaged."""
         for chunk, source in coming.gathering.odd.items():
             if chunk not in coming.named and coming.base is not None:
                 coming.named.add(chunk)
@@ -190,7 +190,7 @@ class SharedStates:
 
 
 def _chunks_in(record: StateRecord, num_parts: int) -> list[Chunk]:
-    """All chunks that a record names."""
+    """The chunks that `record` names."""
     try:
         parts = unpack_parts(record.shared)
     except ValueError as error:

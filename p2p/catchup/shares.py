@@ -1,11 +1,11 @@
 """Which donor sends which chunk of a state, and after which step. Pure; the bytes are in donor.py.
 
-A joiner asks one member for the state, the *first* donor. If others, on other hosts, have the same bits, that one asks
-each of them for a *share* of the chunks: tensors that all members have alike, cut into segments. All copy the state
-after the same step. Everything else the first sends itself, with the digest of every chunk, and keeps its copy, so that
-a chunk that does not come, or differs, can be had from it. What the joiner makes of it is in gathering.py.
+A joiner asks one member for the state: the *first* donor. If members on other hosts have the same bits, the first
+donor asks each of them for a *share* of the chunks: tensors that all members have alike, cut into segments. All copy
+the state after the same step. The first donor sends everything else, and the digest of every chunk, and keeps its copy
+for chunks that do not arrive, or differ. The joiner's side is gathering.py.
 
-Leaves out: shares of different sizes, for lines that differ; another first in the place of one that dies.
+Leaves out: shares of unequal sizes, for unequal lines; a replacement for a first donor that dies.
 """
 
 import struct
@@ -17,18 +17,18 @@ from gossip import Member, View
 from ..net.parcels import Chunk, Wish
 
 LEAST_BYTES: Final = 64 << 10
-"""A tensor of fewer comes from the first donor."""
+"""Smaller tensors come from the first donor."""
 
 MOST_CHUNKS: Final = 1 << 16
-"""So that their digests fit into a record; a state of more comes from one donor."""
+"""Most chunks whose digests fit into a record; a state with more of them comes from one donor."""
 
 MOST_PARTS: Final = 1 << 16
-"""The same of their lengths."""
+"""Most parts whose lengths fit into a record."""
 
 MOST_DONORS: Final = 16
 
 MOST_WISHES: Final = 64
-"""Shares that other donors have asked for, and that cannot be given yet."""
+"""Most requests for shares that are kept until they can be answered."""
 
 _PART: Final = struct.Struct("<IQ")
 
@@ -39,10 +39,10 @@ def pack_parts(parts: Sequence[tuple[int, int]]) -> bytes:
 
 
 def unpack_parts(packed: bytes) -> list[tuple[int, int]]:
-    """Of what `pack_parts` has made.
+    """The inverse of `pack_parts`.
 
     Raises:
-        ValueError: it has not.
+        ValueError: `packed` is no list of parts.
     """
     if len(packed) % _PART.size:
         raise ValueError(f"{len(packed)} bytes are no list of parts")
@@ -50,21 +50,22 @@ def unpack_parts(packed: bytes) -> list[tuple[int, int]]:
 
 
 def chunks_of(parts: Sequence[tuple[int, int]], chunk_bytes: int) -> list[Chunk]:
-    """All chunks of those parts, in order."""
+    """The chunks of `parts`, in order."""
     return [Chunk(part, number) for part, size in parts for number in range(-(-size // chunk_bytes))]
 
 
 def donors_of(view: View, first: Member, host: str, has_state: Callable[[Member], bool]) -> tuple[Member, ...]:
-    """Who gives a state to a joiner on `host`, of which `first` was asked; that one comes first.
+    """The donors of a state for a joiner on `host` that has asked `first`; `first` leads.
 
-    One member per host, since those of one host share its line, and of the class of `first`, whose bits they have; in
-    rank order from `first` on. Only `first` where it is on `host` itself: nothing is quicker than its memory.
+    One member per host, since members of one host share its line, and only members of the numerics class of `first`,
+    whose bits they have; in rank order from `first` on. Only `first` if it is on `host` itself, since shared memory is
+    faster than any line.
 
     Args:
         view: installed at `first`.
         first: has a seat in it.
         host: as in contacts; empty: not known.
-        has_state: whether a member is there and has the state, as far as `first` knows.
+        has_state: whether a member is alive and has the state, as far as `first` knows.
     """
     rank = view.members.index(first)
     seats = [*view.seats[rank:], *view.seats[:rank]]
@@ -86,21 +87,21 @@ class Wishes:
         self.waiting: list[Wish] = []
 
     def ask(self, wish: Wish) -> None:
-        """Another donor asks. Of several wishes for one joiner the last one counts."""
+        """Another donor asks. The last of several requests for one joiner counts."""
         self.waiting = [known for known in self.waiting if known.observer != wish.observer][-MOST_WISHES + 1 :]
         self.waiting.append(wish)
 
     def forget(self, member: Member) -> None:
-        """It is gone: what it has asked for, or is to get, is of no use."""
+        """`member` is gone: drop its requests, and those for its state."""
         self.waiting = [wish for wish in self.waiting if member not in (wish.first, wish.observer)]
 
     def due(self, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[Wish, bool]]:
-        """What is to be answered now, and whether with the share: only after the very step that was asked for.
+        """Requests to be answered now, and whether with the share: only after the very step that was asked for.
 
         Args:
             done: the last committed step.
             is_complete: the state after it may be copied now.
-            is_withheld: it may not, before the next commit.
+            is_withheld: that state may not be copied before the next commit.
         """
         due: list[tuple[Wish, bool]] = []
         for wish in [*self.waiting]:

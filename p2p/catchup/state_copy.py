@@ -20,39 +20,39 @@ _FIRST_TENSOR = 2
 
 
 def left_out_of(state: PackedState) -> set[int]:
-    """Numbers of the tensors that whoever it is for has already."""
+    """Numbers of the tensors that the receiver has already."""
     return {*state.frozen} if state.known else set()
 
 
 def shared_parts(state: PackedState) -> list[tuple[int, int]]:
-    """The parts that several donors can share, with their lengths in bytes; none of those that are left out."""
+    """The parts that several donors can share, with their lengths in bytes, apart from those left out."""
     left_out = left_out_of(state)
     sizes = [(index, memoryview(state.tensors[index]).nbytes) for index in state.replicated if index not in left_out]
     return [(index + _FIRST_TENSOR, size) for index, size in sizes if size >= LEAST_BYTES]
 
 
 def chunks_for(state: PackedState, wish: Wish) -> list[Chunk]:
-    """Those of a share."""
+    """The chunks of a share."""
     return chunks_of(shared_parts(state), wish.chunk_bytes)[wish.number :: wish.num_shares]
 
 
 def sizes_for(state: PackedState, wish: Wish) -> list[int]:
-    """Of the chunks of a share, in bytes; of none, if it is asked for in too many."""
+    """Sizes of the chunks of a share, in bytes; empty if they would be too many."""
     if not is_worth_sharing(state, wish.chunk_bytes, 0):
         return []
     return [len(_slice(state.tensors, chunk, wish.chunk_bytes)) for chunk in chunks_for(state, wish)]
 
 
 def sizes_of(state: PackedState) -> list[int]:
-    """Of the tensors in bytes, without those that are left out."""
+    """Sizes of the tensors in bytes, without those left out."""
     left_out = left_out_of(state)
     return [memoryview(each).nbytes for number, each in enumerate(state.tensors) if number not in left_out]
 
 
 def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel:
-    """The share of `state`, which nobody changes now, that another donor has asked for.
+    """The share of `state` that another donor has asked for; `state` does not change meanwhile.
 
-    Only that is copied, into `room`, by a thread where it is lent for so long.
+    Copies only the share, into `room`; in a separate thread where the state is lent for that long.
 
     Raises:
         ValueError: it is asked for in too many chunks.
@@ -68,24 +68,24 @@ def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel
 
 
 def declined(wish: Wish) -> Parcel:
-    """There will be no share."""
+    """The answer that there will be no share."""
     return Parcel(wish.step, ShareRecord(wish.first), [])
 
 
 class StateCopy:
-    """What nobody changes any more. Parcels refer to it, so that it lives as long as one of them is under way.
+    """An immutable copy of a state. Parcels refer to it, so it lives as long as one of them is in flight.
 
     Attributes:
-        step: after which it is.
+        step: the state is that after this step.
         state: the copy.
     """
 
     def __init__(
         self, step: int, state: PackedState, chunk_bytes: int, *, is_shared: bool, room: Room | None = None
     ) -> None:
-        """Copy `state` into `room`, unless it is a copy; by a thread, where it is lent for so long.
+        """Copy `state` into `room`, unless it is a copy already; in a separate thread where it is lent for that long.
 
-        `is_shared`: so that several donors can give it; its digests will be wanted.
+        `is_shared`: several donors will give it, so digests of its chunks are needed.
         """
         self.step = step
         self._parts, self._chunk_bytes = shared_parts(state), chunk_bytes
@@ -100,10 +100,10 @@ class StateCopy:
             self.state = replace(state, tensors=tensors, is_whole=is_whole, aside=None)
 
     def is_whole(self) -> bool:
-        """Whether it is there, which it is not at once where a thread makes it.
+        """Whether the copy is complete; not at once, where a thread makes it.
 
         Raises:
-            MemoryShort, FrozenDiffer: it will never be.
+            MemoryShort, FrozenDiffer: the copy will never be complete.
         """
         is_whole = self.state.is_whole is None or self.state.is_whole()
         if self._is_unlike:
@@ -111,13 +111,13 @@ class StateCopy:
         return is_whole
 
     def _is_like(self, state: PackedState) -> bool:
-        """Whether `state`, which is lent for so long, has the frozen parameters of who asked."""
+        """Whether `state`, which is lent meanwhile, has the frozen parameters of the requester."""
         parts = [(number, len(state.tensors[number])) for number in state.frozen]
         self._is_unlike = digest_of(parts, (state.tensors[number] for number in state.frozen)) != state.known
         return not self._is_unlike
 
     def whole(self, record: StateRecord) -> Parcel:
-        """All of it, apart from what is left out."""
+        """The whole state, apart from tensors left out."""
         return Parcel(self.step, self._told(record), [self.state.tree, *self._sent()], self.is_whole)
 
     def _told(self, record: StateRecord) -> StateRecord:
@@ -128,7 +128,7 @@ class StateCopy:
         return [b"" if number in left_out else each for number, each in enumerate(self.state.tensors)]
 
     def shared(self, record: StateRecord, donors: Sequence[Member]) -> list[Parcel]:
-        """What the first of several `donors` sends: what it alone does, with the digests of all chunks; its share."""
+        """Parcels of the first of several `donors`: what it alone sends, with digests of all chunks; then its share."""
 
         def seal() -> StateRecord:
             shared = pack_parts(self._parts)
@@ -141,7 +141,7 @@ class StateCopy:
         return [base, self.share(donors[0], self._chunks[:: len(donors)])]
 
     def share(self, first: Member, chunks: Iterable[Chunk]) -> Parcel:
-        """Those chunks, apart from what is none."""
+        """`chunks`, without names that are no chunk of this state."""
         known = [chunk for chunk in chunks if self._has(chunk)]
         payloads = [_slice(self.state.tensors, chunk, self._chunk_bytes) for chunk in known]
         return Parcel(self.step, ShareRecord(first), payloads, self.is_whole, chunks=known)
@@ -151,7 +151,7 @@ class StateCopy:
         return chunk.segment * self._chunk_bytes < size
 
     def _all(self) -> bytes:
-        """Digests of all chunks, in order. Reads the state once, unless its copy has had it done."""
+        """Digests of all chunks, in order. Reads the state once, unless that was done while it was copied."""
         if not self._digests:
             self._digest(self.state.tensors)
         return self._digests
@@ -162,16 +162,16 @@ class StateCopy:
 
 
 def chunk_bytes_of(state: PackedState, segment_bytes: int) -> int:
-    """A segment, or as many as it takes for a record to have room for the digests of all chunks.
+    """Size of a chunk: a segment, or so many that the digests of all chunks fit into a record.
 
-    The same whatever is left out: chunks of a copy that was given up are chunks of the next one.
+    The same whatever is left out, so that chunks of a dropped copy are chunks of the next one, too.
     """
     num_segments = sum(-(-size // segment_bytes) for _, size in shared_parts(replace(state, known=b"")))
     return int(segment_bytes * 2 ** math.ceil(math.log2(max(1.0, num_segments / MOST_CHUNKS * 2))))
 
 
 def is_worth_sharing(state: PackedState, chunk_bytes: int, least_bytes: int) -> bool:
-    """Whether several donors are quicker than one by more than it takes to ask them, and a record has room for it."""
+    """Whether several donors save more time than asking them takes, and all digests fit into a record."""
     parts = shared_parts(state)
     fits = len(parts) < MOST_PARTS and sum(-(-size // chunk_bytes) for _, size in parts) < MOST_CHUNKS
     return fits and sum(size for _, size in parts) >= least_bytes
@@ -183,7 +183,7 @@ def _slice(tensors: Sequence[Raw], chunk: Chunk, chunk_bytes: int) -> memoryview
 
 
 def copied(buffer: Raw) -> Raw:
-    """The same bytes in memory of their own; the interpreter is free meanwhile."""
+    """A copy of `buffer`; releases the interpreter lock meanwhile."""
     return np.frombuffer(buffer, np.uint8).copy().data if len(buffer) else b""
 
 
@@ -194,9 +194,9 @@ def _copies_of(
     room: Room | None,
     is_wanted: Callable[[], bool],
 ) -> tuple[Sequence[Raw], Callable[[], bool] | None]:
-    """The same bytes in memory of their own, and whether they are there by now, which `aside` then tells of.
+    """Copies of `buffers`, and, if `aside` makes them in a thread, a function that says whether they are complete.
 
-    `then` is given them by the thread that makes them; if they are not `is_wanted`, which it asks, it copies nothing.
+    The copying thread first asks `is_wanted`, and copies nothing if not; it passes the copies to `then`.
     """
     sizes = [len(buffer) for buffer in buffers]
     rooms = [np.empty(size, np.uint8) if room is None else room.take(size) for size in sizes]

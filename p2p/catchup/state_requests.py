@@ -1,4 +1,4 @@
-"""Who has asked this peer for its state, what they have of it, and what they were given. Pure; donor.py has bytes."""
+"""Requests for the state of this peer: by which peers, what they have already, and what they were given. Pure."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from gossip import Member
 
 
 class Asked(NamedTuple):
-    """STATE?: for the state after `step`, by who has a seat or none; `frozen`: digest of what it has of that."""
+    """STATE?: a request for the state after `step`; `frozen`: digest of the frozen parameters the requester has."""
 
     step: int
     has_seat: bool
@@ -14,10 +14,10 @@ class Asked(NamedTuple):
 
 
 class StateRequests:
-    """Of one donor.
+    """The requests at one donor.
 
     Attributes:
-        waiting: for a state.
+        waiting: peers that wait for a state.
     """
 
     def __init__(self) -> None:
@@ -26,28 +26,28 @@ class StateRequests:
         self._unlike: dict[Member, bytes] = {}
 
     def install(self) -> None:
-        """Another view is installed: whoever still needs a state asks again."""
+        """Another view is installed: a peer that still needs a state asks again."""
         self.waiting.clear()
         self._given.clear()
 
     def forget(self, member: Member) -> None:
-        """It is gone, or needs nothing more."""
+        """`member` is gone, or needs nothing more."""
         self.waiting.pop(member, None)
         self._unlike.pop(member, None)
 
     def ask(self, member: Member, asked: Asked) -> None:
-        """None is on its way to `member`. Who has a seat is given the same one once in a view."""
+        """No state is in flight to `member`. A peer with a seat is given the same state once per view."""
         if self._unlike.get(member) == asked.frozen:
             asked = asked._replace(frozen=b"")
         if not (asked.has_seat and self._given.get(member) == asked):
             self.waiting[member] = asked
 
     def give(self, member: Member, step: int) -> None:
-        """It is given what it waits for, the state after `step`."""
+        """`member` is given the state after `step`, for which it waits."""
         self._given[member] = self.waiting.pop(member)._replace(step=step)
 
     def take_back(self, member: Member, *, is_unlike: bool) -> None:
-        """That will never be whole. `is_unlike`: since it has other frozen parameters; then it waits for all."""
+        """The given state will never be complete. `is_unlike`: frozen parameters differ, so `member` waits for all."""
         given = self._given.pop(member, None)
         if is_unlike and given is not None:
             self._unlike[member] = given.frozen

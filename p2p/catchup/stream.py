@@ -1,4 +1,4 @@
-"""Parcels on their way to one peer, in order, with a few segments under way at a time."""
+"""Parcels for one peer, sent in order, with a few segments in flight at a time."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from .window import Window
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """To one peer. `sending`: what is left of the first of `parcels`."""
+    """A stream to one peer. `sending`: the remaining segments of the first of `parcels`."""
 
     number: int
     moved: float
@@ -43,7 +43,7 @@ class Stream:
             yield segment
 
     def overtake(self) -> None:
-        """A state makes the steps superfluous that nothing was sent of, from the first one of the model on."""
+        """A state was queued: drop steps of which nothing was sent, from the first step of the model on."""
         begun = [] if self.sending is None else [self.parcels.popleft()]
         needed = takewhile(is_of_script, self.parcels)
         self.parcels = deque([*begun, *needed, *self.states()])
@@ -52,7 +52,7 @@ class Stream:
         return [parcel for parcel in self.parcels if not isinstance(parcel.record, StepRecord)]
 
     def drop_shares(self, first: Member) -> None:
-        """Of states of which `first` was asked."""
+        """Drop shares of states of which `first` is the first donor."""
         is_sent = bool(self.parcels) and self.sending is not None
         if is_sent and self.parcels[0].record == ShareRecord(first):
             self.sending = None  # what is begun is not ended
@@ -60,6 +60,6 @@ class Stream:
 
 
 def is_of_script(parcel: Parcel) -> bool:
-    """Whether it is an operation that a script has called, of which no state has the result."""
+    """Whether `parcel` is the step of an operation called by the script itself, whose result no state contains."""
     record = parcel.record  # a step of the model shows it; where there are several classes, the finish does not tell
     return isinstance(record, StepRecord) and not (record.finish.state_digest or record.shown)

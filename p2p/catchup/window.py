@@ -1,10 +1,10 @@
-"""How many segments of a stream may be under way: as many as the way carries without a queue that others wait in. Pure.
+"""Congestion window of a stream: as many segments in flight as the path carries without building up a queue. Pure.
 
-The arithmetic is that of LEDBAT (RFC 6817), with a segment in the place of a packet, and the way there and back in that
-of the way there: who takes segments says so at once, and its clock is not known. The least delay that was seen is the
-way without a queue; what is beyond is the queue, and the window grows or shrinks with its distance from a target.
-Training is exchanged over the same lines, and loses its packets where a state has filled the queue. Leaves out: a way
-that becomes longer while a stream lasts.
+The arithmetic is that of LEDBAT (RFC 6817), with a segment in place of a packet, and the round trip in place of the
+one-way delay, since receivers acknowledge segments at once, and their clocks are not known. The smallest delay seen is
+that of the path without a queue; the excess is the queue, and the window grows or shrinks with its distance from a
+target. Exchanges of training share the path, and would lose packets if a state filled the queue. Leaves out: a path
+whose delay grows while a stream lasts.
 """
 
 import math
@@ -12,29 +12,29 @@ from collections import deque
 from typing import Final
 
 TARGET_S: Final = 0.025
-"""So long may what is sent here wait in queues."""
+"""Target queueing delay."""
 
 NUM_RECENT: Final = 8
-"""The least of so many delays counts: a queue delays each segment, a busy processor only some."""
+"""The minimum over so many delays counts: a queue delays every segment, a busy processor only some."""
 
 FEWEST: Final = 3
-"""Segments that may be under way in any case."""
+"""Smallest window, in segments."""
 
 FIRST: Final = 8
-"""As many at first."""
+"""Initial window, in segments."""
 
 MOST_BYTES: Final = 8 << 20
 
 
 class Window:
-    """Of one stream.
+    """The window of one stream.
 
     Attributes:
-        size: so many segments may be under way, rounded down.
+        size: how many segments may be in flight, to be rounded down.
     """
 
     def __init__(self, segment_bytes: int) -> None:
-        """Nothing was sent. Segments have `segment_bytes` at most."""
+        """A stream of which no segment was sent yet; `segment_bytes`: at most, of each."""
         self.size = float(FIRST)
         self._most = max(FIRST, MOST_BYTES // segment_bytes)
         self._sent: deque[float] = deque()
@@ -43,15 +43,15 @@ class Window:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be sent."""
+        """Whether another segment may be sent."""
         return len(self._sent) < int(self.size)
 
     def sent(self, now: float) -> None:
-        """One was sent."""
+        """A segment was sent."""
         self._sent.append(now)
 
     def taken(self, now: float, count: int) -> None:
-        """The receiver has taken `count` more, which were under way."""
+        """The receiver acknowledges the `count` oldest segments in flight."""
         self._recent.append(now - self._sent[count - 1])
         delay_s = min(self._recent)
         for _ in range(count):
