@@ -1,1 +1,1 @@
-"""What the peers of one host share: arenas, the board, doorbells, and operations that run over them."""
+"""Memory shared by the peers of one host: arenas, boards, doorbells, and operations that run over them."""

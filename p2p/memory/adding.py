@@ -44,7 +44,7 @@ class Adding:
         self._aside = Aside("shoal-windows")
 
     def use(self, device: Device) -> None:
-        """It adds from now on, if it does at all, and no other one does so already. For the training thread."""
+        """Let `device` add from now on, if it can, and no other one does so already. For the training thread."""
         with self.lock:
             if self._device is None and device.adder is not None and not self._has_ended:
                 self._device, self.adder = device, device.adder
@@ -71,7 +71,7 @@ class Adding:
             adder.drain()
 
     def keep(self, mappings: Iterable[Memory]) -> None:
-        """Nothing of others is read any more but of these, and no sum of another one is under way. For the loop."""
+        """Release windows to all memory but these; no sum over the rest is in flight. For the loop."""
         with self.lock:
             for mapping in self._windows.keys() - set(mappings):
                 self._windows.pop(mapping).close()
@@ -130,7 +130,7 @@ class DeviceSum:
             return mark
 
     def _reach(self, memory: Memory, array: Array) -> tuple[Array, Sequence[int]] | None:
-        """What the device is given of it, and where extents end there, in bytes; None: it cannot be."""
+        """The array as the device sees it, and where extents end in it, in bytes; None: it cannot be mapped."""
         adding = self._adding
         region = memory.region_of(array)
         if region is None:

@@ -47,11 +47,11 @@ _NAME: Final = "shoal-{}"
 _DENIED: Final = errno.EPERM, errno.EACCES, errno.ENOSYS
 _TOO_LARGE: Final = errno.EFBIG, errno.ENOMEM, errno.ENOSPC, errno.EINVAL, errno.EOVERFLOW
 _mapped: Final[weakref.WeakSet[mmap.mmap]] = weakref.WeakSet()
-"""What a forked child does not have."""
+"""Mappings that are removed in a forked child."""
 
 
 class ArenaError(ShoalError):
-    """This peer cannot have an arena. It can still use sockets."""
+    """This peer cannot have an arena. Sockets still work."""
 
 
 class MappingRefused(ShoalError):
@@ -96,7 +96,7 @@ class Memory:
         return array
 
     def region_of(self, array: Array) -> Region | None:
-        """Where a contiguous `array` lies, if it lies in this arena, aligned to its elements."""
+        """The region of a contiguous `array`, if it lies in this arena, aligned to its elements."""
         offset = array.__array_interface__["data"][0] - self._start
         is_here = REGIONS_OFFSET <= offset < self.size and not offset % array.itemsize
         return Region(offset, array.nbytes) if is_here else None
@@ -205,7 +205,7 @@ class Arena(Memory):
 
 
 class _Span:
-    """What all views of an array have as their base, and nobody else."""
+    """The base object that all views of one array share."""
 
     def __init__(self, array: Array) -> None:
         self._array = array

@@ -54,7 +54,7 @@ Cell = memoryview
 
 
 class Lent(NamedTuple):
-    """What a peer lends for one operation; offsets and lengths in bytes of its arena."""
+    """A reference to the memory that a peer lends for one operation; offsets and lengths in bytes of its arena."""
 
     fingerprint: bytes
     input_offset: int
@@ -120,7 +120,7 @@ class Board:
         _LENT.pack_into(self._page, _LENT_OFFSETS[turn], *lent)
 
     def lent(self, turn: int) -> Lent:
-        """What was said by `lend`; worth something if its progress was seen before, and the tag is right after."""
+        """The reference written by `lend`. Valid if its progress was read before, and the tag matches afterwards."""
         return Lent(*_LENT.unpack_from(self._page, _LENT_OFFSETS[turn]))
 
     # Steps and views.

@@ -55,5 +55,5 @@ class RemoteDoorbell:
 
 
 def link_of(number: int) -> str:
-    """What a descriptor of that doorbell is called in /proc."""
+    """The name in /proc of a descriptor of that doorbell."""
     return f"pipe:[{number}]"

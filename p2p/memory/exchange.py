@@ -48,7 +48,7 @@ class Exchange:
     def __init__(
         self, memories: Sequence[Memory], in_view: RankInView, ring: Callable[[int], None], *, digest: DigestFunction
     ) -> None:
-        """Nothing is written before the first operation.
+        """An exchange that writes nothing before its first operation.
 
         Args:
             memories: of all ranks; the own arena among them, whose board has the tag of the view.

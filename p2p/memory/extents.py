@@ -45,7 +45,7 @@ class Extents:
         return all(index in self._pinned for index in extents_of(region, self._extent_bytes))
 
     def unknown(self, arrays: Iterable[Array]) -> list[int]:
-        """Those that `arrays` lie in, and that nobody has asked for yet."""
+        """Extents with parts of `arrays` that were not requested yet."""
         found: set[int] = set()
         for array in arrays:
             region = self._arena.region_of(array)
@@ -54,7 +54,7 @@ class Extents:
         return sorted(found - self._pinned.keys() - self._refused)
 
     def outside_bytes(self, arrays: Iterable[Array]) -> int:
-        """What of `arrays` does not lie in the arena."""
+        """How many bytes of `arrays` lie outside the arena."""
         return sum(array.nbytes for array in arrays if self._arena.region_of(array) is None)
 
     def pin(self, device: Device, indices: Iterable[int], outside_bytes: int = 0) -> None:
@@ -127,6 +127,6 @@ def extent_at(index: int, extent_bytes: int, arena_bytes: int) -> Region:
 
 
 def ends_in(region: Region, extent_bytes: int) -> range:
-    """Where extents end in `region`, in bytes from its beginning."""
+    """The ends of extents in `region`, in bytes from its beginning."""
     first = extent_bytes - (region.offset - REGIONS_OFFSET) % extent_bytes
     return range(first, region.length, extent_bytes)

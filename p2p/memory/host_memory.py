@@ -1,4 +1,4 @@
-"""What the peers of one host have in common: the arena of each, which all others read. Belongs to the loop."""
+"""The arenas of the peers of one host, which all others read. Belongs to the loop."""
 
 import logging
 import mmap
@@ -119,7 +119,7 @@ class HostMemory:
         return (slice(0, len(array)),) if self._extents is None else self._extents.cut(array)
 
     def unpin(self) -> None:
-        """Nothing of an arena is registered any more, nor will be. For the training thread, which copies no more."""
+        """Unregister the arena for good. For the training thread, which makes no more copies."""
         if self._adding is not None:
             self._adding.end()
         if self._extents is not None:

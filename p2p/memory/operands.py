@@ -1,9 +1,9 @@
-"""What the ranks of a view lend each other for one operation, found through their boards and looked at with suspicion.
+"""Memory that the ranks of a view lend each other for one operation, found through their boards, and validated.
 
 A reference (board.py, `Lent`) names the operation by its fingerprint, the region of the input, and where the result
-begins. It is read after its lender's progress, and before its tag: while the tag is that of the view, it was written
-for this operation.
-Behind the board lie the digests of the chunks of the result that is lent, as far as their owner has reduced them.
+begins. It is read after its lender's progress and before its tag: if the tag is that of the view, the reference was
+written for this operation.
+The digests of the chunks of a lent result follow the board, as far as their owner has reduced these chunks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ class OwnOperands(NamedTuple):
         input: in the own arena; only read.
         lent_result: in the own arena: where others copy from. For programs that lend a result.
         result: one-dimensional, anywhere; None: the result is what is lent.
-        ahead_bytes: how much of what follows could be done in one go here.
+        ahead_bytes: how many further bytes could be handled in one piece here.
         places: for a gather, where in `result` the input of each rank goes; otherwise the chunks of the program share
             input and result.
     """
@@ -110,7 +110,7 @@ class Operands:
         own.board.lend(turn, Lent(mine.fingerprint, *mine.input, result_offset, mine.ahead_bytes))
 
     def read(self, sources: Iterable[Source], chunk: int) -> list[Array]:
-        """What is to be added up, of ranks that have published it."""
+        """The summands of `chunk`, of ranks that have published them."""
         arrays: list[Array] = []
         for rank, is_result in sources:
             if is_result:
@@ -192,5 +192,5 @@ def _digest_place(chunk: int) -> slice:
 
 @lru_cache(maxsize=1024)
 def chunk_bounds(size: int, chunks: tuple[float, ...]) -> tuple[slice, ...]:
-    """Where each chunk lies in an array of `size` elements, given their weights."""
+    """The slice of each chunk in an array of `size` elements, given the weights of chunks."""
     return tuple(split_by_weight(size, chunks))

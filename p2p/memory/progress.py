@@ -29,12 +29,12 @@ class Progress:
     """
 
     def __init__(self, boards: Sequence[Board], in_view: RankInView, ring: Callable[[int], None]) -> None:
-        """Nothing is written. `ring` rings the doorbell of a rank, and never blocks."""
+        """Progress over these boards, not written yet; `ring` rings the doorbell of a rank, and never blocks."""
         own = boards[in_view.rank]
         self._counts = [board.progress for board in boards]
         self._own, self._ring = self._counts[in_view.rank], ring
         self._fences = threading.Lock()
-        """Nobody else's: to take it is a `fence`, and to release it is another one."""
+        """A private lock: acquiring it is a memory fence, and so is releasing it."""
         self._sleeping, self._sleeps_for = own.sleeping, own.awaited
         self._sleepers = [
             (rank, board.sleeping, board.awaited) for rank, board in enumerate(boards) if rank != in_view.rank
@@ -92,5 +92,5 @@ class Progress:
         return not self.is_over()
 
     def wake(self) -> None:
-        """This rank is awake: nobody needs to ring."""
+        """This rank is awake: others need not ring."""
         self._sleeping[0] = 0

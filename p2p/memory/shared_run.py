@@ -27,7 +27,7 @@ PIECES: Final = Pieces()
 
 
 class Piece(NamedTuple):
-    """What is done of an operation in one go.
+    """The part of an operation that is carried out at once.
 
     Attributes:
         program: of this rank.
@@ -48,7 +48,7 @@ class SharedRun:
     Attributes:
         done: the result is complete.
         fingerprint: what all ranks must have in common; 16 bytes.
-        is_raw: what this rank adds is its input as it is.
+        is_raw: whether this rank adds its input unchanged.
         digest_of: digests each chunk of the next piece, if not each for itself: of a gather, whose chunks are the
             inputs of the ranks, together with the pieces before.
     """
@@ -64,16 +64,16 @@ class SharedRun:
         weight: float | None = None,
         checked: int = 0,
     ) -> None:
-        """Nothing is read or written before the first piece.
+        """An operation that reads and writes nothing before its first piece.
 
         Args:
             program_of: the program of this rank for a piece of the input.
             fingerprint: as above.
             input: one-dimensional, contiguous; only read.
             result: likewise, memory of its own; for a gather `input` of each rank, one behind the other.
-            reduction: what becomes of the inputs.
+            reduction: how inputs are reduced.
             weight: the input is multiplied by it first; 0 makes zeros of anything.
-            checked: of the chunks, in turns, which one this rank digests as it holds it.
+            checked: which of the chunks, in turns, this rank digests as it holds it.
         """
         self.fingerprint = fingerprint
         self.done = False
@@ -125,7 +125,7 @@ class SharedRun:
         return b"".join(self._digests)
 
     def missing(self, late: Sequence[int], piece_bytes: int) -> tuple[Awaited, ...]:
-        """Who is waited for, with which of the pieces, if all were of `piece_bytes`."""
+        """Ranks that are waited for, and with which piece, if all pieces had `piece_bytes`."""
         piece, num_pieces = (-(-size * self.input.itemsize // piece_bytes) for size in (self._start, self.input.size))
         return tuple(Awaited(rank, 0, piece, max(1, num_pieces)) for rank in late)
 

@@ -27,7 +27,7 @@ from .shared_run import PIECES, Pieces, SharedRun
 
 
 class RunState(Enum):
-    """What is to be done next."""
+    """The next action of a run."""
 
     IDLE = auto()
     BUSY = auto()
@@ -43,7 +43,7 @@ IDLE, BUSY, WAITING, UNDER_WAY = RunState
 
 
 class SharedTask(Protocol):
-    """What is needed of an operation to carry it out; as `step.operation.Task`."""
+    """An operation as this runner needs it; as `step.operation.Task`."""
 
     fingerprint: bytes
     weight: float | None
@@ -76,17 +76,17 @@ class SharedRunner:
         pieces: Pieces = PIECES,
         adding: Adding | None = None,
     ) -> None:
-        """Nothing runs.
+        """A runner without operations.
 
         Args:
             arena: of this peer.
-            slots: for inputs, and one for results, of `Pieces.first_bytes` each. A result is only written when all
-                have begun the piece that it is of, so nobody reads the one before any more.
+            slots: for inputs, and one for results, of `Pieces.first_bytes` each. A result is written only when all
+                ranks have begun its piece, so none still reads the result before it.
             memories: of all ranks, `arena` among them.
             in_view: in the view, whose tag is on the board of `arena`.
             ring: rings the doorbell of a rank.
             pieces: into which operations are cut.
-            adding: what devices do of it.
+            adding: sums on devices.
         """
         self._pieces, self._memories, self._adding = pieces, memories, adding
         self._arena, (self._inputs, self._result), self._in_view = arena, slots, in_view
@@ -123,7 +123,7 @@ class SharedRunner:
         self._queue.append(run)
 
     def receive(self, index: int, segment: object) -> None:
-        """Nothing comes as a frame."""
+        """Refuse a frame: none carries data of a shared operation."""
         raise ValueError(f"operation {index} came as a frame, and is one of shared memory")
 
     def is_complete(self, index: int) -> bool:
@@ -133,7 +133,7 @@ class SharedRunner:
         return self._runs[index].digest()
 
     def missing(self, index: int) -> tuple[Awaited, ...]:
-        """Who is waited for; nobody before its turn."""
+        """Ranks that are waited for; none before the turn of the operation."""
         run = self._runs[index]
         is_first = bool(self._queue) and self._queue[0] is run and self._is_open
         return run.missing(self.progress.late(), self._pieces.first_bytes) if is_first else ()
@@ -143,7 +143,7 @@ class SharedRunner:
         self._queue.clear()
 
     def stop(self) -> None:
-        """Nothing more runs here, so what was lent or written may be used for something else."""
+        """Stop all operations; afterwards, memory lent or written by them may be reused."""
         self.is_broken = True
         if self._adding is not None:
             self._adding.drain()

@@ -28,14 +28,14 @@ from .extents import extent_at, extents_of
 logger = logging.getLogger("p2p")
 
 MOST_TURNS: Final = 1 << 12
-"""Who was told of a hole asks again after twice as many turns as the last time, these at most."""
+"""A caller that was told of a hole asks again after twice as many turns as last time, up to this limit."""
 
 
 class Aside:
     """A thread that does one thing after the other. It begins with the first."""
 
     def __init__(self, name: str) -> None:
-        """Nothing is to be done."""
+        """A thread without tasks."""
         self._name = name
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class Window:
     """The arena of one peer, as `device` reads it."""
 
     def __init__(self, mapping: Mapping, device: Device, extent_bytes: int, aside: Aside) -> None:
-        """Nothing is mapped. `extent_bytes` as of the peer's own; `aside` does what takes long."""
+        """A window that maps nothing yet. `extent_bytes`: as of the own arena; `aside` runs slow calls."""
         self._owner, self._size, self._inode = mapping.owner, mapping.size, mapping.inode
         self._device, self._extent_bytes, self._aside = device, extent_bytes, aside
         self._fd = -1
