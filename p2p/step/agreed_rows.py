@@ -24,7 +24,7 @@ GATHER: Final = AllGather(is_rows=True, label="what is measured of the links")
 
 
 class Table(Protocol):
-    """What operations cost, as one set of rows says: the same at all who have these rows."""
+    """Prices of operations by one set of rows: the same at all members with these rows."""
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
         """The algorithm for an all-reduce of so many bytes; `rounds_once`: one of `collectives.ROUND_ONCE`."""
@@ -35,7 +35,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Those of all members, as `step` has gathered them in a view; one after the other, in the order of their ranks.
+    """The rows of all members, as gathered by `step` in a view, concatenated in rank order.
 
     Attributes:
         hosts: of each, by number, as the seats of that view say.
@@ -83,7 +83,7 @@ class AgreedRows:
         counts.input = np.array(said, np.int64)  # an array of its own: an earlier one may be on its way
 
     def gathering(self, operations: Sequence[Operation]) -> Operation | None:
-        """What the step of these operations ends with, if rows are due."""
+        """The operation that gathers rows, the last one of the step of `operations`, if rows are due."""
         if not (self.is_due and any(each.collective.is_counts for each in operations)):
             return None
         row = self.row.copy()
@@ -137,6 +137,6 @@ class AgreedRows:
         return table.choose(operation.input.nbytes, rounds_once=is_half)
 
     def describe(self, operation: Operation, view: View) -> str:
-        """What all ranks must have in common in `view`, in words."""
+        """In words, what all ranks must have in common in `view`."""
         choice = self.choice(operation, view)
         return operation.describe() if choice is None else f"{operation.describe()}, which is {choice}"

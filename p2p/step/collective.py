@@ -19,14 +19,14 @@ _reduction: Final = lru_cache(maxsize=64)(Reduction)
 
 
 class _Usual:
-    """What is so of a collective that does not say otherwise.
+    """Defaults of a collective.
 
     Attributes:
-        label: as of `AllGather`, as are `is_counts`, `codec` and `is_rows`.
-        is_weighted: as of `AllReduce`.
+        label: see `AllGather`, also for `is_counts`, `codec` and `is_rows`.
+        is_weighted: see `AllReduce`.
         is_of_one: whether its result is the input of one rank, to which the others add zeros.
         is_priced: whether its algorithm may follow from prices of links.
-        root: as of `Moved`.
+        root: see `Moved`.
     """
 
     __slots__ = ()
@@ -73,17 +73,17 @@ class AllReduce(_Usual):
         return algorithm or choose_algorithm(num_bytes, world_size, medium)
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
-        """What becomes of the inputs. With a `weight` they are multiplied before, so they are only added."""
+        """How inputs are reduced. With a `weight` they were multiplied before, so they are only added."""
         return _reduction("sum" if weight is not None else self.op, world_size)
 
     def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int) -> Schedule:
-        """What `rank` sends, receives and reduces, where the ranks are on these hosts."""
+        """The schedule of `rank`, where the ranks are on these hosts."""
         return all_reduce_schedule(algorithm, rank, len(hosts), hosts)
 
     def program(
         self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int
     ) -> Program:
-        """What `rank` does with a piece of its input over shared memory."""
+        """The program of `rank` for a piece of its input over shared memory."""
         length, itemsize, start, stop = input.size, input.itemsize, piece.start, piece.stop
         return all_reduce_program(algorithm, rank, len(hosts), length, itemsize, start, stop, hosts)
 
@@ -166,8 +166,8 @@ class Moved(_Usual):
 
     Attributes:
         kind: its name there.
-        op: of one that adds up.
-        root: peer_id of whose input is handed out, or of who gets the result. In a view without it nothing is moved.
+        op: the reduction, of a collective that reduces.
+        root: peer_id of the member whose input is sent, or that receives the result. A view without it moves nothing.
     """
 
     kind: str

@@ -1,6 +1,6 @@
-"""What the open step asks its host to do, in this order. Plain values, no behaviour.
+"""Effects of the open step, to be carried out by its host in this order. Plain values, no behaviour.
 
-Whatever names a view is void if the core has left that view meanwhile.
+An effect that names a view is void if the core has left that view meanwhile.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class SendSegment(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """All operations of the step are complete here: tell the core, then the others."""
+    """Every operation of the step is complete here: tell the core, then the other members."""
 
     step: int
     digest: bytes
@@ -43,7 +43,7 @@ class HandOut:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This peer will not finish the step as it was begun: `Core.give_up`."""
+    """The step is given up here, as it was begun: `Core.give_up`."""
 
     step: int
     cause: Cause
@@ -60,7 +60,7 @@ class Disagree:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """This peer has no business with the others, or calls something else than who stays in the step `outvoted`."""
+    """Leave: this peer only observes, or calls something else than the members that stay, in the step `outvoted`."""
 
     outvoted: int = NOTHING_DONE
 

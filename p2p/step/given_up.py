@@ -1,4 +1,4 @@
-"""What a script hears of a step that came to nothing."""
+"""Errors that a script gets for a step that was given up."""
 
 from typing import Final
 

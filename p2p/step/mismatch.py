@@ -1,7 +1,8 @@
-"""Finds out that members call one operation differently, and who goes: R17 of PROTOCOL.md.
+"""Detects that members call one operation differently, and decides which of them leave: R17 of PROTOCOL.md.
 
-Whoever sees a fingerprint that is not its own says in words what it has called, again with every beat, and so does
-everybody who hears of a call of that operation. Nobody gives up before it is known which side stays, or that none can.
+A member that sees a fingerprint other than its own says in words what it has called, and repeats that with every beat;
+so does every member that hears of a call of that operation. No member gives up before it is known which side stays, or
+that none can.
 """
 
 from gossip import Member, View
@@ -13,10 +14,10 @@ from .submission import Submission
 
 
 class Mismatches:
-    """What members of the installed view have called in the open step, where somebody calls something else.
+    """Calls of members of the installed view in the open step, of operations where they differ.
 
     Attributes:
-        heard: by operation and member.
+        heard: calls by operation and member.
         founded_in: number of the view whose seats are founders; 0: all members are.
     """
 
@@ -31,7 +32,7 @@ class Mismatches:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether others were told what is called here."""
+        """Whether others were told the calls of this peer."""
         return any(self._me in called for called in self.heard.values())
 
     def see(self, index: int) -> None:
@@ -44,7 +45,7 @@ class Mismatches:
             self.heard.setdefault(abort.operation, {})[source] = abort.fingerprint
 
     def say(self, submission: Submission, view: View) -> list[Disagree]:
-        """What others in `view` do not know yet of the calls here."""
+        """Calls of this peer that others in `view` do not know yet."""
         told: list[Disagree] = []
         for index, called in self.heard.items():
             ours = submission.called(index, view)
@@ -54,7 +55,7 @@ class Mismatches:
         return told
 
     def judge(self, view: View, step: int) -> tuple[str, frozenset[Member]] | None:
-        """What this peer and another one have called as the same operation, and who stays. None: not known yet."""
+        """The differing calls of this peer and another one, and the members that stay. None: not known yet."""
         for index, called in sorted(self.heard.items()):
             ours = called.get(self._me)
             others = [member for member in view.members if called.get(member, ours) != ours]

@@ -1,4 +1,4 @@
-"""What the loop tells the training thread."""
+"""Notices from the loop to the training thread."""
 
 from dataclasses import dataclass
 

@@ -55,7 +55,7 @@ class OpenStep:
     """
 
     def __init__(self, me: Member, *, segment_bytes: int, medium: Medium = Medium.LAN) -> None:
-        """Nothing is open. A segment carries `segment_bytes` at most; `medium`: of messages, for all alike."""
+        """No step is open. A segment carries `segment_bytes` at most; `medium`: of messages, the same on all peers."""
         self.stage = Stage.EMPTY
         self.done = NOTHING_DONE
         self.submission: Submission | None = None
@@ -91,9 +91,9 @@ class OpenStep:
     def close(
         self, attempt: int, state_digest: bytes, took_us: int = 0, place: Place | None = None
     ) -> list[StepEffect]:
-        """Nothing more is submitted for the open step, computed with parameters of this digest, in `took_us` here.
+        """Close the open step for submissions. Its parameters have this digest, and it took `took_us` to compute here.
 
-        `place`: where the script has called it, if it is none of a model.
+        `place`: where the script has called the step, if it is not one of a model.
         """
         if attempt <= self._over or self.stage is VOID:
             return []
@@ -132,13 +132,13 @@ class OpenStep:
         return [self._bar(step, Cause.VOIDED, reason, is_told=True)]
 
     def _bar(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> GiveUp:
-        """Nothing more of this peer runs before the step starts over, also if the barrier of the view is still open."""
+        """Run no operation before the step starts over, even if the barrier of the view is still open."""
         self._drop_run()
         self._is_barred = True
         return GiveUp(step, cause, reason, is_told)
 
     def why_damaged(self, state_digest: bytes) -> str:
-        """Why nobody may be given the state after the last committed step, whose parameters are these now (R28)."""
+        """Why the state after the last committed step, with these parameters now, must not be given away (R28)."""
         return "" if self.submission is None else self.submission.why_damaged(state_digest)
 
     # What runs, and what arrives.
@@ -258,7 +258,7 @@ class OpenStep:
         return [*told, *self._go_on()]
 
     def committed(self, finish: Finished, view: View) -> Commit:
-        """All have finished the step, in `view`: what the training thread is to hear."""
+        """Commit the step, which all have finished in `view`. Returns the notice for the training thread."""
         submission = self.submission or Submission(finish.step, self._over, self.agreed)
         receipt = write_receipt(finish, view, submission.counts, submission.algorithms)
         return self._commit(submission, view, receipt)
@@ -279,8 +279,8 @@ class OpenStep:
     ) -> None:
         """The state after `step` is loaded.
 
-        If the training thread waits for a step, that is the one after it; `state_digest` is of the parameters now, and
-        `operations` are what it consists of (None: of what was submitted). `is_due`: a receipt asks for rows since.
+        If the training thread waits for a step, that becomes the step after it, with these parameters now, and these
+        operations (None: those that were submitted). `is_due`: a receipt has asked for rows since.
         """
         self.done, self.agreed.is_due = step, is_due
         self._mismatches.begin()
@@ -289,7 +289,7 @@ class OpenStep:
             self.submission.renumber(step + 1, state_digest, self._segment_bytes, operations)
 
     def find(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit:
-        """What is submitted here is what the members have called in this step: as `take_over`, whichever step it is."""
+        """As `take_over`, of a submission that matches the calls of members in another step, and becomes that step."""
         assert self.submission is not None and self.is_like(record)
         self.submission.renumber(record.finish.step, b"", self._segment_bytes)
         commit = self.take_over(record, results)
@@ -297,7 +297,7 @@ class OpenStep:
         return commit
 
     def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
-        """The members have committed a step with these results; None if it is not all submitted here yet.
+        """Take over a step that the members have committed, with its results; None if not all of it is submitted yet.
 
         Raises:
             OperationMismatch: other operations were submitted here.
@@ -361,16 +361,16 @@ class OpenStep:
         return told
 
     def left(self) -> list[StepEffect]:
-        """Nobody can commit the step any more: if it is given up, and the script still waits for it, that is told."""
+        """No member can commit the step any more: if it is given up, tell the script that waits for it."""
         return self._tell(self.submission.attempt) if self.stage is VOID and self.submission is not None else []
 
     def stop(self) -> None:
-        """Nothing more runs, in no view."""
+        """Run no further operation, in any view."""
         self._drop_run()
         self._is_barred, self._has_ended = True, True
 
     def _drop_run(self) -> None:
-        """Nothing of what runs may touch the memory of operations after this: it is the script's again."""
+        """Stop the run; from now on it does not touch the memory of operations, which belongs to the script again."""
         if self.run is not None:
             self.run.runner.stop()
             self.run = None

@@ -1,4 +1,4 @@
-"""One collective as a script calls it, and what it becomes in a view."""
+"""A collective as a script calls it, and as it runs in a view."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One collective as this peer calls it.
+    """A collective as this peer calls it.
 
     Attributes:
-        collective: what is called.
+        collective: the collective that is called.
         input: 1-D, contiguous; not written, and not to be written before the step commits.
         result: 1-D, contiguous, separate memory; written here, the caller's after the commit. That of a gather, and of
             an uncommitted operation, is made anew for each view.
         shape: of the caller's tensor; part of the fingerprint.
         algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
-        is_uncommitted: its result is wanted as soon as it is complete here, before its step is committed.
-        ran: the algorithm that was taken in the last view.
+        is_uncommitted: the result is wanted as soon as it is complete here, before the commit of its step.
+        ran: the algorithm that was used in the last view.
         rank: in that view; None: it has run in none, its result came from the members.
         num_ranks: in the view that the result is of.
-        is_void: its root was not in that view, so nothing was moved.
+        is_void: the root was not in that view, so nothing was moved.
         completed: called by the training thread, before the commit, where the result is complete in a view, of which it
             gets the hash; and at the commit, with that of the view in which it was finished.
         is_far: whether the result is further from the input than what other hardware rounds otherwise; of a `Resync`.
@@ -64,20 +64,20 @@ class Operation:
 
     @property
     def outcome(self) -> "Outcome":
-        """What came of it, in the view in which it ran last."""
+        """The outcome in the view in which it ran last."""
         return Outcome(self.result, self.rank, self.num_ranks, self.is_void)
 
     def describe(self) -> str:
-        """What all ranks must have in common, in words."""
+        """In words, what all ranks must have in common."""
         return _describe(self.collective, self.input.dtype, self.shape, self.algorithm, self.is_uncommitted) + self.part
 
     def fingerprint(self, segment_bytes: int, index: int, step: int) -> bytes:
-        """What all ranks must have in common, in 16 bytes."""
+        """A digest, 16 bytes, of what all ranks must have in common."""
         return xxhash.xxh3_128_digest(f"{self.describe()}, {segment_bytes}, {index} of {step}".encode())
 
     @property
     def common(self) -> Array:
-        """What all members have of the result: what they compare, and give to observers."""
+        """The part of the result that all members have, which they compare, and give to observers."""
         return self.result if self.collective.is_common and not self.is_void else self.result[:0]
 
     def take_over(self, result: bytes | memoryview, members: Sequence[str]) -> None:
@@ -155,11 +155,11 @@ class Task:
         return self.operation.collective.gathers
 
     def schedule(self) -> Schedule:
-        """What this rank sends, receives and reduces."""
+        """The schedule of this rank."""
         return self.operation.collective.schedule(self.operation.ran, self.rank, self.hosts, self.root)
 
     def program(self, piece: slice) -> Program:
-        """What this rank does over shared memory with a piece of the input."""
+        """The program of this rank over shared memory, for a piece of the input."""
         collective = self.operation.collective
         return collective.program(self.operation.ran, self.rank, self.hosts, self.input, piece, self.root)
 
@@ -202,10 +202,10 @@ def task_of(
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:
-    """What this rank's input is multiplied by before anything is added: its share of the weights.
+    """The factor of this rank's input before the sum: its share of the weights.
 
-    None: by nothing. So it is where all have the same share, and the sum is divided once; not where sums are rounded on
-    their way, which might overflow.
+    None: no factor. That holds where all shares are equal, and the sum is divided once; but not where partial sums are
+    rounded, which might overflow.
     """
     assert counts is not None
     weights = counts[:, WEIGHT].tolist()

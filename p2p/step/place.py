@@ -1,4 +1,4 @@
-"""Where in its loop a script calls an operation of its own: who was removed in one finds it again among fed steps."""
+"""The place in a script's loop where it calls an operation itself, by which a removed peer finds it in fed steps."""
 
 import sys
 from functools import lru_cache
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 _OWN: Final = f"{__name__.partition('.')[0]}."
-"""What the names of modules begin with whose frames are no lines of a script."""
+"""Prefix of modules whose frames are not lines of a script."""
 
 
 class Place(NamedTuple):

@@ -26,7 +26,7 @@ from ..host.folders import create_private
 from ..telemetry.trace import OwnTrace, trace_path
 
 Counts = tuple[int, int, int]
-"""What a member says of its samples in a step: place of the first in the global batch, number, and weight in means."""
+"""A member's samples in a step: position of the first in the global batch, number, and weight in means."""
 
 WEIGHT: Final = 2
 """Column of the weight, in an array of `Counts`."""
@@ -58,12 +58,12 @@ NO_SAMPLES: Final[Counts] = (UNKNOWN_SAMPLE, 0, 0)
 """Of a member that adds nothing."""
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the kernel says of a disk on which there is no room, for anybody or for this user."""
+"""Errors of a disk without room, for all users or for this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one member added to a step.
+    """The contribution of one member to a step.
 
     Attributes:
         peer_id: of the member.
@@ -71,7 +71,7 @@ class Contribution:
         samples: (first, number) of ranges of the stream of a `Loader`, which counts on from epoch to epoch; empty if
             the script has a loader of its own, or the member added nothing.
         num_samples: how many it added; 0 where a step has no samples.
-        weight: of what it added, in means; the number of samples, unless the script says otherwise.
+        weight: weight in means; the number of samples, unless the script says otherwise.
         failed: (position, 1) of a sample that it could not load, so that it added nothing; or nothing more, where it
             has samples (in a round by time).
     """
@@ -212,7 +212,7 @@ class Ledger:
         self._failed(f"receipts cannot be written to {self._folder}: {error}")
 
     def close(self) -> None:
-        """What the flight recorder has is in the trace, if there is room."""
+        """Write what is left in the flight recorder to the trace, if there is room."""
         self._write_trace()
         self._receipts.close()
 
@@ -247,12 +247,12 @@ def _contributions(members: Sequence[Member], rows: Sequence[Counts]) -> tuple[C
 
 @lru_cache(maxsize=16)
 def _of_nobody(members: tuple[Member, ...]) -> tuple[Contribution, ...]:
-    """Where nobody counts samples: the same in each such step of a view."""
+    """Contributions to a step without samples: the same in each such step of a view."""
     return _contributions(members, [NO_SAMPLES] * len(members))
 
 
 def counts_of(receipt: Receipt) -> tuple[Counts, ...]:
-    """What `write_receipt` has made it of, per member."""
+    """The counts per member from which `write_receipt` made the receipt."""
     return tuple(
         (each.samples[0][0] if each.samples else UNKNOWN_SAMPLE, each.num_samples, each.weight)
         for each in receipt.contributions
@@ -272,7 +272,7 @@ def read_receipts(path: Path) -> list[Receipt]:
 
 
 def read_continued(path: Path) -> dict[str, Continued]:
-    """What each lineage goes on from that this peer began after the death of all members of another one."""
+    """The lineages that this peer began after the death of all members of another one, with what each continues."""
     rows = [json.loads(line) for line in _whole_lines(path)]
     pairs = pairwise(rows)
     return {after["lineage"]: Continued(**row["continued"]) for row, after in pairs if "continued" in row}

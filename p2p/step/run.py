@@ -76,11 +76,11 @@ class Run:
         return True
 
     def _root_of(self, collective: Collective) -> int | None:
-        """Its rank; None: it is not in this view."""
+        """The rank of the root; None: it is not in this view."""
         return self._ranks.get(collective.root)
 
     def complete(self, submission: Submission) -> list[Tell]:
-        """The first operation that runs is complete: that is for who wants to hear of it before the commit."""
+        """The first running operation is complete: tell its listener, which wants to know before the commit."""
         operation = submission.operations[self.num_complete]
         if operation.collective.is_counts:
             self.counts = operation.result.reshape(len(self.view.members), -1)[:, :NUM_COUNTED]
@@ -88,19 +88,19 @@ class Run:
         return [Tell(Complete(operation, submission.attempt, self.view))] if operation.completed else []
 
     def take_outgoing(self) -> list[SendSegment]:
-        """What is to be sent now."""
+        """Take the segments to be sent now."""
         sent, self.runner.outgoing = self.runner.outgoing, []
         number, first, fingerprints = self.view.number, self.first_sequence, self.fingerprints
         return [SendSegment(number, first + index, fingerprints[index], segment) for index, segment in sent]
 
     def offer(self, submission: Submission) -> list[HandOut]:
-        """What is complete, and wanted before the commit; in this view each once."""
+        """Complete operations whose results are wanted before the commit; each once per view."""
         first, self._num_offered = max(self._num_offered, submission.num_handed_out), self.num_complete
         wanted = (index for index in range(first, self.num_complete) if submission.operations[index].is_uncommitted)
         return [HandOut(index, self.view.number) for index in wanted]
 
     def finish(self, submission: Submission) -> Finish:
-        """All operations are complete: what members compare, a digest of all results in 16 bytes."""
+        """The finish of a step whose operations are complete, with a 16-byte digest of all results."""
         state_digest = submission.state_digest
         assert state_digest is not None
         if state_digest and self.view.is_mixed:
@@ -114,7 +114,7 @@ class Run:
         return Finish(submission.step, digest, state_digest, number, self.view.number)
 
     def awaited_bytes(self, submission: Submission) -> int:
-        """Of the operation that others are waited for in; 0: all are complete."""
+        """Size of the operation in which others are waited for; 0: all are complete."""
         operations, index = submission.operations, self.num_complete
         return operations[index].input.nbytes if index < len(operations) else 0
 

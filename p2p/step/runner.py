@@ -1,8 +1,8 @@
-"""Who carries out the operations of a view: by messages, or over shared memory.
+"""Runners carry out the operations of a view: by messages, or over shared memory.
 
-The open step starts tasks in order, brings what arrives, asks what is complete, and sends what a runner leaves in
-`outgoing`. It does not know which runner it has. An operation that is *not ready yet* is started all the same, and its
-runner goes on with it in `advance`.
+The open step starts tasks in order, passes on what arrives, asks what is complete, and sends what a runner leaves in
+`outgoing`. It does not know which kind of runner it has. An operation that is *not ready yet* is started all the same,
+and its runner continues it in `advance`.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Runner(Protocol):
     """The operations of one step after the other, in one view.
 
     Attributes:
-        sends: it goes on by messages, not over shared memory.
+        sends: whether it works by messages, not over shared memory.
         outgoing: (index of the operation, segment) to be sent, in order; whoever sends them empties it.
     """
 
@@ -39,7 +39,7 @@ class Runner(Protocol):
         """
 
     def advance(self) -> RunState:
-        """Go on, for a moment.
+        """Continue, for a moment.
 
         Raises:
             Interrupted: a rank has left this view; nothing more runs (`stop`).
@@ -48,19 +48,19 @@ class Runner(Protocol):
         """
 
     def is_complete(self, index: int) -> bool:
-        """Whether the result is there, and what others need of it has been handed out."""
+        """Whether the result is complete, and others have been given what they need of it."""
 
     def digest(self, index: int) -> bytes:
         """The digests of all chunks of the result, once it is complete."""
 
     def missing(self, index: int) -> Sequence[Awaited]:
-        """What an operation that was started still waits for."""
+        """Segments that a started operation still waits for."""
 
     def end_step(self) -> None:
         """The step is over: the next operation is the first of another one."""
 
     def stop(self) -> None:
-        """Nothing more runs: when this returns, no operation that was started reads or writes anything."""
+        """Stop: when this returns, no started operation reads or writes anything."""
 
 
 class MessageRunner:
@@ -115,4 +115,4 @@ class MessageRunner:
         self._running.clear()
 
     def stop(self) -> None:
-        """Nothing is written but by `receive` and `advance`."""
+        """No-op: only `receive` and `advance` write."""

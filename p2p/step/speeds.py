@@ -14,7 +14,7 @@ from typing import Final
 WINDOW: Final = 20
 """Training steps of the same members that a verdict is over."""
 LEAST_US: Final = 10_000
-"""Who is less than that behind the others is not slow, whatever the factor: a busy host does that to anybody."""
+"""A smaller lag does not count as slow, whatever the factor: a busy host causes that to any peer."""
 
 Named = tuple[str, int]
 """peer_id and incarnation."""
@@ -44,12 +44,12 @@ class Slowest:
 
 
 def judge(rows: Sequence[Sequence[int]], members: Sequence[Named], factor: float) -> Slowest | None:
-    """Who is slow: the slowest, if it takes `factor` times what the others take. Of several the first in rank order.
+    """The slowest member, if it takes `factor` times as long as the others; of several, the first in rank order.
 
-    Compared is step by step: where a loop has steps of two kinds (discriminator and generator), half of them are cheap
-    for all, and the median of one peer's is one of the dear ones by chance.
+    Members are compared step by step: where a loop has steps of two kinds (discriminator and generator), half of them
+    are cheap for all, and the median of one peer may be an expensive one by chance.
 
-    `rows`: of each step what the members have needed for it, in microseconds, in rank order.
+    `rows`: for each step, how long the members took, in microseconds, in rank order.
     """
     if len(members) < 2:
         return None
@@ -76,10 +76,10 @@ def _times(step: tuple[int, int]) -> float:
 
 
 class Speeds:
-    """What the members have said lately.
+    """Durations that the members have reported lately.
 
     Attributes:
-        slowest: of the last `WINDOW` steps that were judged; None: nobody is slow, or the members have changed since.
+        slowest: by the last `WINDOW` judged steps; None: no member is slow, or the members have changed since.
     """
 
     def __init__(self, factor: float, window: int = WINDOW) -> None:

@@ -1,4 +1,4 @@
-"""What a script has submitted for the open step, in one attempt at it."""
+"""Operations that a script has submitted for the open step, in one attempt at it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Submission:
     place: Place | None = None
 
     def add(self, operation: Operation, segment_bytes: int) -> None:
-        """It is submitted, before `close`."""
+        """Add an operation, before `close`."""
         if operation.collective.is_counts:
             self.is_training = True
             self.agreed.sign(operation)
@@ -69,7 +69,7 @@ class Submission:
         )
 
     def close(self, state_digest: bytes, segment_bytes: int) -> None:
-        """Nothing more comes from the script, whose parameters have this digest."""
+        """Close the submission; the parameters of the script have this digest."""
         self.state_digest = state_digest
         if (gathering := self.agreed.gathering(self.operations)) is not None:
             self._append(gathering, segment_bytes)
@@ -82,9 +82,9 @@ class Submission:
     def renumber(
         self, step: int, state_digest: bytes, segment_bytes: int, operations: Sequence[Operation] | None = None
     ) -> None:
-        """It is that step now, and counts no samples: the state before it was loaded meanwhile.
+        """Make this the submission of `step`, without samples: the state before that step was loaded meanwhile.
 
-        `operations`: what it consists of; None: of what there is.
+        `operations`: its operations; None: those that were submitted.
         """
         operations = self.operations if operations is None else operations
         kept = [each for each in operations if not each.collective.is_rows]

@@ -12,19 +12,19 @@ class Stage(Enum):
     __hash__ = object.__hash__  # Enum has one in Python, and each step looks for what follows four times
 
     EMPTY = auto()
-    """Nothing is submitted of it."""
+    """No operation is submitted."""
     OPEN = auto()
     CLOSED = auto()
-    """All of it is submitted."""
+    """Every operation is submitted."""
     FINISHED = auto()
-    """All of it is complete here, and the core knows."""
+    """Every operation is complete here, and the core knows."""
     VOID = auto()
-    """It is given up, and the script is still to be told: when a view is installed that starts it over, so that no
-    other member can commit it, or the others go on without this peer; if it has submitted nothing yet, when it does."""
+    """Given up, and the script is still to be told: when a view is installed that starts the step over, so that no
+    other member can commit it, or the others continue without this peer; else as soon as something is submitted."""
 
 
 class Event(Enum):
-    """What happens to it."""
+    """Events of the open step."""
 
     __hash__ = object.__hash__
 

@@ -1,4 +1,4 @@
-"""Who waits for whom, in words: what a member can tell of a step that does not commit."""
+"""Which members wait for which, in words: what a member can tell about a step that does not commit."""
 
 import math
 
@@ -10,8 +10,8 @@ from .open_step import OpenStep
 def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
     """What the open step waits for, at this member; a snapshot.
 
-    Members that have submitted less of the step than others, or not finished it, are the root of the waiting: everybody
-    else waits for them. Where all have submitted as much, what is missing is on its way.
+    Members that have submitted less of the step than others, or not finished it, are the cause: all others wait for
+    them. If all have submitted the same, what is missing is in flight.
     """
     view = core.view
     if view is None:
