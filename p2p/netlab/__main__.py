@@ -1,6 +1,7 @@
 """The process of a lab, started by `NetworkLab`: `python -m p2p.netlab CHANNEL LISTENER PARENT`.
 
-It makes the namespaces, and a first process of them, which is the lab; if that is killed, the kernel ends all others.
+This process creates the namespaces and their first process, which is the lab. If that first process is killed, the
+kernel ends all others.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from .server import HostProcess, Server
 
 
 def main(channel_fd: int, listener_fd: int, parent: int) -> None:
-    """Until whoever holds the other end of the channel is gone, or the lab."""
+    """Run a lab until it ends, or until the owner of the other end of the channel closes it or dies."""
     channel = socket.socket(fileno=channel_fd)
     namespaces.die_with_parent(parent)
     try:
@@ -52,7 +53,7 @@ def _run(channel: socket.socket, listener: socket.socket, message: Message, devi
     """The first process of the new namespaces, from its fork to its end."""
     code = 1
     try:
-        namespaces.die_with_parent(0)  # that is what somebody of another pid namespace is here
+        namespaces.die_with_parent(0)  # the pid of a process of another pid namespace, as seen from here
         _be_lab(channel, listener, message, devices)
         code = 0
     except LabError as error:
@@ -60,7 +61,7 @@ def _run(channel: socket.socket, listener: socket.socket, message: Message, devi
             send(channel, {"error": str(error)})
     except EOFError:
         pass
-    except BaseException:  # nothing above this process would say it
+    except BaseException:  # no caller would report it
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -92,7 +93,7 @@ def _be_lab(channel: socket.socket, listener: socket.socket, message: Message, d
     server = Server(config, emulator, processes, channel, listener)
     server.limit_frames(lambda said: send(channel, said))
     namespaces.wake_on_time()
-    gc.disable()  # no frame is in a cycle
+    gc.disable()  # no frame is part of a reference cycle
     emulator.run()
 
 
@@ -119,7 +120,7 @@ def _fork_host(devices: Devices, own_processes: int) -> HostProcess:
 
 
 def _ask(process: HostProcess) -> None:
-    """Wait for what it says; LabError if that is an error."""
+    """Wait for the answer of `process`; LabError if the answer is an error, or the process has ended."""
     try:
         message, _ = receive(process.channel)
     except (EOFError, OSError):

@@ -18,10 +18,10 @@ STDERR: Final = 2
 
 
 class LabGroup(TyperGroup):
-    """What follows `--` is a command of the hosts, and none of ours."""
+    """A command group that takes the words after `--` as the command of the hosts, not as a subcommand."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As of any group."""
+        """Store the words after `--` in `ctx.meta`, then parse the rest as usual."""
         first = args[:1]
         if "--" in args and first and first[0] not in self.commands:
             end = args.index("--")

@@ -1,4 +1,4 @@
-"""What runs in hosts."""
+"""Commands that run in the hosts of a lab."""
 
 import os
 import select
@@ -12,15 +12,15 @@ from .messages import Message
 
 
 class Ask(Protocol):
-    """Sends a message to a lab, with descriptors, and returns its answer; LabError if that is one."""
+    """Sends a message with descriptors to a lab and returns the answer; LabError if the answer is an error."""
 
     def __call__(self, message: Message, descriptors: Sequence[int] = ()) -> Message: ...
 
 
 class Command:
-    """What runs in a host, with what `subprocess.Popen` offers for a process. `pid`: as its host numbers it.
+    """A process in a host, with the interface of `subprocess.Popen`. `pid`: in the pid namespace of its host.
 
-    Its descriptor becomes readable when it has ended.
+    The descriptor becomes readable when the process has ended.
     """
 
     def __init__(self, ask: Ask, host: int, pid: int, end: int) -> None:
@@ -34,7 +34,7 @@ class Command:
         return self._end
 
     def poll(self) -> int | None:
-        """The exit code; -N if signal N ended it, -9 also if its host is gone; None while it runs."""
+        """Return the exit code; -N if signal N ended the process, -9 also if its host is gone; None while it runs."""
         if self.returncode is None and select.select([self._end], [], [], 0)[0]:
             said = os.read(self._end, 16)
             self.returncode = int(said) if said else -signal.SIGKILL
@@ -42,7 +42,7 @@ class Command:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same once it has ended. Raises subprocess.TimeoutExpired."""
+        """Block until the process has ended; return its exit code. Raises subprocess.TimeoutExpired."""
         if self.returncode is None and not select.select([self._end], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(f"pid {self.pid} of host {self.host}", timeout or 0.0)
         code = self.poll()
@@ -50,7 +50,7 @@ class Command:
         return code
 
     def send_signal(self, number: int) -> None:
-        """To it and its children, unless it has ended."""
+        """Send a signal to the process and its children, unless it has ended."""
         if self.poll() is None:
             self._ask({"do": "signal", "host": self.host, "pid": self.pid, "signal": number})
 
@@ -67,7 +67,7 @@ def start(
     environ: Mapping[str, str],
     folder: Path,
 ) -> Command:
-    """Run a command in a host. `streams`: stdin, stdout and stderr; `environ`: all of it. LabError if it cannot be."""
+    """Start a command in a host; LabError if that fails. `streams`: stdin, stdout, stderr; `environ`: complete."""
     end, theirs = os.pipe2(os.O_CLOEXEC)
     message = {
         "do": "start",

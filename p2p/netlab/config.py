@@ -1,4 +1,4 @@
-"""What a lab is made of: from `--hosts` and `--net`, or from a file."""
+"""Configuration of a lab: its hosts and pairs, from `--hosts` and `--net`, or from a file."""
 
 import shlex
 import tomllib
@@ -15,21 +15,21 @@ Ends = tuple[int, int]
 
 ALL: Final = ("*", "all")
 MOST_HOSTS: Final = (1 << 16) - 2
-"""Addresses of their network, less the first and the last."""
+"""The addresses of a /16 network, except the first and the last."""
 HOST_BYTES: Final = 32 << 20
-"""At least so much memory is taken by a host in which one small program runs."""
+"""The least memory that a host with one small program takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """One host.
+    """Settings of one host.
 
     Attributes:
-        name: besides its number; of it, and of /etc/hosts.
+        name: the host name, as in /etc/hosts; commands select the host by this name or by its number.
         region: a name that several hosts share.
-        line: what joins it to the others.
-        num_peers: `{peers}` in its command.
-        command: instead of that of the lab; empty: that.
+        line: its connection to all other hosts.
+        num_peers: the value of `{peers}` in its command.
+        command: replaces the command of the lab; empty: the host runs that one.
     """
 
     name: str
@@ -41,7 +41,7 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabConfig:
-    """All hosts, and every ordered pair of them. `command`: of the hosts that have none of their own."""
+    """All hosts and every ordered pair of hosts. `command`: for the hosts without a command of their own."""
 
     hosts: tuple[HostSettings, ...]
     pairs: Mapping[Ends, PairSettings]
@@ -49,10 +49,15 @@ class LabConfig:
 
     @classmethod
     def uniform(cls, num_hosts: int, net: str = "") -> Self:
-        """Equal hosts and equal pairs, but for what `net` says of some.
+        """Equal hosts and equal pairs, apart from the exceptions that `net` lists.
 
-        `net`: as `--net`, and then, after a `;` each, what one host or pair has of its own: `rate=200mbit,delay=20ms;
-        0: rate=50mbit; 1-2: delay=60ms`. LabError: as of `parse_net`, or there is no such host, or too many or too few.
+        Args:
+            num_hosts: how many.
+            net: as `--net`, then the exceptions for single hosts or pairs, each after a `;`:
+                `rate=200mbit,delay=20ms; 0: rate=50mbit; 1-2: delay=60ms`.
+
+        Raises:
+            LabError: as `parse_net`; or no such host exists; or the number of hosts is out of range.
         """
         check_number(num_hosts)
         of_all, *parts = net.split(";")
@@ -83,7 +88,7 @@ class LabConfig:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Of a TOML file; docs/lab.md says what is in it. LabError says what is wrong, and where."""
+        """Read a TOML file, whose format is in docs/lab.md. LabError says what is wrong, and where."""
         try:
             table = tomllib.loads(path.read_text())
         except OSError as error:
@@ -97,7 +102,7 @@ class LabConfig:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """The same of what was read."""
+        """The configuration that a parsed TOML file describes."""
         _check_keys(table, "the file", ("hosts", "net", "command", "host", "link"))
         line, pair = parse_net(_text(table, "net"))
         hosts = _hosts(table, changed_line(LineSettings(), line))
@@ -111,7 +116,7 @@ class LabConfig:
         return cls(hosts=hosts, pairs=pairs, command=_words(table))
 
     def to_message(self) -> dict[str, Any]:
-        """For another process."""
+        """Hosts and pairs as JSON values, for another process. Leaves out `command`."""
         return {
             "hosts": [asdict(host) for host in self.hosts],
             "pairs": [(*ends, asdict(pair)) for ends, pair in self.pairs.items()],
@@ -119,14 +124,14 @@ class LabConfig:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Self:
-        """What `to_message` has made."""
+        """The inverse of `to_message`."""
         hosts = (HostSettings(**{**host, "line": LineSettings(**host["line"])}) for host in message["hosts"])
         pairs = {(source, target): PairSettings(**pair) for source, target, pair in message["pairs"]}
         return cls(hosts=tuple(hosts), pairs=pairs)
 
 
 def check_number(num_hosts: int, meminfo: Path = Path("/proc/meminfo")) -> None:
-    """LabError if there cannot be so many hosts."""
+    """LabError if `num_hosts` is below 1, or exceeds the addresses or the free memory."""
     if num_hosts < 1:
         raise LabError(f"a lab has at least 1 host, got {num_hosts}")
     if num_hosts > MOST_HOSTS:
@@ -147,7 +152,7 @@ def ordered_pairs(num_hosts: int) -> Iterator[Ends]:
 
 
 def hosts_of(hosts: Sequence[HostSettings], selector: str) -> list[int]:
-    """Those that are meant by a number, a name, a region, `*` or `all`. LabError if there are none."""
+    """Numbers of the hosts that `selector` names: a number, a name, a region, `*` or `all`. LabError if none match."""
     if selector in ALL:
         return list(range(len(hosts)))
     if selector.isdecimal() and int(selector) < len(hosts):

@@ -1,6 +1,6 @@
-"""Where a running lab is asked: a socket whose name is no file, and goes with the lab (unix(7), abstract).
+"""The control socket of a running lab, in the abstract namespace (unix(7)): it leaves no file and ends with the lab.
 
-Whoever is another user is turned away, by both sides.
+Both sides refuse a process of another user.
 """
 
 import os
@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[\w.-]{1,40}")
 
 
 def listen(name: str) -> socket.socket:
-    """LabError if a lab of that name is running, or it is no name."""
+    """Listen on the control socket of the lab `name`; LabError if that lab is running, or the name is invalid."""
     if not _NAME.fullmatch(name):
         raise LabError(f"{name!r} is no name of a lab: up to 40 letters, digits, dots and dashes")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -33,17 +33,17 @@ def listen(name: str) -> socket.socket:
 
 
 def running() -> list[str]:
-    """Names of the labs of this user on this host."""
+    """Names of this user's running labs on this host."""
     start = "@" + _address("")[1:]
     words = (line.split()[-1] for line in SOCKETS.read_text().splitlines())
     return sorted({word.removeprefix(start) for word in words if word.startswith(start)})
 
 
 def ask(name: str, message: Message, descriptors: Sequence[int] = ()) -> Message:
-    """What the lab `name`, or the only one, if that is empty, says to a message.
+    """Send a message to the lab `name`, or to the only lab if `name` is empty; return the answer.
 
     Raises:
-        LabError: there is none, or there are several; or what it says is an error.
+        LabError: no such lab runs, or several run and `name` is empty; or the answer is an error.
     """
     names = running()
     if not name and len(names) != 1:
@@ -69,7 +69,7 @@ def ask(name: str, message: Message, descriptors: Sequence[int] = ()) -> Message
 
 
 def is_ours(channel: socket.socket) -> bool:
-    """Whether who is at the other end is this user."""
+    """Whether the process at the other end belongs to this user."""
     return process_behind(channel)[1] == os.geteuid()
 
 

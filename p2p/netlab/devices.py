@@ -1,4 +1,4 @@
-"""Network devices, made by `ip` of iproute2 or by pyroute2, whichever is there."""
+"""Network devices, created by `ip` of iproute2 or by pyroute2, whichever is installed."""
 
 import os
 import shutil
@@ -11,26 +11,27 @@ from ..errors import LabError
 INSIDE: Final = "eth0"
 """A host's only device, besides `lo`."""
 SAME_ADDRESS: Final = "02:00:00:00:00:01"
-"""Of all hosts' devices. Without ARP, a frame is sent to the address of its own device, so it fits wherever it gets."""
+"""MAC address of the devices of all hosts. Without ARP, the kernel sends each frame to the address of the sending
+device, so every host accepts it."""
 
 _SBIN: Final = "/usr/sbin:/sbin"
 
 
 class Devices(Protocol):
-    """What is asked of either. All raise LabError."""
+    """The operations that both implementations offer. All raise LabError."""
 
     def join(self, pids: Sequence[int]) -> None:
-        """A pair of devices per process: `veth0`, `veth1`, ... here, `eth0` in its network namespace."""
+        """Create a pair of devices per process: `veth0`, `veth1`, ... here, `eth0` in its network namespace."""
 
     def begin(self, address: str) -> None:
-        """In a host: its devices are up, with this address (`10.77.0.1/16`)."""
+        """In a host: bring its devices up, with this address (`10.77.0.1/16`)."""
 
     def limit(self, num_packets: int) -> None:
-        """In a host: no frame of its device has more packets."""
+        """In a host: limit the number of packets per frame of its device."""
 
 
 def find(path: str | None = None) -> Devices:
-    """LabError if there is neither."""
+    """Return the available implementation, `ip` first; LabError if neither is installed."""
     given = os.environ.get("PATH", os.defpath) if path is None else path
     if command := shutil.which("ip", path=f"{given}:{_SBIN}" if path is None else path):
         return IpCommand(command)
@@ -45,7 +46,7 @@ def find(path: str | None = None) -> Devices:
 
 
 class IpCommand:
-    """`ip -batch`: one process for all."""
+    """Devices created by `ip -batch`: one process for all commands."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -78,7 +79,7 @@ class IpCommand:
 
 
 class Pyroute:
-    """The same by netlink."""
+    """Devices created by pyroute2, over netlink."""
 
     def __init__(self, pyroute2: Any) -> None:
         self._pyroute2 = pyroute2
@@ -108,7 +109,7 @@ class Pyroute:
 
 
 class _Checked:
-    """An IPRoute whose errors are LabErrors."""
+    """A context with an IPRoute, which turns its errors into LabErrors."""
 
     def __init__(self, pyroute2: Any) -> None:
         self._pyroute2 = pyroute2

@@ -1,4 +1,4 @@
-"""Carries frames from host to host when they are due, and says how late it is."""
+"""Forwards frames from host to host when they are due, and records how late it was."""
 
 import heapq
 import select
@@ -13,11 +13,11 @@ from .packets import Frame, Port
 STEP_NS: Final = 10_000
 NUM_STEPS: Final = 10_000
 STALE_NS: Final = 10**9
-"""The kernel's time of a frame is believed if it is not older, nor of the future."""
+"""The kernel's timestamp of a frame is used only if it is younger than this, and not in the future."""
 
 
 class Lateness:
-    """How long after they were due frames were handed over, in steps of 10 us up to 0.1 s."""
+    """A histogram of the delays between a frame's due time and its delivery, in steps of 10 us up to 0.1 s."""
 
     def __init__(self) -> None:
         self.num_frames = 0
@@ -30,7 +30,7 @@ class Lateness:
         self.max_ns = max(late_ns, self.max_ns)
 
     def percentile_ns(self, share: float) -> int:
-        """What so large a share of frames did not exceed; 0 if there were none."""
+        """The lateness that this share of the frames did not exceed; 0 without frames."""
         wanted, seen = share * self.num_frames, 0
         for step, num in enumerate(self._counts):
             seen += num
@@ -40,10 +40,10 @@ class Lateness:
 
 
 class Emulator:
-    """One thread, which waits for frames, for requests, and for time to pass."""
+    """The event loop of a lab: one thread that waits for frames, requests and due times."""
 
     def __init__(self, links: Links, ports: Sequence[Port], addresses: Mapping[bytes, int]) -> None:
-        """`addresses`: of the hosts, in IPv4; `ports`: in their order."""
+        """`ports`: one per host, in order; `addresses`: from IPv4 address to host number."""
         self.links = links
         self.lateness = Lateness()
         self.num_lost = 0
@@ -58,7 +58,7 @@ class Emulator:
             self.watch(port.fileno(), lambda index=index: self._take(index))  # type: ignore[misc]
 
     def watch(self, descriptor: int, ready: Callable[[], None]) -> None:
-        """Call `ready` whenever there is something to read."""
+        """Call `ready` whenever `descriptor` is readable."""
         self._epoll.register(descriptor, select.EPOLLIN)
         self._ready[descriptor] = ready
 
@@ -67,18 +67,18 @@ class Emulator:
             self._epoll.unregister(descriptor)
 
     def remove(self, host: int) -> None:
-        """It is gone."""
+        """Stop reading the frames of a host that is gone."""
         self.forget(self._ports[host].fileno())
 
     def num_missed(self) -> int:
-        """Frames that came when the lab was too slow to read them, or that could not be handed over."""
+        """Number of frames that the lab was too slow to read, or could not deliver."""
         return self.num_lost + sum(port.num_missed() for port in self._ports)
 
     def stop(self) -> None:
         self._is_over = True
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Forward frames and serve requests until `stop`."""
         while not self._is_over:
             wait_s = max(0, self._due[0][0] - time.monotonic_ns()) / 1e9 if self._due else None
             # epoll_wait counts in milliseconds, and select does not.
@@ -118,5 +118,5 @@ class Emulator:
             try:
                 self._ports[target].send(frame)
             except OSError:
-                self.num_lost += self._ports[target].fileno() in self._ready  # or its host is gone
+                self.num_lost += self._ports[target].fileno() in self._ready  # not counted if its host is gone
             self.lateness.note(now - when)

@@ -1,4 +1,4 @@
-"""The first process of a host: it starts the commands, and its end is that of all of them (pid_namespaces(7))."""
+"""The first process of a host: it starts the commands, and when it ends, all of them end (pid_namespaces(7))."""
 
 import contextlib
 import os
@@ -16,11 +16,11 @@ from .messages import Message, receive, send
 from .places import FOLDER, HOME, KEY, MEMORY
 
 IPV6: Final = f"/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"
-"""The lab carries IPv4 only, and nobody is to try the other one first."""
+"""The lab carries IPv4 only; with IPv6 disabled, no program tries that first."""
 
 
 def run(channel: socket.socket, devices: Devices) -> None:
-    """What a host does from its fork to its end, in namespaces of its own. Ends when `channel` does."""
+    """Run a host, from its fork to its end, in its own namespaces. Returns when `channel` closes."""
     host = _Host(channel, devices)
     try:
         namespaces.unshare(namespaces.NEWNET | namespaces.NEWNS | namespaces.NEWUTS | namespaces.NEWIPC)
@@ -38,7 +38,7 @@ class _Host:
     def __init__(self, channel: socket.socket, devices: Devices) -> None:
         self._channel = channel
         self._devices = devices
-        self._said_end: dict[int, int] = {}  # process of a command, and where its end is said
+        self._said_end: dict[int, int] = {}  # pid of a command, and the pipe for its exit code
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -84,7 +84,7 @@ class _Host:
         names.write_text(message["names"])
         if os.path.exists("/etc/hosts"):
             namespaces.bind(str(names), "/etc/hosts")
-        with contextlib.suppress(OSError):  # a kernel without it
+        with contextlib.suppress(OSError):  # a kernel without IPv6
             Path(IPV6).write_text("1")
         self._devices.begin(message["address"])
 
@@ -113,7 +113,7 @@ class _Host:
             os.killpg(pid, number)
 
     def _reap(self) -> None:
-        """All that has ended, also what was left behind by others."""
+        """Reap all ended processes, orphans too, and report the exit codes of commands."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""A lab as tests and experiments use it: hosts and links, made by a process of its own and gone with it."""
+"""The interface to a lab for tests and experiments: a separate process holds its hosts and links, and ends them."""
 
 import os
 import secrets
@@ -20,19 +20,19 @@ from .places import environment
 
 
 class NetworkLab:
-    """Hosts that are joined by links as `config` has them, until the `with` block ends.
+    """Hosts and links as `config` describes them, until the `with` block ends.
 
-    To be made by the main thread: the lab ends with the thread that has made it, also by SIGKILL.
+    Enter it in the main thread: the lab ends with the thread that started it, even after SIGKILL.
     """
 
     def __init__(self, config: LabConfig, *, name: str = "", seed: int = 0) -> None:
-        """Nothing is made yet. `name`: for `shoal lab set` (default: any); `seed`: of loss and jitter."""
+        """Store the settings only. `name`: for `shoal lab set` (default: random); `seed`: of loss and jitter."""
         self.config = config
         self.name = name or secrets.token_hex(4)
         self._seed = seed
 
     def __enter__(self) -> Self:
-        """LabError if there can be no lab here, or one of that name is there."""
+        """Start the lab; LabError if this machine allows none, or a lab of that name is running."""
         with listen(self.name) as listener:
             self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             fds = theirs.fileno(), listener.fileno()
@@ -54,7 +54,7 @@ class NetworkLab:
         self.close()
 
     def close(self) -> None:
-        """End all that runs in it."""
+        """End the lab, and with it all processes in it."""
         self._channel.close()
         self._process.wait()
 
@@ -71,13 +71,13 @@ class NetworkLab:
 
         Args:
             host: its number.
-            command: words; the first is looked for in PATH.
-            streams: descriptors of stdin, stdout and stderr; None: it reads nothing, and writes where we do.
-            environ: besides ours and `environment`.
-            folder: in which it runs; None: in ours.
+            command: words; the first is searched in PATH.
+            streams: descriptors of stdin, stdout and stderr; None: /dev/null, and stdout and stderr of this process.
+            environ: added to the environment of this process and to `environment`.
+            folder: working directory; None: that of this process.
 
         Raises:
-            LabError: it cannot be started, or the host is gone.
+            LabError: the command cannot be started, or the host is gone.
         """
         whole = {**os.environ, **environment(host, len(self.config.hosts), os.environ), **(environ or {})}
         with open(os.devnull) as nothing:
@@ -85,27 +85,27 @@ class NetworkLab:
             return start(self.ask, host, command, streams=given, environ=whole, folder=folder or Path.cwd())
 
     def set(self, *words: str | int, one_way: bool = False) -> None:
-        """As `shoal lab set`: `set(2, "*", "cut")`, `set(1, 2, "delay=80ms")`, `set("all", "heal")`.
+        """Change settings as `shoal lab set` does: `set(2, "*", "cut")`, `set(1, 2, "delay=80ms")`.
 
         Raises:
-            LabError: it is no change, and nothing has changed.
+            LabError: the words are invalid; no setting has changed.
         """
         self.ask({"do": "set", "words": [str(word) for word in words], "one_way": one_way})
 
     def crash(self, host: int) -> None:
-        """End all that runs in a host, at once, for good."""
+        """Kill all processes of a host at once; the host does not come back."""
         self.ask({"do": "crash", "host": host})
 
     def show(self) -> Message:
-        """Settings, counters and lateness: what `shoal lab show --json` prints."""
+        """Return settings, counters and lateness, as `shoal lab show --json` prints them."""
         return self.ask({"do": "show"})
 
     def counters(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """Of each pair: packets, num_bytes, dropped_queue, dropped_loss, dropped_mtu, dropped_cut."""
+        """The entry of each pair, with packets, num_bytes and the drops by queue, loss, mtu and cut."""
         return {(pair["from"], pair["to"]): pair for pair in self.show()["pairs"]}
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> Message:
-        """LabError if the answer is one."""
+        """Send a message to the lab and return the answer; LabError if that is an error, or the lab is gone."""
         try:
             send(self._channel, message, descriptors)
         except OSError:

@@ -1,11 +1,11 @@
-"""When a frame arrives at another host, if at all: lines with a rate and a queue, pairs with a delay. Pure.
+"""Link model: when a frame arrives at another host, if at all. Lines have a rate and a queue, pairs a delay. Pure.
 
-A frame leaves through the line of its host (`up`), then goes through its pair: a rate, loss, a delay with jitter. That
-is `leave`. When it would arrive, the line of the other host (`down`) takes it: `land`. Times are nanoseconds of any
-clock, and come in as arguments; so does what chance there is.
+A frame leaves through the line of its host (`up`), then passes its pair: a rate, loss, a delay with jitter. That is
+`leave`. At the end of the delay, the line of the other host (`down`) takes it: `land`. Times are nanoseconds of any
+clock and are passed as arguments; so is the random generator.
 
-A rate counts packets as IP does, each with its headers; what a frame needs around them on a real wire is left out. The
-last bit of a frame arrives with the first: a frame of 64 KB arrives as a whole, when all of it would be there.
+A rate counts IP packets with their headers. Leaves out: the framing around them on a real wire, and partial arrival: a
+frame of 64 KB arrives as a whole, at the time of its last bit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ from .settings import LineSettings, PairSettings
 
 MTU_BYTES: Final = 1500
 QUEUE_MIN_BYTES: Final = 16 * MTU_BYTES
-"""A slow line holds so much in any case, or it would drop what others send in one go."""
+"""The least capacity of a queue in bytes: a slow line would otherwise drop ordinary bursts."""
 FRAME_MAX_BYTES: Final = 65536
 COARSE_NS: Final = 1_250_000
-"""No frame takes a line for longer than this, if it is not a single packet: an eighth of 10 ms."""
+"""The longest time that a frame of several packets may occupy a line: an eighth of 10 ms."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Of one pair, since the lab began. `packets` and `num_bytes`: what arrived."""
+    """Counters of one pair since the lab began. `packets` and `num_bytes` count arrivals."""
 
     packets: int = 0
     num_bytes: int = 0
@@ -36,7 +36,7 @@ class Counters:
 
 
 class Wire:
-    """Carries one frame after the other."""
+    """A rate limit with a queue: frames pass one after the other."""
 
     def __init__(self, bit_per_s: int | None, queue_ns: int) -> None:
         self.bit_per_s = bit_per_s
@@ -44,7 +44,7 @@ class Wire:
         self._free_at = 0
 
     def send(self, now: int, num_bytes: int) -> int | None:
-        """When the last bit of a frame has left that comes `now`; None: there are too many before it."""
+        """Time at which the last bit of a frame that comes `now` has left; None: dropped, since the queue is full."""
         rate = self.bit_per_s
         if rate is None:
             return now
@@ -58,7 +58,7 @@ class Wire:
 
 
 class Pair:
-    """The way from one host to another one."""
+    """The path from one host to another, in one direction."""
 
     def __init__(self, settings: PairSettings, queue_ns: int) -> None:
         self.counters = Counters()
@@ -67,12 +67,12 @@ class Pair:
         self._last_due = 0
 
     def change(self, settings: PairSettings) -> None:
-        """From now on; what is under way arrives as it would have, unless it is cut."""
+        """Apply `settings` to later frames; those in flight arrive as they would have, unless the pair is cut."""
         self.settings = settings
         self.wire.bit_per_s = settings.rate_bit_per_s
 
     def delay(self, now: int, random: Random) -> int:
-        """When what is sent `now` arrives: not before what was sent earlier."""
+        """Arrival time of a frame that is sent `now`: never before an earlier frame."""
         due = now + self.settings.delay_ns
         if jitter := self.settings.jitter_ns:
             due += round(random.uniform(-jitter, jitter))
@@ -93,7 +93,7 @@ class Links:
         self._random = random
 
     def leave(self, now: int, source: int, target: int, num_bytes: int, num_packets: int = 1) -> int | None:
-        """When a frame that `source` sends `now` gets to the line of `target`; None: never. It has `num_packets`."""
+        """Time at which a frame that `source` sends `now` reaches the line of `target`; None: it is dropped."""
         pair = self.pairs[source, target]
         settings, counters = pair.settings, pair.counters
         if settings.cut:
@@ -113,7 +113,7 @@ class Links:
         return pair.delay(sent, self._random)
 
     def land(self, now: int, source: int, target: int, num_bytes: int, num_packets: int = 1) -> int | None:
-        """When `target` has what gets to its line `now`; None: never."""
+        """Time at which `target` receives a frame that reaches its line `now`; None: the frame is dropped."""
         pair = self.pairs[source, target]
         counters = pair.counters
         if pair.settings.cut:
@@ -128,7 +128,7 @@ class Links:
         return arrival
 
     def change_line(self, host: int, line: LineSettings) -> None:
-        """From now on."""
+        """Apply new settings of a host's line to later frames."""
         self.lines[host] = line
         self.up[host].bit_per_s, self.down[host].bit_per_s = line.up_bit_per_s, line.down_bit_per_s
         for wire in (
@@ -139,7 +139,7 @@ class Links:
             wire.queue_ns = line.queue_ns
 
     def packets_per_frame(self, host: int) -> int:
-        """As many as a frame of `host` may have, for rates and losses to be what they are of single packets."""
+        """The most packets that a frame of `host` may have without distorting rates or losses of single packets."""
         ways = [(pair.settings, self.down[target]) for (source, target), pair in self.pairs.items() if source == host]
         if any(settings.loss or settings.mtu_bytes is not None for settings, _ in ways):
             return 1

@@ -1,6 +1,6 @@
 """Messages between the processes of a lab, and from `shoal lab set`: JSON, with descriptors.
 
-The text lies in a file in memory whose descriptor is sent (unix(7), SCM_RIGHTS), so one of any length is one packet.
+The text lies in a memfd whose descriptor is sent (unix(7), SCM_RIGHTS), so a message of any length is one packet.
 """
 
 import json
@@ -18,7 +18,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 def send(channel: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
-    """Raises OSError if nobody is there any more."""
+    """Send a message with descriptors. Raises OSError if the other side is gone."""
     text = json.dumps(message).encode()
     file = os.memfd_create("shoal-lab", os.MFD_CLOEXEC)
     try:
@@ -29,11 +29,11 @@ def send(channel: socket.socket, message: Message, descriptors: Sequence[int] = 
 
 
 def receive(channel: socket.socket) -> tuple[Message, list[int]]:
-    """A message, and the descriptors that came with it, which are the caller's.
+    """Receive a message and its descriptors, which the caller has to close.
 
     Raises:
         EOFError: the other side is gone.
-        ValueError: it has sent something else.
+        ValueError: the packet is no message.
     """
     try:
         # Not `socket.recv_fds`, which forgets its flags (CPython 3.11): every command would inherit the descriptors.

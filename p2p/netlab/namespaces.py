@@ -1,6 +1,8 @@
-"""Namespaces of Linux, and why there are none (unshare(2), setns(2), user_namespaces(7), pid_namespaces(7)).
+"""Linux namespaces: creation, and diagnosis where the system forbids it.
 
-They belong to processes and descriptors, and have no names: nothing of them is left when these are gone.
+Source: unshare(2), setns(2), user_namespaces(7), pid_namespaces(7).
+
+The namespaces have no names: they vanish with the last process or descriptor that refers to them.
 """
 
 import contextlib
@@ -31,16 +33,16 @@ SYSCTLS: Final = {
     "kernel.unprivileged_userns_clone": "0",
     "kernel.apparmor_restrict_unprivileged_userns": "1",
 }
-"""Each with the value by which it forbids user namespaces."""
+"""Settings that can forbid user namespaces, each with the value that does."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def enter() -> None:
-    """Network, mounts and, for children, processes of our own; in a user namespace if it does not go without one.
+    """Enter new network and mount namespaces and, for children, a new pid namespace; in a user namespace if required.
 
     Raises:
-        LabError: this may not be done here; names the setting that forbids it.
+        LabError: the system forbids it; the message names the setting.
     """
     uid, gid = os.geteuid(), os.getegid()
     try:
@@ -57,7 +59,7 @@ def enter() -> None:
 
 
 def why_not(error: str, uid: int, sysctls: Path = Path("/proc/sys")) -> str:
-    """What forbids user namespaces here, as far as can be seen."""
+    """The message of the error: which settings forbid user namespaces here, as far as can be seen."""
     found = [
         f"{name} is {value}" for name, value in SYSCTLS.items() if _read(sysctls / name.replace(".", "/")) == value
     ]
@@ -91,30 +93,30 @@ def set_namespace(descriptor: int, flag: int) -> None:
 
 
 def keep_mounts() -> None:
-    """What is mounted from now on is seen here only."""
+    """Make later mounts visible in this mount namespace only."""
     _check(_libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None))
 
 
 def mount(kind: str, target: str, options: str = "") -> None:
-    """A file system of its own at `target`."""
+    """Mount a new file system of this kind at `target`."""
     flags = _MS_NOSUID_NODEV
     _check(_libc.mount(kind.encode(), target.encode(), kind.encode(), flags, options.encode() or None), target)
 
 
 def bind(source: str, target: str) -> None:
-    """`target` is `source`, here."""
+    """Mount the file `source` over `target`, in this namespace."""
     _check(_libc.mount(source.encode(), target.encode(), None, _MS_BIND, None), target)
 
 
 def die_with_parent(parent: int) -> None:
-    """End by SIGKILL when the thread that started this process ends. `parent`: its process, which may be gone."""
+    """Have the kernel kill this process when the thread that started it ends; exit if process `parent` is gone."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         os._exit(1)
 
 
 def wake_on_time() -> None:
-    """Waits of this thread end when they should: not up to 50 us later, and, as root, before anybody else's turn."""
+    """Make waits of this thread precise: no timer slack (50 us by default) and, as root, real-time priority."""
     _check(_libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0))
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

@@ -1,7 +1,7 @@
-"""Frames at this end of a veth pair (packet(7)), as the kernel has them before it would cut them into packets.
+"""Frames at the lab's end of a veth pair (packet(7)), as the kernel holds them before segmentation into packets.
 
-Each is preceded by a virtio_net_hdr (`PACKET_VNET_HDR`; virtio 1.2, section 5.1.6), which says into how many packets
-it is to be cut, and which checksum is missing: up to 64 KB go through Python as one.
+A virtio_net_hdr precedes each frame (`PACKET_VNET_HDR`; virtio 1.2, section 5.1.6). It gives the segment size and the
+checksum that is missing, so Python handles up to 64 KB as one frame.
 """
 
 import socket
@@ -13,7 +13,7 @@ from typing import Final
 ETH_BYTES: Final = 14
 BUFFER_BYTES: Final = 65536 + 256
 BURST: Final = 32
-"""Frames of one host before another one has its turn."""
+"""The most frames that are read from one host before the next host."""
 
 _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
@@ -35,14 +35,14 @@ _DESTINATION: Final = slice(_HEADER.size + ETH_BYTES + 16, _HEADER.size + ETH_BY
 
 @dataclass(slots=True)
 class Frame:
-    """One or many packets.
+    """One or several packets.
 
     Attributes:
-        data: as it is sent on, with its header.
-        destination: IPv4.
-        received_ns: when the kernel had it, CLOCK_REALTIME.
-        num_bytes: of its packets, as IP counts.
-        num_packets: into which it would be cut.
+        data: the bytes to forward, with the virtio header.
+        destination: IPv4 address.
+        received_ns: the kernel's timestamp, CLOCK_REALTIME.
+        num_bytes: of all its packets, with IP headers.
+        num_packets: of the frame after segmentation.
     """
 
     data: bytes
@@ -53,7 +53,7 @@ class Frame:
 
 
 class Port:
-    """The lab's end of what joins it to one host."""
+    """The lab's end of the veth pair to one host."""
 
     def __init__(self, device: str) -> None:
         """Raises OSError."""
@@ -73,7 +73,7 @@ class Port:
         return self._socket.fileno()
 
     def read(self) -> Iterator[Frame]:
-        """What there is, up to `BURST` frames."""
+        """The available frames, at most `BURST`."""
         buffer, receive = self._buffer, self._socket.recvmsg_into
         for _ in range(BURST):
             try:
@@ -89,18 +89,18 @@ class Port:
             )
 
     def send(self, frame: Frame) -> None:
-        """Hand it to the host. Raises OSError if the device is gone."""
+        """Pass a frame to the host. Raises OSError if the device is gone."""
         self._socket.send(frame.data)
 
     def num_missed(self) -> int:
-        """Frames that the kernel has dropped, since this process did not read them in time."""
+        """Number of frames that the kernel dropped because this process did not read them in time."""
         _, dropped = struct.unpack("=II", self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
         self._num_missed += dropped
         return self._num_missed
 
 
 def measure(data: bytearray, size: int) -> tuple[int, int]:
-    """Bytes of all packets of a frame of `size` bytes, as IP counts, and how many packets these are."""
+    """Total bytes, with IP headers, and number of the packets of a frame of `size` bytes."""
     _, gso_type, _, gso_size, csum_start, _ = _HEADER.unpack_from(data)
     ip_bytes = size - _HEADER.size - ETH_BYTES
     if not gso_type or not gso_size:

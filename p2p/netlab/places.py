@@ -1,4 +1,4 @@
-"""Where hosts are: addresses, names, and what a command is told of them. Reads nothing."""
+"""Addresses and names of hosts, and the environment variables of their commands. Reads no state."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -7,34 +7,34 @@ from ..launch.config import num_usable_cores
 from .config import HostSettings
 
 PORT: Final = 7400
-"""Of the first peer of each host."""
+"""Port of the first peer of each host."""
 NUM_SEEDS: Final = 3
 TORCH_PORT: Final = 29500
 MEMORY: Final = "/dev/shm"
 FOLDER: Final = f"{MEMORY}/lab"
-"""Private to the host, in memory, and gone with it."""
+"""A folder in memory, private to the host, which ends with it."""
 HOME: Final = f"{FOLDER}/home"
 KEY: Final = f"{FOLDER}/swarm.key"
 
 
 def address(host: int) -> str:
-    """Its IPv4 address, 10.77.0.1 of the first."""
+    """IPv4 address of a host; the first has 10.77.0.1."""
     return f"10.77.{(host + 1) >> 8}.{(host + 1) & 255}"
 
 
 def network(host: int) -> str:
-    """The same with the length of what all addresses have in common."""
+    """Address of a host with the prefix length of the network."""
     return f"{address(host)}/16"
 
 
 def names(hosts: Sequence[HostSettings]) -> str:
-    """/etc/hosts of each."""
+    """Content of /etc/hosts, the same in each host."""
     lines = ["127.0.0.1 localhost", *(f"{address(index)} {host.name}" for index, host in enumerate(hosts))]
     return "\n".join(lines) + "\n"
 
 
 def environment(host: int, num_hosts: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a command in a host is told besides `environ`: who it is, and where the others are."""
+    """Variables that a command in a host gets in addition to `environ`: its own address and those of the others."""
     addresses = [address(index) for index in range(num_hosts)]
     num_threads = max(1, num_usable_cores() // num_hosts)
     return {

@@ -1,4 +1,4 @@
-"""`shoal lab -- COMMAND`: a command in each host, with its output, until the last has ended."""
+"""`shoal lab -- COMMAND`: runs a command in each host and prints its output, until the last command has ended."""
 
 import os
 import selectors
@@ -19,11 +19,11 @@ from .places import address
 
 READ_BYTES: Final = 4096
 TOO_LATE: Final = 0.1
-"""Share of the shortest delay beyond which a lateness is no small thing any more."""
+"""Share of the shortest delay above which lateness causes a warning."""
 
 
 def words_of(host: HostSettings, index: int, command: Sequence[str]) -> list[str]:
-    """The command of a host: `{host}`, `{address}` and `{peers}` are what they are there."""
+    """The command of a host, with `{host}`, `{address}` and `{peers}` replaced."""
     values = {"{host}": str(index), "{address}": address(index), "{peers}": str(host.num_peers)}
     words = []
     for word in host.command or command:
@@ -34,7 +34,7 @@ def words_of(host: HostSettings, index: int, command: Sequence[str]) -> list[str
 
 
 class Run:
-    """All commands of a lab; once, and in the main thread, which gets the signals."""
+    """One run of all commands of a lab; in the main thread, which receives the signals."""
 
     def __init__(
         self,
@@ -47,10 +47,11 @@ class Run:
         environ: Mapping[str, str] = MappingProxyType({}),
         ends_together: bool = False,
     ) -> None:
-        """LabError if a host has nothing to run. Descriptors: of what commands write, and of what is said.
+        """Prepare a run; LabError if a host has no command.
 
-        `environ`: of the commands, besides ours. `ends_together`: the lab is ended as soon as a command has failed.
-        `shown`: what the lab said of itself at the end.
+        `stdout`, `stderr`: descriptors for the output of the commands; messages of the lab go to `stderr`. `environ`:
+        added to the environment of the commands. `ends_together`: end the lab as soon as a command fails. The
+        attribute `shown` holds the result of `NetworkLab.show` at the end.
         """
         if not all(host.command or config.command for host in config.hosts):
             raise LabError("nothing to run: give -- COMMAND, or `command` in the file")
@@ -65,10 +66,10 @@ class Run:
         self._ended_by: int | None = None
 
     def run(self) -> int:
-        """The exit code: 0; or that of the first host, by number, that failed; or 128 + N after signal N.
+        """Return the exit code: 0; that of the first host, by number, that failed; or 128 + N after signal N.
 
         Raises:
-            LabError: there can be no lab here, or a command cannot be started.
+            LabError: this machine allows no lab, or a command cannot be started.
         """
         try:
             return self._run()
@@ -110,7 +111,7 @@ class Run:
             if isinstance(key.data, Stream | Sink):
                 self._output.pass_on(key.data)
             elif isinstance(key.data, Command):
-                if key.data in self._running:  # what has ended with another one that ends the lab is the lab's
+                if key.data in self._running:  # cleared if a command that ended in the same round ends the lab
                     self._bury(key.data)
             else:
                 for number in woken.recv(READ_BYTES):
@@ -148,7 +149,7 @@ class Run:
 
 
 def summary(shown: Message, config: LabConfig) -> list[str]:
-    """What is to be known of a lab that has ended, in lines."""
+    """Lines of the report on a lab that has ended."""
     return [counts(shown), *warnings(shown, config)]
 
 
@@ -167,7 +168,7 @@ def counts(shown: Message) -> str:
 
 
 def warnings(shown: Message, config: LabConfig) -> list[str]:
-    """Why times are to be taken with care."""
+    """Reasons to distrust the times that were measured in this lab."""
     late, lines = shown["lateness_us"], []
     shortest = min((pair.delay_ns for pair in config.pairs.values() if pair.delay_ns), default=0)
     if shortest and late["p99"] * 1e3 > TOO_LATE * shortest:

@@ -1,4 +1,4 @@
-"""What a running lab does when it is asked: by whoever made it, and by `shoal lab set` and `show`."""
+"""Request handling of a running lab: for its owner, and for `shoal lab set`, `show` and `exec`."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ Answer = Callable[[Message], None]
 
 
 class HostProcess:
-    """The first process of a host, seen from outside it. It answers in the order in which it is asked."""
+    """A handle of the first process of a host, which answers requests in order."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
@@ -30,12 +30,12 @@ class HostProcess:
         self.is_gone = False
 
     def ask(self, message: Mapping[str, Any], answer: Answer, descriptors: Sequence[int] = ()) -> None:
-        """Call `answer` with what it says; at once, if it is gone."""
+        """Send a request and call `answer` with the reply later; at once with an error, if the process is gone."""
         if self.is_gone:
             answer({"error": "this host is gone"})
             return
         self._waiting.append(answer)
-        with contextlib.suppress(OSError):  # its end is seen by whoever reads
+        with contextlib.suppress(OSError):  # `read` notices that the process has ended
             send(self.channel, dict(message), descriptors)
 
     def read(self) -> bool:
@@ -52,7 +52,7 @@ class HostProcess:
 
 
 class Server:
-    """Answers whoever asks; the lab is over when `owner` is gone."""
+    """Answers requests from the owner and the control socket; the lab ends when `owner` closes."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Server:
             emulator.watch(process.channel.fileno(), lambda index=index: self._read_host(index))  # type: ignore[misc]
 
     def limit_frames(self, answer: Answer) -> None:
-        """No host sends frames that are too large for its links, from now on; call `answer` when all know."""
+        """Limit the frames of each host to what its links allow; call `answer` once all hosts have done so."""
         changed = []
         for index, process in enumerate(self._processes):
             num_packets = self._links.packets_per_frame(index)
@@ -112,7 +112,7 @@ class Server:
             return
 
         def answer(said: Message) -> None:
-            with contextlib.suppress(OSError):  # who has asked may be gone
+            with contextlib.suppress(OSError):  # the requester may be gone
                 send(channel, said)
 
         try:
@@ -141,7 +141,7 @@ class Server:
                 raise LabError(f"the lab cannot {other!r}")
 
     def _set(self, words: Sequence[str], *, one_way: bool) -> None:
-        """Of one host or many, `["2", "up=10mbit"]`, or of pairs, `["2", "*", "cut"]`: all of it, or nothing."""
+        """Change hosts, `["2", "up=10mbit"]`, or pairs, `["2", "*", "cut"]`; after a LabError none has changed."""
         if len(words) not in (2, 3):
             raise LabError("write whom and what: `set 2 up=10mbit`, or `set 1 2 delay=80ms`, or `set 2 '*' cut`")
         lines, of_pairs = {}, {}
@@ -190,4 +190,4 @@ class Server:
         process = self._processes[index]
         if not process.read():
             self._emulator.forget(process.channel.fileno())
-            self._emulator.remove(index)  # not waited for: the kernel may take a while to end all that ran in it
+            self._emulator.remove(index)  # not waited for: the kernel may take a while to end the processes of the host

@@ -1,4 +1,4 @@
-"""What can be set of a line and of a pair, and how it is written: `delay=20ms,jitter=1ms,loss=0.1%`. Pure."""
+"""Settings of lines and pairs, and their text form: `delay=20ms,jitter=1ms,loss=0.1%`. Pure."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ from .units import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineSettings:
-    """What joins a host to all others.
+    """The connection of a host to all others.
 
     Attributes:
         up_bit_per_s, down_bit_per_s: None: no limit.
-        queue_ns: who would have to wait for longer, for either, is dropped.
+        queue_ns: a frame that would have to wait longer than this, in either direction, is dropped.
     """
 
     up_bit_per_s: int | None = None
@@ -34,15 +34,15 @@ class LineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSettings:
-    """What frames of one host meet on their way to another one, in this direction.
+    """The path from one host to another, in one direction.
 
     Attributes:
-        rate_bit_per_s: besides the lines of both hosts; None: no limit.
+        rate_bit_per_s: in addition to the lines of both hosts; None: no limit.
         delay_ns: one way.
         jitter_ns: the delay is uniform within this much of `delay_ns`; frames stay in order.
-        loss: share of packets, each by itself.
-        mtu_bytes: longer packets never arrive, and nobody says so (RFC 2923, 2.1: a path MTU black hole); None: any do.
-        cut: nothing arrives.
+        loss: the probability that a packet is lost, independent of the others.
+        mtu_bytes: longer packets are dropped silently (RFC 2923, 2.1: a path MTU black hole); None: no limit.
+        cut: no packet arrives.
     """
 
     rate_bit_per_s: int | None = None
@@ -61,10 +61,10 @@ class PairSettings:
 
 
 Changes = Mapping[str, Any]
-"""Field of the settings, and its new value."""
+"""New values by field of the settings."""
 
 _Field = tuple[str, Callable[[str, str], Any], Callable[[Any], str]]
-"""Its name, and how its value is read and written."""
+"""Name of the field, and the functions that parse and format its value."""
 _PAIR: Final[Mapping[str, _Field]] = {
     "rate": ("rate_bit_per_s", parse_rate, show_rate),
     "delay": ("delay_ns", parse_time, show_time),
@@ -85,14 +85,14 @@ _UNSET: Final = {
     "queue": "0",
     **dict.fromkeys(("rate", "up", "down", "mtu"), "none"),
 }
-"""What `show` leaves out."""
+"""The text form of the values that `show` leaves out."""
 
 
 def parse_pair(text: str) -> Changes:
-    """Of `rate`, `delay`, `jitter`, `loss`, `mtu`, `cut` and `heal`, with commas.
+    """Parse changes of a pair: `rate`, `delay`, `jitter`, `loss`, `mtu`, `cut` and `heal`, separated by commas.
 
     Raises:
-        LabError: something else, a unit that there is not, or a value that cannot be.
+        LabError: an unknown key or unit, or an invalid value.
     """
     changes: dict[str, Any] = {}
     for key, value in _split(text):
@@ -109,7 +109,7 @@ def parse_pair(text: str) -> Changes:
 
 
 def parse_net(text: str) -> tuple[Changes, Changes]:
-    """Of a host, or of all: changes of its line, and of its pairs. `rate` is of the line here, both up and down."""
+    """Parse changes of a host, or of all: of the line, where `rate` means both up and down, and of the pairs."""
     line: dict[str, Any] = {}
     rest = []
     for key, value in _split(text):
@@ -130,12 +130,12 @@ def changed_line(line: LineSettings, changes: Changes) -> LineSettings:
 
 
 def changed_pair(pair: PairSettings, changes: Changes) -> PairSettings:
-    """LabError if they do not go together."""
+    """Apply changes; LabError if the resulting values contradict each other."""
     return replace(pair, **changes)
 
 
 def show(settings: LineSettings | PairSettings) -> dict[str, str]:
-    """As it would be written, without what is not set."""
+    """The text form of each value by key, without those that are not set."""
     fields = asdict(settings)
     shown = {}
     for key, (field, _, write) in {**_LINE, **_PAIR}.items():
@@ -159,11 +159,11 @@ def _unknown(key: str, value: str, known: tuple[str, ...]) -> LabError:
 
 
 def as_it_was(pair: Mapping[str, str], changes: Changes) -> str:
-    """What sets these fields back to what `show` has said of a pair before they were changed."""
+    """The text that resets the fields in `changes` to their values in `pair`, an earlier result of `show`."""
     words = [f"{key}={pair.get(key, _UNSET[key])}" for key, (field, *_) in _PAIR.items() if field in changes]
     return ",".join([*words, *(["cut" if "cut" in pair else "heal"] if "cut" in changes else [])])
 
 
 def line_as_it_was(line: Mapping[str, str], changes: Changes) -> str:
-    """The same of the line of a host."""
+    """As `as_it_was`, for the line of a host."""
     return ",".join(f"{key}={line.get(key, _UNSET[key])}" for key, (field, *_) in _LINE.items() if field in changes)

@@ -1,4 +1,4 @@
-"""What a lab is like, for people."""
+"""The output of `shoal lab show`: tables of hosts and pairs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ COUNTS = ("packets", "num_bytes", "dropped_queue", "dropped_loss", "dropped_mtu"
 
 
 def tables(shown: Message) -> "tuple[Table, Table, str]":
-    """Hosts, pairs, and a line of how late the lab is."""
+    """Hosts, pairs, and a line with the lateness of the lab."""
     from rich.table import Table
 
     hosts = Table("host", "name", "region", "up", "down", "queue")

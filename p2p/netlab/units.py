@@ -1,4 +1,4 @@
-"""Rates, delays and shares as people write them: `200mbit`, `20ms`, `0.1%`. Pure."""
+"""Text forms of rates, delays and shares: `200mbit`, `20ms`, `0.1%`. Pure."""
 
 import difflib
 import re
@@ -8,20 +8,20 @@ from typing import Final
 from ..errors import LabError
 
 RATES: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-"""Bits per second. 1 kbit is 1000 bit, as of any line."""
+"""Bits per second. 1 kbit is 1000 bit, as usual for lines."""
 TIMES: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 NO_LIMIT: Final = "none"
 MTU_MIN_BYTES: Final = 68
-"""What any path has to carry (RFC 791)."""
+"""The packet size that any path has to carry (RFC 791)."""
 
 _NUMBER: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([^\s\d.]*)\s*")
 
 
 def parse_rate(key: str, text: str) -> int | None:
-    """Bits per second; None, of `none`: as fast as it goes.
+    """Parse bits per second; None for `none`: no limit.
 
     Raises:
-        LabError: as of all in this file, with what was probably meant.
+        LabError: the text is invalid; the message suggests what was meant. The same holds for all of this module.
     """
     if text == NO_LIMIT:
         return None
@@ -32,12 +32,12 @@ def parse_rate(key: str, text: str) -> int | None:
 
 
 def parse_time(key: str, text: str) -> int:
-    """Nanoseconds."""
+    """Parse a duration into nanoseconds."""
     return 0 if text == "0" else _parse(key, text, TIMES, "ms")
 
 
 def parse_share(key: str, text: str) -> float:
-    """From 0 to 1; `1%` is 0.01."""
+    """Parse a share from 0 to 1; `1%` is 0.01."""
     number, is_percent = text.removesuffix("%"), text.endswith("%")
     try:
         share = float(number) / 100 if is_percent else float(number)
@@ -50,7 +50,7 @@ def parse_share(key: str, text: str) -> float:
 
 
 def parse_mtu(key: str, text: str) -> int | None:
-    """Bytes of a packet, with its IP header; None, of `none`: any."""
+    """Parse bytes of a packet, with its IP header; None for `none`: no limit."""
     if text == NO_LIMIT:
         return None
     if not text.isascii() or not text.isdigit() or int(text) < MTU_MIN_BYTES:
@@ -60,22 +60,22 @@ def parse_mtu(key: str, text: str) -> int | None:
 
 
 def show_share(share: float) -> str:
-    """As `parse_share` takes it."""
+    """The inverse of `parse_share`."""
     return f"{share:.6g}"
 
 
 def show_mtu(num_bytes: int | None) -> str:
-    """As `parse_mtu` takes it."""
+    """The inverse of `parse_mtu`."""
     return NO_LIMIT if num_bytes is None else str(num_bytes)
 
 
 def show_rate(bit_per_s: int | None) -> str:
-    """As `parse_rate` takes it."""
+    """The inverse of `parse_rate`."""
     return NO_LIMIT if bit_per_s is None else _show(bit_per_s, RATES)
 
 
 def show_time(time_ns: int) -> str:
-    """As `parse_time` takes it."""
+    """The inverse of `parse_time`."""
     return _show(time_ns, TIMES) if time_ns else "0"
 
 
