@@ -1,1 +1,1 @@
-"""A process that has imported what programs need, and forks itself for each of them."""
+"""A fork server: a process that has imported the modules that programs need, and forks itself for each program."""

@@ -1,7 +1,7 @@
-"""How a fork ends: as a Python process does, but what it was forked with is left as it is.
+"""The end of a fork: as that of a Python process, but without finalizing the modules that it was forked with.
 
-Python takes all modules apart at its end, and torch each of its operators: that writes to, and so copies, most pages
-of what all forks share, and takes 0.2 s of a processor and more, ten times what a fork costs otherwise.
+At exit Python finalizes all modules, and torch each of its operators: that writes to, and so copies, most pages that
+the forks share, and takes 0.2 s of a processor or more, ten times the cost of a fork otherwise.
 """
 
 import atexit
@@ -21,24 +21,24 @@ UNFLUSHED: Final = 120
 
 
 def leave_at_end() -> None:
-    """No fork runs, at its end, finalizers of what there is so far: torch has one for each of its libraries."""
+    """Disable the finalizers registered so far, for all forks: torch has one for each of its libraries."""
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
         finalizer.atexit = False
 
 
 def run_to_the_end(program: Callable[[], None]) -> NoReturn:
-    """Run `program`; then end this process with the exit code, or by the signal, that a Python process would have."""
+    """Run `program`, then end this process with the exit code or signal of an ordinary Python process."""
     libc = ctypes.CDLL(None)
-    libc.on_exit(libc._exit, None)  # behind what libraries have registered since, in front of what they had before
+    libc.on_exit(libc._exit, None)  # runs after later handlers of libraries, and before earlier ones
     shared = frozenset(sys.modules)
     code = _run(program)
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for all threads that are no daemons
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for all non-daemon threads
     atexit._run_exitfuncs()
-    threading.excepthook = lambda error: None  # Python would have ended daemons by now
+    threading.excepthook = lambda error: None  # Python would have ended daemon threads by now
     gc.collect()
     for name in reversed([each for each in sys.modules if each not in shared]):
         if isinstance(module := sys.modules.pop(name), ModuleType):
-            vars(module).clear()  # files that nobody has closed are written
+            vars(module).clear()  # flushes files that were left open
     gc.collect()
     is_flushed = all([_flush(stream) for stream in (sys.stdout, sys.stderr)])
     if code == -signal.SIGINT:
@@ -49,7 +49,7 @@ def run_to_the_end(program: Callable[[], None]) -> NoReturn:
 
 
 def _run(program: Callable[[], None]) -> int:
-    """The exit code; -N where signal N ends it."""
+    """Run `program`; return the exit code, or -N if signal N has to end the process."""
     try:
         program()
     except SystemExit as error:
@@ -64,7 +64,7 @@ def _run(program: Callable[[], None]) -> int:
 
 
 def _flush(stream: TextIO | None) -> bool:
-    """Whether all that was printed is written."""
+    """Flush a stream; return whether that succeeded."""
     try:
         if stream is not None and not stream.closed:
             stream.flush()

@@ -1,10 +1,10 @@
-"""Runs a script or module as the program of this process, beside as much memory as is asked for.
+"""Runs a script or module as the program of this process, with a given amount of resident memory beside it.
 
     python -P -m p2p.forking.program RESIDENT_BYTES SCRIPT.PY ARGUMENTS
     python -P -m p2p.forking.program RESIDENT_BYTES -m MODULE ARGUMENTS
 
-The memory is private to the process, and each page of it is written once: the kernel frees all of it before it closes
-the sockets of a process that is killed.
+The memory is private to the process, and each page is written once: when the process is killed, the kernel frees all
+of it before it closes the sockets.
 """
 
 import mmap
@@ -20,7 +20,7 @@ ROOM = "p2p.forking.program"
 
 
 class ImportFailed(LaunchError):
-    """What peers are to be forked from cannot be made: this module cannot be imported."""
+    """The fork server could not import this module."""
 
     def __init__(self, module: str, why: str) -> None:
         super().__init__(f"cannot import {module}: {why}")
@@ -28,15 +28,15 @@ class ImportFailed(LaunchError):
 
 
 def command(words: Sequence[str], resident_bytes: int) -> tuple[str, ...]:
-    """Of a process that does the same as `words`, `python SCRIPT` or `python -m MODULE`, with so much memory."""
+    """The command that runs `words`, `python SCRIPT` or `python -m MODULE`, with so much resident memory."""
     return (words[0], "-P", "-m", ROOM, str(resident_bytes), *words[1:])
 
 
 def run(words: Sequence[str], resident_bytes: int) -> None:
-    """What `python WORDS` does, in this process, which has nothing of its own in front of `sys.path` (-P).
+    """Run `python WORDS` in this process, which was started with -P.
 
     Raises:
-        MemoryError: there is not so much memory.
+        MemoryError: the memory cannot be allocated.
     """
     ballast = touched(resident_bytes)
     if words[0] == "-m":
@@ -51,7 +51,7 @@ def run(words: Sequence[str], resident_bytes: int) -> None:
 
 
 def touched(num_bytes: int) -> mmap.mmap | None:
-    """So much memory, with something in each page. Raises MemoryError."""
+    """Allocate memory and write to each page; None for 0 bytes. Raises MemoryError."""
     if not num_bytes:
         return None
     try:

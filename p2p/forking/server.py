@@ -1,15 +1,15 @@
-"""The process that programs are forked from: it has imported what they need, and runs no thread.
+"""The fork server: a process that has imported the modules that programs need, and has a single thread.
 
     python -P -m p2p.forking.server FD MODULE ...
 
 FD is a SOCK_SEQPACKET socket; every packet is one JSON object. A request has the words of a program, and carries three
-descriptors: stdin, stdout and stderr of the process to fork. The answer is its pid, with a handle of the process
-(pidfd) beside it. When a process ends, its session is killed, and its exit code told. When the requester closes its
-end, or dies, all that was forked is killed.
+descriptors: stdin, stdout and stderr of the process to fork. The answer has its pid, and carries a handle of the
+process (pidfd). When a process ends, the server kills its session and reports its exit code. When the requester closes
+its end, or dies, the server kills all forks.
 
-A fork differs from a plain process in this: `hash()` has the seed of all its siblings, settings that a library reads
-when it is loaded (OMP_NUM_THREADS, MALLOC_*) are those of this process, memory that nobody writes is shared, numpy's
-own BLAS has one thread, and at its end the libraries that were loaded here are not taken apart.
+A fork differs from a plain process as follows: `hash()` has the same seed in all forks; settings that a library reads
+when it is loaded (OMP_NUM_THREADS, MALLOC_*) are those of the server; unmodified memory is shared; numpy's own BLAS has
+one thread; and libraries that the server loaded are not finalized at its end.
 """
 
 import gc
@@ -31,14 +31,14 @@ from .program import ImportFailed, run
 
 MAX_BYTES: Final = 1 << 18
 MOST_CHARACTERS: Final = 500
-"""Of an error."""
+"""Maximum length of an error message."""
 ANSWER_S: Final = 10.0
-"""Who does not take an answer in this time has died, or hangs."""
+"""A requester that does not accept an answer within this time has died, or hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to run, as in `python WORDS`, in which folder, and beside how much memory."""
+    """A program to run, as in `python WORDS`, its environment and folder, and resident memory beside it."""
 
     words: tuple[str, ...]
     environ: dict[str, str]
@@ -47,7 +47,7 @@ class Request:
 
 
 def main() -> None:
-    """Serve until the requester has gone; in a fork, run what was asked for."""
+    """Serve until the requester has gone; in a fork, run the requested program."""
     requester = socket.socket(fileno=int(sys.argv[1]))
     requester.settimeout(ANSWER_S)
     try:
@@ -63,11 +63,11 @@ def main() -> None:
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import what peers need, so that no fork has to."""
+    """Import these modules, so that no fork has to."""
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # whatever a module does as it is imported
+        except Exception as error:  # a module may raise anything while it is imported
             raise ImportFailed(module, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
     leave_at_end()
     gc.collect()
@@ -75,14 +75,14 @@ def import_all(modules: Sequence[str]) -> None:
 
 
 def check_alone() -> None:
-    """A fork has only the thread that forked it; what another one held stays locked for ever."""
+    """Raise RuntimeError if there are other threads: locks that these hold would stay locked in a fork."""
     tasks = os.listdir("/proc/self/task")
     if threading.active_count() != 1 or len(tasks) != 1:
         raise RuntimeError(f"cannot fork, since an import started threads: {threading.enumerate()}, tasks {tasks}")
 
 
 class Server:
-    """Forks, reaps, and tells."""
+    """Forks processes, reaps them, and reports both."""
 
     def __init__(self, requester: socket.socket) -> None:
         self._requester = requester
@@ -91,7 +91,7 @@ class Server:
         self._pids: dict[int, int] = {}
 
     def serve(self) -> Request | None:
-        """None when the requester has gone and everybody is dead; in a fork, what it has to run."""
+        """Return None after the requester has gone and all forks are dead; in a fork, return its request."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd in self._pids:
@@ -106,7 +106,7 @@ class Server:
                     return request
 
     def _fork(self, fds: list[int]) -> bool:
-        """Whether this is the fork."""
+        """Fork, and report the pid to the requester; return whether this process is the fork."""
         prepare = die_with_parent()
         pid = os.fork()
         if not pid:
@@ -121,20 +121,20 @@ class Server:
         return False
 
     def _become_peer(self, fds: list[int], prepare: Callable[[], None]) -> None:
-        """A session of its own, no descriptor but the three that were sent, and signals as in the foreground."""
+        """Set up a fork: its own session, only the three descriptors of the request, signals as in the foreground."""
         os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs of a shell
         prepare()
         for standard, fd in enumerate(fds):
             os.dup2(fd, standard)
-        self._requester.detach()  # so that nobody closes the number once more, when somebody else has it
+        self._requester.detach()  # its number, closed below, may be reused: it must not be closed twice
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
     def _reap(self, pidfd: int) -> None:
         pid = self._pids.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
-        kill_session(pid)  # while it is not reaped its pid can belong to nobody else
+        kill_session(pid)  # until it is reaped, its pid is not reused
         _, status = os.waitpid(pid, 0)
         self._tell({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
@@ -154,7 +154,7 @@ class Server:
 
 
 def become(request: Request) -> None:
-    """Run the program as one of its own."""
+    """Run the requested program in this fork, to its end."""
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environ)

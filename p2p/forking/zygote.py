@@ -1,7 +1,7 @@
-"""Starts peers in milliseconds: forks of one process that has imported what they need (server.py).
+"""The client of the fork server (server.py): starts peers in milliseconds, as forks.
 
-A fork is a process of its own, in a session of its own, with its own environment and output; SIGKILL, SIGSTOP and
-SIGCONT do to it what they do to any. None outlives the zygote, or the thread that made it.
+A fork is a separate process, with its own session, environment and output; SIGKILL, SIGSTOP and SIGCONT affect it as
+any process. No fork outlives the zygote, or the thread that created the zygote.
 """
 
 import json
@@ -27,14 +27,14 @@ ANSWER_S: Final = 20.0
 MAX_BYTES: Final = 1 << 12
 
 WITH_TORCH: Final = ("p2p.joining", "p2p.training", "torch._dynamo")
-"""The first optimizer imports the last one."""
+"""The first optimizer that is created imports `torch._dynamo`."""
 
 NO_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
-"""numpy starts those of its BLAS as it is imported, and a process of several threads cannot be forked."""
+"""numpy starts the threads of its BLAS at import, and a process with several threads cannot be forked."""
 
 
 class Child:
-    """A fork, with what `subprocess.Popen` offers for a process: pid, poll, wait, send_signal, kill, returncode."""
+    """A fork, with the interface of `subprocess.Popen`: pid, poll, wait, send_signal, kill, returncode."""
 
     def __init__(self, zygote: "Zygote", pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -43,7 +43,7 @@ class Child:
         self._pidfd = pidfd
 
     def send_signal(self, number: int) -> None:
-        """Send it, unless the process has ended."""
+        """Send a signal, unless the process has ended."""
         if self._pidfd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -52,13 +52,13 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """The exit code, -N if signal N killed it; None while it runs."""
+        """Return the exit code, -N if signal N killed the process; None while it runs."""
         if self.returncode is None:
             self._zygote.listen(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Block until it has ended. Raises subprocess.TimeoutExpired."""
+        """Block until the process has ended. Raises subprocess.TimeoutExpired; None means `ANSWER_S`."""
         limit_s = ANSWER_S if timeout is None else timeout
         deadline = time.monotonic() + limit_s
         while (code := self.poll()) is None:
@@ -68,7 +68,7 @@ class Child:
         return code
 
     def end(self, code: int) -> None:
-        """For the zygote: the process was reaped."""
+        """Record the exit code of the reaped process. Called by the zygote."""
         self.returncode = code
         os.close(self._pidfd)
         self._pidfd = -1
@@ -80,11 +80,11 @@ class Zygote:
     def __init__(self, environ: Mapping[str, str], modules: Sequence[str] = WITH_TORCH) -> None:
         """Import `modules` in a process with this environment; takes seconds with torch.
 
-        Libraries read what concerns them (OMP_NUM_THREADS, PYTHONPATH) here, and not again in a fork.
+        Libraries read their settings (OMP_NUM_THREADS, PYTHONPATH) here, and not again in a fork.
 
         Raises:
-            ImportFailed: one of them cannot be imported.
-            LaunchError: it ended, or is not ready in time.
+            ImportFailed: one of the modules cannot be imported.
+            LaunchError: the process ended, or is not ready in time.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._children: dict[int, Child] = {}
@@ -115,7 +115,7 @@ class Zygote:
         stdin: int | None = None,
         folder: Path | None = None,
     ) -> Child:
-        """`python script arguments`; see `start_program`."""
+        """Run `python script arguments`; see `start_program`."""
         words = (str(script.absolute()), *arguments)
         return self.start_program(words, environ, stdout, stderr, stdin=stdin, folder=folder)
 
@@ -130,19 +130,19 @@ class Zygote:
         folder: Path | None = None,
         resident_bytes: int = 0,
     ) -> Child:
-        """`python WORDS`, a script or `-m` and a module, with arguments, in an environment of its own.
+        """Run `python WORDS`: a script, or `-m` and a module, with arguments.
 
         Args:
-            words: behind `python`.
-            environ: the whole of it.
-            stdout: a descriptor, which stays the caller's.
-            stderr: the same.
-            stdin: the same; None: it is empty.
-            folder: in which it runs; None: in that of this process.
-            resident_bytes: memory that it keeps beside its own.
+            words: the words after `python`.
+            environ: its complete environment.
+            stdout: a descriptor, which the caller still has to close.
+            stderr: as `stdout`.
+            stdin: as `stdout`; None: empty.
+            folder: working directory; None: that of this process.
+            resident_bytes: additional memory that the process keeps resident.
 
         Raises:
-            LaunchError: the process that forks has ended, or does not answer.
+            LaunchError: the fork server has ended, or does not answer.
         """
         request = {
             "words": list(words),
@@ -161,7 +161,7 @@ class Zygote:
         return self._children[pid]
 
     def listen(self, timeout_s: float) -> None:
-        """Take in all that the server has to say, if it says anything within `timeout_s`."""
+        """Process the messages of the server, waiting up to `timeout_s` for the first one."""
         while select.select([self._socket], [], [], timeout_s)[0]:
             self._receive(ANSWER_S)
             timeout_s = 0.0
@@ -184,7 +184,7 @@ class Zygote:
             self._children.pop(answer["ended"]).end(answer["code"])
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the forks that still run, and the server."""
         self._socket.close()
         try:
             self._process.wait(ANSWER_S)

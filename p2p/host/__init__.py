@@ -1,1 +1,1 @@
-"""What this host knows of its peers: the registry folder, processes, acceptor pages, keys."""
+"""The peers of one host: the registry folder, processes, acceptor records, keys, limits of memory and files."""

@@ -1,15 +1,15 @@
-"""Acceptor records: the page on which a peer keeps what it has promised and accepted, and which outlives its process.
+"""Acceptor records: the page that holds a peer's promised and accepted votes, and outlives its process.
 
 With the policy `live` a dead member still answers phase 1 of the agreement, through this page (PROTOCOL.md, R13).
 Each member keeps one file beside its entry in the registry's folder, `<peer_id>-<incarnation, 16 hex digits>.record`.
 
-It has two slots of 192 KiB. Record n, counted from 1, goes into slot n % 2, so a death in the middle of a write leaves
-record n - 1 readable; nobody had been told of n. A slot, little-endian: magic `SHRC`, version (4 bytes), boot id (16),
-n (8), length of the payload (4), xxh3-128 over all of these and the payload (16), payload (what the caller's `encode`
-makes of the record).
+The file has two slots of 192 KiB. Record n, counted from 1, goes into slot n % 2, so a death in the middle of a write
+leaves record n - 1 readable; no message based on n had been sent yet. A slot, little-endian: magic `SHRC`, version
+(4 bytes), boot id (16), n (8), length of the payload (4), xxh3-128 over all of these and the payload (16), payload (the
+record, as encoded by the caller's `encode`).
 
-Writes are not synced: the kernel keeps them when the process dies, and after a reboot no record counts, since the boot
-id is another.
+Writes are not synced: the kernel keeps them when the process dies, and after a reboot no record is valid, since the
+boot id differs.
 """
 
 import errno
@@ -42,17 +42,17 @@ _HEAD = struct.Struct("<4sI16sQI")
 HEADER_BYTES: Final = _HEAD.size + 16
 
 NOTHING: Final = "nothing has been written there yet"
-"""Why there is no record of a peer that has only just come."""
+"""The reason that `RecordReader.why` gives for the page of a peer that has only just come."""
 
 Encode = Callable[[AcceptorRecord], bytes]
 Decode = Callable[[bytes], object]
 
 
 class RecordPage:
-    """The page of this peer as `member`. Belongs to the loop."""
+    """The page of this peer as `member`. Used by the loop only."""
 
     def __init__(self, folder: Path, member: Member, encode: Encode) -> None:
-        """Make the file and allocate its space, so that no later write finds the disk full, or raise RegistryError."""
+        """Create the file and allocate its space, for no later write to find the disk full, or raise RegistryError."""
         self.path = record_path(folder, member)
         self._boot_id = read_boot_id()
         self._pid = os.getpid()
@@ -71,11 +71,11 @@ class RecordPage:
             raise self._failure("allocate", error) from error
 
     def write(self, record: AcceptorRecord) -> None:
-        """Make `record` what is read after this peer's death. One system call; encoding it takes longer.
+        """Write `record`, which readers find after this peer's death. One system call; encoding takes longer.
 
         Raises:
             ValueError: the record does not fit into a slot.
-            RegistryError: it is not written, and the one before stands: nothing that rests on it may be sent.
+            RegistryError: the write failed and the previous record is valid: send no message that depends on `record`.
         """
         number = self._number + 1
         slot = pack_slot(number, self._boot_id, self._encode(record))
@@ -92,7 +92,7 @@ class RecordPage:
         self._file.close()
 
     def remove(self) -> None:
-        """Unlink the file. Who has it open can still read it. In a forked child nothing happens."""
+        """Unlink the file; open descriptors of it can still be read. Does nothing in a forked child."""
         if self._pid == os.getpid():
             self.path.unlink(missing_ok=True)
 
@@ -102,16 +102,19 @@ class RecordPage:
 
 
 class RecordReader:
-    """The page of another member, kept open. While its process runs, `read` may find an older record, or none."""
+    """The page of another member, kept open. While its process runs, `read` may return an older record, or None."""
 
     def __init__(self, file: FileIO, decode: Decode) -> None:
         self._file, self._decode = file, decode
         self._boot_id = read_boot_id()
-        self.why = ""  # the last `read` found no record
+        self.why = ""  # reason, if the last `read` found no record
 
     @classmethod
     def open(cls, folder: Path, member: Member, decode: Decode) -> Self | None:
-        """Open the page of a living member: compare its process with its entry *after* this. None: the log says why."""
+        """Open the page of a living member; None, and a log line, on failure.
+
+        Compare the member's process with its entry *after* this call.
+        """
         try:
             return cls(FileIO(record_path(folder, member), opener=open_private), decode)
         except FileNotFoundError:
@@ -121,7 +124,7 @@ class RecordReader:
         return None
 
     def read(self) -> AcceptorRecord | None:
-        """The newest record; None if there is none of this boot, and `why` says so."""
+        """Return the newest record; None if this boot has none, and `why` gives the reason."""
         self.why = ""
         try:
             record = self._decode(unpack_page(os.pread(self._file.fileno(), PAGE_BYTES, 0), self._boot_id))
@@ -136,7 +139,7 @@ class RecordReader:
 
 
 def record_path(folder: Path, member: Member) -> Path:
-    """Where the page of `member` lies. Raises ValueError for a member that is not of our making."""
+    """Path of the page of `member`. Raises ValueError if its peer_id or incarnation has the wrong format."""
     name = f"{member.peer_id}-{member.incarnation:016x}.record"
     if not FILE_NAME.fullmatch(name):
         raise ValueError(f"a peer_id has 16 hex digits and an incarnation 64 bits: {member!r}")
@@ -148,7 +151,7 @@ def read_boot_id() -> bytes:
 
 
 def pack_slot(number: int, boot_id: bytes, payload: bytes) -> bytes:
-    """What is written for the record of this number. Raises ValueError if that is more than a slot."""
+    """The bytes of a slot for the record of this number. Raises ValueError if they exceed a slot."""
     if HEADER_BYTES + len(payload) > SLOT_BYTES:
         raise ValueError(f"the acceptor record takes {len(payload)} bytes, a slot holds {SLOT_BYTES - HEADER_BYTES}")
     head = _HEAD.pack(_MAGIC, VERSION, boot_id, number, len(payload))
@@ -156,9 +159,9 @@ def pack_slot(number: int, boot_id: bytes, payload: bytes) -> bytes:
 
 
 def unpack_page(page: bytes, boot_id: bytes) -> bytes:
-    """The payload in the newest slot that was written to its end; RemoteProtocolError if there is none of this boot.
+    """The payload in the newest complete slot; RemoteProtocolError if this boot has none.
 
-    The older slot counts only if the newest was not finished: what follows from a finished one may have been sent.
+    The older slot counts only if the newest is incomplete: messages based on a complete one may have been sent.
     """
     if len(page) != PAGE_BYTES:
         raise RemoteProtocolError(f"the page has {len(page)} bytes and should have {PAGE_BYTES}")

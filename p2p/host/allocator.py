@@ -1,7 +1,7 @@
-"""What glibc's malloc does with large blocks that are freed.
+"""Settings that make glibc's malloc keep large freed blocks.
 
-Left to itself it gives the memory of each large frame back to the system, and faults it in again for the next: a tenth
-of the time of a 16 MB all-reduce.
+By default malloc returns the memory of each large frame to the system and faults it in again for the next frame, which
+takes a tenth of the time of a 16 MB all-reduce.
 """
 
 import ctypes
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Final
 
 _KEPT: Final = {"MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20), "MALLOC_TRIM_THRESHOLD_": (-1, 256 << 20)}
-"""By variable of the environment: the parameter of `mallopt`, and its value."""
+"""Parameter of `mallopt` and its value, by environment variable."""
 
 KEEPS_MEMORY: Final = {name: str(value) for name, (_, value) in _KEPT.items()}
-"""In the environment of a process, from its start on."""
+"""Environment variables that apply the settings from the start of a process."""
 
 
 def keep_memory(environ: Mapping[str, str]) -> bool:
-    """The same for this process, from now on; whether it is so. What `environ` says of malloc stands."""
+    """Apply the settings to this running process, unless `environ` configures malloc; return whether that succeeded."""
     if any(name in environ for name in _KEPT) or "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

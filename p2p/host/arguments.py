@@ -1,7 +1,8 @@
-"""The arguments of a script by name, and what others may be shown of them.
+"""The arguments of a script by name, and their form in messages, without secrets.
 
-`--lr 0.1` and `--lr=0.1` are `--lr`; what has no flag before it is named by its place: 1, 2. Which flags of a script
-take a value is not known here, so a word behind `--verbose` is taken for its value, by all peers alike.
+`--lr 0.1` and `--lr=0.1` both have the name `--lr`; an argument without a flag before it is named by its position: 1,
+2.
+Which flags take a value is unknown here, so a word after `--verbose` counts as its value, on all peers alike.
 """
 
 import re
@@ -21,9 +22,9 @@ _SECRET: Final = re.compile(
 
 
 def by_name(args: Sequence[str]) -> dict[str, str]:
-    """Each argument as it would be written by hand. A flag that is given twice has both values, in their order.
+    """Text of each argument, flag included, by name. A repeated flag has all its values, in order.
 
-    All that comes after the first 256 is one argument; a name of more than 64 characters is its digest.
+    All arguments after the first 256 are one argument; a name of more than 64 characters is replaced by its digest.
     """
     found: dict[str, str] = {}
     num_places = index = 0
@@ -46,12 +47,12 @@ def by_name(args: Sequence[str]) -> dict[str, str]:
 
 
 def digest(text: str) -> bytes:
-    """Of an argument, for whoever may not see it."""
+    """Digest of an argument, for comparison where the text may not be shown."""
     return blake2b(text.encode(errors="surrogateescape"), digest_size=DIGEST_BYTES).digest()
 
 
 def shown(name: str, text: str) -> str:
-    """An argument for people, in a line; not what may be a secret, nor all of what is long."""
+    """An argument on one line for messages: possible secrets are replaced by a digest, long texts are shortened."""
     if _SECRET.search(text):
         return f"{name} (not shown; its digest is {digest(text).hex()})"
     plain = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

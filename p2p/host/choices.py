@@ -1,4 +1,4 @@
-"""The settings that are one of a few words. Apart from the others, which a launcher and a lab do without."""
+"""Settings that take one of a few words. In a separate module, since a launcher and a lab need no other settings."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,4 +10,4 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "slow_peers": ("name", "leave"),
     "on_all_dead": ("stop", "restart"),
 }
-"""Of `p2p.join` and `shoal run` alike."""
+"""The allowed words by setting, of both `p2p.join` and `shoal run`."""

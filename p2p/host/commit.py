@@ -1,4 +1,4 @@
-"""Which commit a script is of, by the files of its checkout: git is not run, since that takes long."""
+"""The commit of a script's checkout, read from the files of `.git`: running git would take long."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 def commit_of(script: Path) -> str:
-    """In hexadecimal; what was changed since is not looked at. Empty: it is in no checkout, or cannot be read."""
+    """The commit in hexadecimal, regardless of uncommitted changes; empty: no checkout, or not readable."""
     try:
         place = next((found for each in script.resolve().parents if (found := each / ".git").exists()), None)
         return "" if place is None else _head(_folder(place))
@@ -17,7 +17,7 @@ def commit_of(script: Path) -> str:
 
 
 def _folder(place: Path) -> Path:
-    """Of this checkout: of a worktree, `.git` is a file that names it."""
+    """The git folder of this checkout; in a worktree, `.git` is a file that names it."""
     return place if place.is_dir() else place.parent / place.read_text().removeprefix("gitdir:").strip()
 
 

@@ -1,4 +1,4 @@
-"""The entries in a swarm's folder, as one process finds them there: of the living, of the dead, and of elsewhere."""
+"""The entries in a swarm's folder, as one process sees them: of living peers, of dead ones, and of other namespaces."""
 
 import logging
 from pathlib import Path
@@ -13,25 +13,25 @@ from .processes import Offsets
 logger = logging.getLogger(__name__)
 
 FIRST_PLACE: Final = 1 << 32
-"""Of the lock file's bytes, those below belong to launchers."""
+"""The first byte of the lock file that a peer may hold; lower bytes belong to launchers."""
 
 
 MOST_DEAD_PAGES: Final = 16
-"""Of peers that died while others went on (telemetry/page.py)."""
+"""How many pages of dead peers are kept while others continue (telemetry/page.py)."""
 
 
 def place_of(peer_id: str) -> int:
-    """Which byte of the lock file a peer holds while it lives."""
+    """The byte of the lock file that a peer holds while it lives."""
     return FIRST_PLACE + (int(peer_id, 16) >> 2)  # an offset has 63 bits
 
 
 class Found(NamedTuple):
-    """What a folder holds.
+    """The entries of a folder.
 
     Attributes:
-        living: whose processes this host's kernel shows.
-        dead: whose processes have ended, or were of another boot.
-        elsewhere: who lives, by its lock, and numbers its processes otherwise: it is in another pid namespace.
+        living: entries whose processes are visible here and alive.
+        dead: entries whose processes have ended, or belong to another boot.
+        elsewhere: entries of another pid namespace whose peers live, as their lock shows.
     """
 
     living: tuple[Entry, ...]
@@ -40,17 +40,17 @@ class Found(NamedTuple):
 
 
 class Entries:
-    """Those of one swarm, read by a process of `host` whose clocks are shifted by `offsets`."""
+    """The entries of one swarm, read by a process of `host` whose clocks are shifted by `offsets`."""
 
     def __init__(self, folder: Path, swarm: str, host: str, offsets: Offsets) -> None:
         self._folder, self._swarm, self._host, self._offsets = folder, swarm, host, offsets
         self._ignored: set[Path] = set()
 
     def read(self, *, apart_from: str) -> Found:
-        """All but that of one peer, of any version. A file that is no entry is ignored, and named once in a warning.
+        """Read all entries except that of one peer, of any version. Other files are ignored, with one warning each.
 
         Raises:
-            RegistryError: the kernel does not say whether a process lives.
+            RegistryError: whether a process lives cannot be read.
         """
         found = Found((), (), ())
         for path in sorted(self._folder.glob("*.json")):
@@ -59,7 +59,7 @@ class Entries:
                     entry = parse_entry(file.read(ENTRY_MAX_BYTES))
                 self._check_place(entry, path)
             except FileNotFoundError:
-                continue  # its owner left meanwhile
+                continue  # its owner has left since
             except (OSError, ValueError) as error:
                 if path not in self._ignored:
                     self._ignored.add(path)
@@ -76,7 +76,7 @@ class Entries:
         return found
 
     def _check_place(self, entry: Entry, path: Path) -> None:
-        """Refuse an entry from elsewhere: what an entry names is unlinked when its peer is dead."""
+        """Raise ValueError for an entry of another folder: files that an entry names are unlinked after a death."""
         if path != self._folder / f"{entry.peer_id}.json" or entry.swarm != self._swarm:
             raise ValueError(f"it is of peer {entry.peer_id!r} in swarm {entry.swarm!r}")
         for address in (entry.control_address, entry.data_address):
@@ -90,7 +90,7 @@ class Entries:
                 return False
             if entry.offsets == self._offsets:
                 return lives(entry.pid, entry.process_start)
-            # Starts are shifted by the boottime clock, and rounded.
+            # Start times are shifted by the boottime offset, and rounded.
             start = entry.process_start + self._offsets.ticks - entry.offsets.ticks
             return any(lives(entry.pid, start + rounded) for rounded in (-1, 0, 1))
         except OSError as error:
@@ -98,7 +98,7 @@ class Entries:
 
 
 def sweep_pages(folder: Path, own: str, *, is_over: bool) -> None:
-    """What can be seen of the dead goes with the last of the living, or when there are too many of them."""
+    """Remove pages of dead peers: all of them if `is_over`, else all but the `MOST_DEAD_PAGES` newest."""
     others = (path for path in folder.glob("*.page") if path.stem != own)
     pages = [path for path in others if not path.with_suffix(".json").exists()]
     pages.sort(key=_changed_ns)
@@ -107,7 +107,7 @@ def sweep_pages(folder: Path, own: str, *, is_over: bool) -> None:
 
 
 def _changed_ns(path: Path) -> int:
-    """When the file was last written to; 0: its peer, which leaves just now, has removed it."""
+    """Time of the last write to the file; 0: its peer is leaving and has removed it."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:

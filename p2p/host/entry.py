@@ -1,8 +1,8 @@
-"""A peer's entry in the registry: which process it is, its addresses, and its role.
+"""A peer's entry in the registry: its process, addresses and role.
 
-The role tells what its owner's death costs. A founder that died before any view was agreed took nothing along, so a
-joiner may found in its place. A peer in an agreed view says "member"; when the last member is dead, so is the swarm's
-state, and no joiner may pretend otherwise.
+The role tells what the peer's death costs. If a founder dies before any view is agreed, no state is lost, and a joiner
+may found in its place. A peer in an agreed view has the role "member"; when the last member dies, the swarm's state is
+lost, and no joiner may found in its place.
 """
 
 import json
@@ -20,11 +20,11 @@ ENTRY_MAX_BYTES: Final = 16 * 1024
 PROGRAM_MAX_BYTES: Final = 4 * 1024
 
 ProgramTraits = Mapping[str, tuple[bytes, str]]
-"""What a peer runs, by name: digest, and text for people."""
+"""Traits of a peer's program by name: a digest, and a text for messages."""
 
 
 class Role(StrEnum):
-    """What this peer is to the swarm; the module's docstring says what follows from it."""
+    """The role of a peer in the swarm; for its meaning see the module."""
 
     FOUNDER = "founder"
     JOINER = "joiner"
@@ -33,22 +33,23 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a peer says of itself in the registry.
+    """The entry of one peer.
 
     Attributes:
         incarnation: nanoseconds; with `peer_id` the identity of a member.
-        process_start: clock ticks from boot to the start of `pid`; tells it from a later process with the
-            same number.
-        remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
+        process_start: clock ticks from boot to the start of `pid`; distinguishes the process from a later one with
+            the same pid.
+        remote_control_address, remote_data_address: for peers of other hosts; empty: none.
         network: as in `tcp.TcpOptions`.
         script: file name of the script that it runs, or name of the module; empty: unknown.
-        program: what it runs, as `pack_program` says it, for who starts others here; empty: unknown.
-        held: where all members have died: the last step of theirs whose state this peer, which observed, could go on
-            with; 0: none; -1: it has not said, or is not to.
-        place: of this peer among those of `shoal run` on this host; -1: it was started in another way.
-        host: who has the same sees the same processes under the same numbers; see `read_host`.
+        program: the traits of its program, in the format of `pack_program`, for launchers; empty: unknown.
+        held: after the death of all members: the last of their steps whose state this peer, an observer, could
+            continue from; 0: none; -1: not declared, or not allowed.
+        place: index of this peer among those of `shoal run` on this host; -1: it was started in another way.
+        host: peers with equal values see the same processes under the same pids; see `read_host`.
         monotonic_offset_ns, boottime_offset_ns: of its clocks, as in `processes.Offsets`.
-        version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
+        version: of the wire. Later versions may add fields but remove none, so that any version can tell which peers
+            live.
     """
 
     swarm: str
@@ -73,7 +74,7 @@ class Entry:
 
     @property
     def offsets(self) -> Offsets:
-        """Of its clocks."""
+        """The offsets of its clocks."""
         return Offsets(self.monotonic_offset_ns, self.boottime_offset_ns)
 
 
@@ -97,25 +98,25 @@ def parse_entry(text: bytes) -> Entry:
 
 
 def pack_program(program: ProgramTraits, may_differ: Sequence[str]) -> str:
-    """As text; empty if it is too long for an entry, so that only the protocol compares it."""
+    """The traits as text; empty if too long for an entry: then only the protocol compares them."""
     values = {name: (digest.hex(), text) for name, (digest, text) in program.items()}
     packed = json.dumps([list(may_differ), values]) if program else ""
     return packed if len(packed) <= PROGRAM_MAX_BYTES else ""
 
 
 def unpack_program(packed: str) -> tuple[ProgramTraits, tuple[str, ...]]:
-    """What `pack_program` was given."""
+    """The inverse of `pack_program`."""
     may_differ, values = json.loads(packed) if packed else ((), {})
     return {name: (bytes.fromhex(digest), text) for name, (digest, text) in values.items()}, tuple(may_differ)
 
 
 def all_wait(entries: tuple[Entry, ...]) -> bool:
-    """Whether nobody among `entries` has founded, or is a member of, anything."""
+    """Whether all `entries` are of joiners."""
     return all(entry.role is Role.JOINER for entry in entries)
 
 
 def state_lost(swarm: str, dead: Iterable[tuple[str, int]]) -> str:
-    """What is said where nobody goes on after the death of all members, of which each has a peer_id and a pid."""
+    """The error message after the death of all members, given as (peer_id, pid), if no peer can continue."""
     lost = ", ".join(f"{peer_id} (pid {pid})" for peer_id, pid in dead)
     return (
         f"all members of swarm {swarm!r} are gone, and what they trained with them: {lost}; end the peers that wait, "
@@ -124,7 +125,10 @@ def state_lost(swarm: str, dead: Iterable[tuple[str, int]]) -> str:
 
 
 def heir(waiting: Sequence[Entry]) -> Entry | None:
-    """Who goes on where all members have died, of all who wait: whose state is the newest. None: not all have said."""
+    """The waiting peer that continues after the death of all members: the one with the newest state.
+
+    None: not all have declared theirs.
+    """
     if any(entry.held < 0 for entry in waiting):
         return None
     return min(waiting, key=lambda entry: (-entry.held, entry.incarnation, entry.peer_id))

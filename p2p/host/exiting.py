@@ -1,8 +1,8 @@
-"""Whether a process runs no code of its own any more, told long before it has ended. Linux only.
+"""Early detection of a process's death, by the flag PF_EXITING of its threads. Linux only.
 
-A process that is killed first marks its threads as exiting (PF_EXITING), then gives back its memory, its files and its
-devices, and only then is a zombie, which is when its pidfd is readable: with gigabytes, or a GPU, that is tenths of a
-second later. From the mark on no thread returns to user space, so whatever the process wrote is final.
+The kernel marks the threads of a killed process as exiting (PF_EXITING), then frees its memory, files and devices, and
+only then turns it into a zombie, whose pidfd is readable: with gigabytes of memory, or a GPU, tenths of a second later.
+After the mark no thread returns to user space, so all writes of the process are final.
 """
 
 import os
@@ -15,7 +15,7 @@ PF_EXITING: Final = 0x4
 
 
 class Threads:
-    """The threads of one process, by a handle that no other process with the same pid can get."""
+    """The threads of one process, by a handle that stays with this process even if its pid is reused."""
 
     def __init__(self, pid: int, task_fd: int, start: int) -> None:
         self._pid = pid
@@ -24,7 +24,7 @@ class Threads:
 
     @classmethod
     def open(cls, pid: int, start: int) -> Self | None:
-        """Of the process `pid` that started at `start` (clock ticks from boot); None if there is none, or no access."""
+        """Threads of the process `pid` that started at `start` (clock ticks from boot); None: gone, or no access."""
         try:
             threads = cls(pid, os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), start)
         except OSError:
@@ -35,17 +35,17 @@ class Threads:
         return threads
 
     def are_exiting(self) -> bool:
-        """Whether no thread will ever run code of the process again: then this is proof of its death.
+        """Whether no thread will ever run code of the process again, which is proof of its death.
 
         Reads the flags of one thread while the process lives, some 15 us, and those of all once the first one exits.
-        False where a thread has not come to its end yet, since it is traced, dumps core or hangs in a driver, where the
-        process has been reaped, and where the kernel shows no flags: the end of the process has to tell then.
+        False if a thread has not reached its end yet, since it is traced, dumps core or hangs in a driver; if the
+        process has been reaped; and if the kernel shows no flags. In these cases wait for the end of the process.
         """
         if not self._is_exiting(self._pid):
             return False
         try:
             before = os.listdir(self._task_fd)
-            # A thread may start another one and end: it is proof only if they are the same ones afterwards.
+            # A thread may start another one and end: proof requires the same threads before and after.
             return all(self._is_exiting(int(tid)) for tid in before) and sorted(os.listdir(self._task_fd)) == sorted(
                 before
             )
@@ -57,7 +57,7 @@ class Threads:
         return flags is not None and bool(flags & PF_EXITING)
 
     def _flags_of(self, tid: int) -> int | None:
-        """None: there is no such thread, or it belongs to a process that started at another time."""
+        """PF_* flags of a thread; None: no such thread, or it belongs to a process with another start time."""
         try:
             fd = os.open(f"{tid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._task_fd)
         except OSError:
@@ -76,7 +76,7 @@ class Threads:
 
 
 def lives(pid: int, start: int) -> bool:
-    """Whether the process `pid` that started at `start` may run more code of its own. OSError as of `process_start`."""
+    """Whether the process `pid` that started at `start` may still run its code. OSError as `process_start`."""
     if process_start(pid) != start:
         return False
     threads = Threads.open(pid, start)

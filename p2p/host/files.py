@@ -1,11 +1,11 @@
-"""How many files this process may have open. libzmq ends a process that can open no more."""
+"""The limit of open files of this process. libzmq aborts a process that reaches it."""
 
 import os
 import resource
 from typing import Final
 
 PER_PEER: Final = 16
-"""Sockets, pipes, memory and handles that a peer has for each other one of its host; thirteen were counted."""
+"""Descriptors that a peer opens per other peer of its host: sockets, pipes, memory, handles; 13 were counted."""
 OF_ITS_OWN: Final = 256
 
 _FEWEST_PER_PEER: Final = 13
@@ -13,11 +13,11 @@ _FEWEST_OF_ITS_OWN: Final = 20
 _OF_TCP: Final = 16
 _FEWEST_LEFT: Final = 8
 _MOST_LEFT: Final = 64
-"""That a peer leaves alone when it opens links: others connect to it, and libzmq has to be able to accept them."""
+"""Upper bound of the reserve that a peer keeps when it opens links, so that libzmq can accept connections."""
 
 
 def raise_file_limit(num_peers: int) -> str:
-    """Raise the soft limit to the hard one; what is wrong if `num_peers` need more, else empty."""
+    """Raise the soft limit to the hard one; return a warning if `num_peers` need more, else an empty string."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -28,12 +28,12 @@ def raise_file_limit(num_peers: int) -> str:
 
 
 def why_too_few_files(num_peers: int, *, has_tcp: bool, num_open: int | None = None) -> str:
-    """Why one of `num_peers` of this host cannot run, since it may not open what it needs at least; empty: it can.
+    """Why the limit is too low for one of `num_peers` peers of this host to run at all; empty: it suffices.
 
     Args:
-        num_peers: itself among them.
-        has_tcp: it listens to other hosts, too.
-        num_open: files that it has open by now, without those of the peer; None: this process.
+        num_peers: this peer included.
+        has_tcp: the peer also listens for other hosts.
+        num_open: files already open, without those of the peer; None: counted in this process.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_open = len(_open_files()) if num_open is None else num_open
@@ -45,7 +45,7 @@ def why_too_few_files(num_peers: int, *, has_tcp: bool, num_open: int | None = N
 
 
 def _open_files() -> list[str]:
-    """Their numbers, and that of the folder which is read for it."""
+    """Numbers of the open files, and that of the descriptor with which the folder is read."""
     try:
         return os.listdir("/proc/self/fd")
     except OSError:  # the registry says what is wrong with /proc
@@ -53,7 +53,7 @@ def _open_files() -> list[str]:
 
 
 def is_nearly_full() -> bool:
-    """Whether no more than a reserve of files can be opened, so that what can wait should not be opened."""
+    """Whether only the reserve of descriptors is left, so that connections that can wait should not be opened."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return False
@@ -61,7 +61,7 @@ def is_nearly_full() -> bool:
         number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return True
-    os.close(number)  # the least that is free; more may be open behind it
+    os.close(number)  # the lowest free number; higher ones may be open
     num_open = max(number, sum(int(name) < soft for name in _open_files()) - 1)  # one is that of the folder
     return num_open >= soft - max(_FEWEST_LEFT, min(_MOST_LEFT, soft // 8))
 

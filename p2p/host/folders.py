@@ -1,4 +1,4 @@
-"""The folder of a registry: private to its user, with a path that sockets can have, and locked by one at a time."""
+"""The folder of a registry: private to its user, with a path short enough for sockets, and with a lock."""
 
 import errno
 import fcntl
@@ -16,11 +16,11 @@ from typing import Final
 from ..errors import RegistryError, ShoalError
 
 SOCKET_PATH_MAX_BYTES: Final = 107
-"""What `sun_path` of AF_UNIX holds on Linux, without the final zero byte."""
+"""Capacity of `sun_path` of AF_UNIX on Linux, without the final zero byte."""
 
 
 def absolute(path: Path) -> Path:
-    """The same, whatever folder this process goes to later; ShoalError if it is in one that is gone."""
+    """The absolute path; ShoalError if it is relative and the current folder was removed."""
     try:
         return path.absolute()
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def check_socket_path(path: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make `folder` with mode 0700 unless it is there; raise RegistryError if others have a way in."""
+    """Create `folder` with mode 0700 if it is missing; raise RegistryError if others can access it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -63,7 +63,7 @@ def make_private(folder: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that only this user can have written. Follows no link, waits for no writer of a pipe."""
+    """Open a file that only this user can have written. Does not follow links or wait for the writer of a pipe."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
@@ -73,15 +73,15 @@ def open_private(path: str, flags: int) -> int:
 
 
 def create_private(path: str, flags: int) -> int:
-    """An `opener`: a file that it makes is for this user alone, whatever the umask says."""
+    """An `opener` that creates files with mode 0600, whatever the umask."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def replace_private(path: Path, text: str) -> None:
-    """Write `path` at once, by way of a `.draft`, which does not stay where that fails: readers see the old or the new.
+    """Replace `path` atomically, by way of a `.draft`, which is removed on failure.
 
     Raises:
-        OSError: it is as it was.
+        OSError: `path` is unchanged.
     """
     draft = path.with_suffix(".draft")
     try:
@@ -97,8 +97,8 @@ def replace_private(path: Path, text: str) -> None:
 def acquire(descriptor: int, *, timeout_s: float) -> bool:
     """Take the exclusive lock on an open file; False if others hold it for `timeout_s`.
 
-    The kernel's wait has no deadline, so where there is one to wait for, a thread does. One that was given up
-    on ends when the lock reaches it, and as the descriptor is closed by then, the lock goes on to the next.
+    The kernel's wait has no deadline, so a thread waits if the lock is taken. After a timeout that thread ends once it
+    gets the lock; the descriptor is closed by then, so the lock passes to the next waiter.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,9 +116,9 @@ def acquire(descriptor: int, *, timeout_s: float) -> bool:
 
 
 def hold(descriptor: int, place: int) -> bool:
-    """Hold byte `place` of an open file until that is closed, whatever ends this process; False: somebody else does.
+    """Lock byte `place` of an open file until the file is closed, by death too; False: another process holds it.
 
-    It is held beside the lock of the whole file. Where the kernel knows no such locks all may.
+    This lock is independent of that of the whole file. True if the kernel does not support such locks.
     """
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _write_lock(place))
@@ -128,7 +128,7 @@ def hold(descriptor: int, place: int) -> bool:
 
 
 def is_held(path: Path, place: int) -> bool:
-    """Whether anybody holds byte `place` of this file by `hold`; False where the kernel knows no such locks."""
+    """Whether a process holds byte `place` of this file by `hold`; False if the kernel does not support such locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -145,7 +145,7 @@ def _write_lock(place: int) -> bytes:
 
 
 def open_lock(path: Path) -> int:
-    """Open this file, which is made if it is not there, or raise RegistryError."""
+    """Open this file, or create it; raise RegistryError on failure."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -154,7 +154,7 @@ def open_lock(path: Path) -> int:
 
 @contextmanager
 def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Hold the lock of this file; RegistryError if others hold it for `timeout_s`."""
+    """Hold the lock of this file in a `with` block; RegistryError if others hold it for `timeout_s`."""
     descriptor = open_lock(path)
     try:
         if not acquire(descriptor, timeout_s=timeout_s):
@@ -165,7 +165,7 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
         try:
             yield
         finally:
-            # Closing is not enough: a child forked meanwhile would keep the lock.
+            # Closing is not enough: a child forked in between would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
@@ -175,11 +175,11 @@ def default_home(environ: Mapping[str, str]) -> Path:
     """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder.
 
     Raises:
-        RegistryError: there is no place for one, or another user has taken it.
+        RegistryError: the platform's runtime folder cannot be created.
     """
     if home := environ.get("SHOAL_HOME"):
         return Path(home)
-    import platformdirs  # which takes longer than `shoal status` where a folder is named
+    import platformdirs  # its import takes longer than all of `shoal status` with SHOAL_HOME
 
     with warnings.catch_warnings():
         # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.

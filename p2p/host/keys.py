@@ -1,8 +1,9 @@
-"""The swarm key: who has it may speak for any peer of the swarm, and nobody else gets a word in.
+"""The swarm key: its holders may act as any peer of the swarm; all other processes are refused.
 
-A key file is one line, the prefix and 32 random bytes in hex. What connections are made of is derived from it with
-keyed BLAKE2b (RFC 7693): the key pairs themselves never travel, and no two purposes share one. Leaves out: rotation;
-a run has one key from its first to its last step.
+A key file is one line, the prefix and 32 random bytes in hex. The key pairs of connections are derived from it with
+keyed BLAKE2b (RFC 7693): they are never sent, and each purpose has its own. Leaves out: rotation; a run has one key
+from
+its first to its last step.
 """
 
 import os
@@ -23,7 +24,7 @@ _ENV: Final = "env:"
 
 
 def new_key() -> str:
-    """A new key, as the line of a key file."""
+    """Return a new key, as the line of a key file."""
     return PREFIX + secrets.token_hex(SECRET_BYTES)
 
 
@@ -31,7 +32,7 @@ def write_key(path: Path) -> None:
     """Write a new key to a new file of mode 0600.
 
     Raises:
-        SecurityError: the file is there already, or cannot be written.
+        SecurityError: the file already exists, or cannot be written.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -42,17 +43,17 @@ def write_key(path: Path) -> None:
     try:
         show_key(descriptor, path)
     except SecurityError:
-        path.unlink()  # nothing of it: the next try would take it for a key that is in use
+        path.unlink()  # a retry would take the remains for a key in use
         raise
     finally:
         os.close(descriptor)
 
 
 def show_key(descriptor: int, name: Path | str = "stdout") -> None:
-    """Write a new key to a descriptor. A file is readable for its owner only before: `> swarm.key` makes other ones.
+    """Write a new key to a descriptor. A file gets mode 0600 first, since `> swarm.key` creates it with another mode.
 
     Raises:
-        SecurityError: it cannot be written.
+        SecurityError: the key cannot be written.
     """
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -64,18 +65,18 @@ def show_key(descriptor: int, name: Path | str = "stdout") -> None:
 
 
 def descriptor_of(key: Path) -> int | None:
-    """N, of `fd:N`."""
+    """The N of `fd:N`; None for other keys."""
     found = re.fullmatch(r"fd:(\d+)", str(key))
     return None if found is None else int(found[1])
 
 
 def variable_of(key: Path) -> str | None:
-    """NAME, of `env:NAME`."""
+    """The NAME of `env:NAME`; None for other keys."""
     return str(key)[len(_ENV) :] if str(key).startswith(_ENV) else None
 
 
 def reference(key: Path) -> str:
-    """What `read_key` of another process of this host, in another folder, is given for `key`."""
+    """A form of `key` for `read_key` in another process of this host, whose current folder may differ."""
     is_file = descriptor_of(key) is None and variable_of(key) is None
     return str(key.absolute() if is_file else key)
 
@@ -87,16 +88,16 @@ def read_key(key: Path) -> bytes:
         key: a file; or `env:NAME`, a variable of the environment; or `fd:N`, a descriptor of this process.
 
     Raises:
-        SecurityError: no such file, others may read it, or it holds no key.
+        SecurityError: the file is missing, others may read it, or it holds no key.
     """
     return _parse(key, _read(key))
 
 
 def in_memory(key: Path) -> Path:
-    """The same as `fd:N` of a file in memory, which any number of children can read. `key`: is read, and checked.
+    """Read and check `key`, and copy it to a memfd, which any number of children can read; return its `fd:N`.
 
     Raises:
-        SecurityError: as `read_key`.
+        SecurityError: as `read_key`; or the memfd cannot be created.
     """
     content = _read(key)
     _parse(key, content)
@@ -136,7 +137,7 @@ def _read(key: Path) -> bytes:
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:
-    """Only its owner, who is this user or root, and root may write it; a group of this process may read it, too."""
+    """Raise SecurityError unless the file belongs to this user or root, and no others but our groups may read it."""
     if not stat.S_ISREG(status.st_mode):
         raise SecurityError(f"the swarm key {path} is no file; make one with: shoal key new --out FILE")
     if status.st_uid not in (os.geteuid(), 0):
@@ -168,5 +169,5 @@ def _parse(path: Path, content: bytes) -> bytes:
 
 
 def derive(secret: bytes, *words: str) -> bytes:
-    """32 bytes that only holders of `secret` know, and that say nothing of it or of those for other `words`."""
+    """32 bytes for the purpose `words`, which reveal neither `secret` nor the bytes for other words."""
     return blake2b("\0".join(words).encode(), key=secret, digest_size=32, person=b"shoal-curve").digest()

@@ -1,7 +1,7 @@
-"""Whether the last run of a swarm has ended, and when.
+"""The end of a swarm's last run: whether and when it happened.
 
-A swarm's lock file outlives its runs. The last member that leaves writes into it, so the file's time is that of the end
-of the run; the first member of the next run empties it.
+A swarm's lock file outlives its runs. The last member that leaves writes to it, so the file's time is the end of the
+run; the first member of the next run empties it.
 """
 
 from contextlib import suppress
@@ -14,20 +14,20 @@ JUST_NOW_S: Final = 60.0
 
 
 def mark_ended(lock: Path, *, is_well: bool) -> None:
-    """The run of the swarm with this lock file is over. On a full disk nobody will know."""
+    """Record the end of a run in the swarm's lock file. Has no effect on a full disk."""
     with suppress(OSError):
         lock.write_text(ENDED if is_well else CUT_OFF)
 
 
 def mark_begun(lock: Path) -> None:
-    """There is another run. On a full disk it looks as if there were none once all of its peers are gone."""
+    """Record the start of a run. On a full disk this fails silently: the run appears ended once its peers are gone."""
     with suppress(OSError):
         if ended_at_ns(lock) is not None:
             lock.write_text("")
 
 
 def ended_at_ns(lock: Path) -> int | None:
-    """The time of day, in nanoseconds, at which the last run ended; None: there was none, or it has not."""
+    """Wall-clock time, in nanoseconds, at which the last run ended; None: no run yet, or it has not ended."""
     try:
         status = lock.stat()
     except FileNotFoundError:
@@ -36,6 +36,6 @@ def ended_at_ns(lock: Path) -> int | None:
 
 
 def has_ended_well_since(lock: Path, time_ns: int) -> bool:
-    """Whether the last run has come to its end since that time of day, by the script of whoever left last."""
+    """Whether the last run ended after `time_ns`, because the script of the last member came to its end."""
     ended_ns = ended_at_ns(lock)
     return ended_ns is not None and ended_ns >= time_ns and lock.read_text(errors="replace") == ENDED

@@ -1,7 +1,7 @@
-"""How much memory a peer could take now, and what limits it: this machine, or a cgroup around the process.
+"""The memory that a peer could allocate now, and its limit: this machine, or a cgroup of the process.
 
-Of cgroups(7) both versions. What a group holds of files counts as free, since the kernel drops that before it ends
-anybody, and counts it so for the machine. Left out: swap, and huge pages.
+Supports both versions of cgroups(7). The page cache of a group counts as free, since the kernel drops it before it
+kills a process, and counts it that way for the machine. Leaves out: swap, and huge pages.
 """
 
 import os
@@ -15,15 +15,15 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 MACHINE: Final = "this machine"
 
 NO_LIMIT: Final = 1 << 60
-"""Version 1 has no word for it, but a number of pages that no machine has."""
+"""Version 1 expresses "no limit" by a number above any machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLeft:
-    """What a peer could take.
+    """Memory that a peer could allocate.
 
     Attributes:
-        num_bytes: without swapping, or being ended by the kernel.
+        num_bytes: how much, without swapping or an out-of-memory kill.
         limited_by: `MACHINE`, or the file with the limit of a cgroup.
     """
 
@@ -33,12 +33,12 @@ class MemoryLeft:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """Of one cgroup.
+    """The memory limit of one cgroup.
 
     Attributes:
-        file: says how much all in it may take.
-        usage: the file that says how much they have.
-        of_files: what is in the page cache, as `memory.stat` names it.
+        file: holds the limit of all processes in the group.
+        usage: holds their current usage.
+        of_files: the fields of `memory.stat` that count page cache.
     """
 
     file: Path
@@ -46,7 +46,7 @@ class GroupLimit:
     of_files: tuple[str, ...]
 
     def max_bytes(self) -> int | None:
-        """None: there is no limit, or nobody may read it."""
+        """The limit; None: unlimited, or not readable."""
         try:
             text = self.file.read_text().strip()
         except OSError:
@@ -54,7 +54,7 @@ class GroupLimit:
         return int(text) if text != "max" and int(text) < NO_LIMIT else None
 
     def left(self) -> MemoryLeft | None:
-        """None: there is no limit any more."""
+        """The memory left under this limit; None: the limit was removed."""
         most = self.max_bytes()
         try:
             used = int(self.usage.read_text())
@@ -71,12 +71,12 @@ class GroupLimit:
 
 
 def memory_left() -> MemoryLeft:
-    """What a peer could take now.
+    """Memory that a peer could allocate now.
 
-    The limits that there are have been looked for when this process asked first: one that is set later is not seen.
+    The groups with limits are found at the first call in a process: a limit that is added later is not seen.
 
     Raises:
-        OSError: there is no /proc.
+        OSError: /proc is missing.
     """
     found = [each.left() for each in _own_limits(os.getpid())]
     of_machine = MemoryLeft(available_bytes(), MACHINE)
@@ -84,21 +84,21 @@ def memory_left() -> MemoryLeft:
 
 
 def memory_bytes() -> int:
-    """As `memory_left`, in bytes."""
+    """The number of bytes of `memory_left`."""
     return memory_left().num_bytes
 
 
 def available_bytes() -> int:
-    """What this machine could give without swapping."""
+    """Memory that this machine could provide without swapping."""
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def group_limits(groups: str, root: Path = CGROUPS) -> list[GroupLimit]:
-    """Those of the cgroups of a process, and of those around them, that have one.
+    """Limits of the cgroups of a process and of their ancestors, as far as they have one.
 
-    `groups`: as /proc/PID/cgroup lists them. In a container a group may lie at `root` itself, though it is listed with
-    the path that it has outside.
+    `groups`: as listed in /proc/PID/cgroup. In a container a group may lie at `root` itself, although it is listed
+    with its path outside.
     """
     return [each for each in _all_around(groups, root) if each.max_bytes() is not None]
 
@@ -118,14 +118,14 @@ def _all_around(groups: str, root: Path) -> Iterator[GroupLimit]:
 
 
 def group_folders(mounted: Path, path: str) -> list[Path]:
-    """Of a group, and of those around it."""
+    """Folders of a group and of its ancestors."""
     innermost = mounted / path.lstrip("/")
     return [each for each in (innermost, *innermost.parents) if each == mounted or mounted in each.parents]
 
 
 @lru_cache(maxsize=1)
 def _own_limits(pid: int) -> tuple[GroupLimit, ...]:
-    """Of this process, which is `pid`: one that is forked may be in other groups."""
+    """Limits of this process, cached by `pid`: a fork may be in other groups."""
     try:
         return tuple(group_limits(Path("/proc/self/cgroup").read_text()))
     except OSError:

@@ -1,7 +1,7 @@
-"""The name of a swarm where nobody has given one: it follows from what is run, so that two experiments never meet.
+"""The default name of a swarm: derived from the script and its arguments, so that two experiments never meet.
 
-`train.py` becomes `train-1a2b3c4d`. The digits are of a hash of the script's path and its arguments, so a run with
-another learning rate is another swarm. Peers of several hosts, whose paths differ, have only `train` in common.
+`train.py` becomes `train-1a2b3c4d`. The digits are a hash of the script's path and arguments, so a run with another
+learning rate is another swarm. Peers of several hosts, whose paths may differ, use only `train`.
 """
 
 import re
@@ -31,13 +31,13 @@ NO_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a peer runs.
+    """The program of a peer.
 
     Attributes:
         name: of the script's file, of the module, or of the command.
-        place: tells it from others of that name on this host.
+        place: distinguishes it from others of that name on this host.
         args: of the script.
-        file: with its source; empty: unknown.
+        file: path of the source; empty: unknown.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Program:
         return cls(name, name, tuple(args), file)
 
     def swarm(self, *, one_host: bool) -> str:
-        """Its default name; `one_host`: where no other host can take part."""
+        """The default name of its swarm; `one_host`: no other host can take part."""
         label = re.sub(r"[^a-z0-9]+", "-", self.name.lower().removesuffix(".py"))[:LABEL_MAX].strip("-") or "script"
         if not one_host:
             return label
@@ -62,18 +62,18 @@ class Program:
         return f"{label}-{blake2b(words, digest_size=_DIGEST_BYTES).hexdigest()}"
 
     def traits(self) -> ProgramTraits:
-        """What all peers of a swarm have in common: the source as it is now, under `SCRIPT`, and the arguments."""
+        """The traits that peers of a swarm have to share: the current source, under `SCRIPT`, and the arguments."""
         try:
             source = Path(self.file).read_bytes() if self.file else self.name.encode(errors="surrogateescape")
         except OSError:
-            source = b""  # as long as it cannot be read here, it is not what the others have
+            source = b""  # unreadable here, so it differs from the others' source
         of_source = blake2b(source, digest_size=DIGEST_BYTES).digest()
         found = {SCRIPT: (of_source, f"{shown(SCRIPT, self.name)} (digest {of_source.hex()})")}
         return found | {name: (digest(text), shown(name, text)) for name, text in by_name(self.args).items()}
 
 
 def this_program() -> Program | None:
-    """What this process runs; None: no script."""
+    """The program of this process; None: no script."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:  # python -m
@@ -84,25 +84,25 @@ def this_program() -> Program | None:
 
 
 def _args_behind(program: str) -> Sequence[str]:
-    """As they were given: a script may have changed `sys.argv`."""
+    """The original arguments: a script may have changed `sys.argv`."""
     names = [Path(word).name for word in sys.orig_argv]
     name = Path(program).name
     return sys.orig_argv[names.index(name) + 1 :] if name in names else sys.argv[1:]
 
 
 def has_other_hosts(environ: Mapping[str, str], *given: str | None) -> bool:
-    """Whether peers of other hosts may take part: seeds or an address to listen at are `given`, or in `environ`."""
+    """Whether peers of other hosts may take part: seeds or a listen address are `given`, or set in `environ`."""
     return any(given) or any(environ.get(name) for name in ("SHOAL_SEEDS", "SHOAL_BIND"))
 
 
 def runs_of_script(home: Path, script: str) -> Counter[str]:
-    """How many living peers of this user run the script of this name, by swarm."""
+    """Number of living peers of this user that run the script of this name, by swarm."""
     found = Counter[str]()
     for folder in sorted(home.iterdir()):
-        if SWARM_NAME.fullmatch(folder.name) and any(folder.glob("*.json")):  # of most swarms only the lock is left
+        if SWARM_NAME.fullmatch(folder.name) and any(folder.glob("*.json")):  # most folders only hold a lock
             try:
                 living, _ = Registry(home, folder.name).read(apart_from="")
             except RegistryError:
-                continue  # no folder that a peer of this user could be in
+                continue  # a folder that no peer of this user can use
             found.update(entry.swarm for entry in living if entry.script == script)
     return found

@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket."""
+"""The process at the other end of a Unix socket."""
 
 import socket
 import struct
@@ -9,6 +9,6 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 def process_behind(connection: socket.socket) -> tuple[int, int]:
-    """Process and user id of who has connected it, listened there, or made the pair; 0: not to be seen from here."""
+    """Pid and user id of the process that connected, listened, or created the pair; pid 0: in another pid namespace."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(pid), int(uid)

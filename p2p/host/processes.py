@@ -1,4 +1,4 @@
-"""What the kernel knows of processes, which kernel it is, and by how much its clocks are shifted here. Linux only."""
+"""Processes as the kernel shows them in /proc, the identity of the kernel, and clock offsets. Linux only."""
 
 import os
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from typing import Final
 from ..errors import RegistryError
 
 STAT_BYTES: Final = 4096
-"""More than the line in /proc/PID/stat ever has."""
+"""Upper bound of the length of /proc/PID/stat."""
 
 
 def read_host() -> str:
-    """16 hex digits: which boot of which kernel this is, and whose numbers processes have here (its pid namespace).
+    """The identity of this host: 16 hex digits of a hash of the kernel's boot id and the pid namespace.
 
     Raises:
-        RegistryError: /proc does not say so, or numbers processes as another pid namespace does.
+        RegistryError: /proc cannot be read, or is that of another pid namespace.
     """
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
@@ -36,16 +36,16 @@ def read_host() -> str:
 
 
 class UnknownOffsets(OSError):
-    """This process has other clocks than its next child: the kernel says by how much those of the child are shifted."""
+    """This process and its next child are in different time namespaces: the kernel shows only the child's offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """By how much the clocks of this process differ from those of its host, because of its time namespace.
+    """The clock offsets of this process relative to its host, set by its time namespace.
 
     Attributes:
-        monotonic_ns: of the clock that all times of records are by.
-        boottime_ns: of that which the starts of processes are by.
+        monotonic_ns: of the clock for times in records.
+        boottime_ns: of the clock for start times of processes.
     """
 
     monotonic_ns: int = 0
@@ -56,15 +56,15 @@ class Offsets:
 
     @property
     def ticks(self) -> int:
-        """What starts of processes are shifted by, in clock ticks, rounded down."""
+        """Offset of the start times of processes, in clock ticks, rounded down."""
         return self.boottime_ns * os.sysconf("SC_CLK_TCK") // 10**9
 
 
 def read_offsets() -> Offsets:
-    """Those of this process; zeros where the kernel has no time namespaces.
+    """Offsets of this process; zeros if the kernel has no time namespaces.
 
     Raises:
-        UnknownOffsets: it has unshared its time namespace for its children, so that only theirs can be read.
+        UnknownOffsets: this process has unshared the time namespace of its children, so only theirs can be read.
     """
     try:
         text = Path("/proc/self/timens_offsets").read_text()
@@ -77,27 +77,27 @@ def read_offsets() -> Offsets:
 
 
 def parse_offsets(text: str) -> Offsets:
-    """Of /proc/PID/timens_offsets: a name, seconds and nanoseconds in each line."""
+    """Parse /proc/PID/timens_offsets: a name, seconds and nanoseconds in each line."""
     values = {name: int(seconds) * 10**9 + int(ns) for name, seconds, ns in map(str.split, text.splitlines())}
     return Offsets(values["monotonic"], values["boottime"])
 
 
 def usable_cores() -> frozenset[int]:
-    """The cores that this process may use; all of the machine, where nobody says which."""
+    """The cores that this process may use; all of the machine if that cannot be read."""
     try:
         return frozenset(os.sched_getaffinity(0))
-    except OSError:  # a filter of system calls denies it
+    except OSError:  # denied by a seccomp filter
         return frozenset(range(os.cpu_count() or 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Of /proc/PID/stat.
+    """Fields of /proc/PID/stat.
 
     Attributes:
-        state: one letter, as of ps: T is stopped, Z a zombie.
+        state: one letter, as in ps: T is stopped, Z a zombie.
         flags: PF_* of the kernel.
-        num_threads: of the process, a leader that has ended counted.
+        num_threads: of the process, including a leader that has ended.
         start: clock ticks from boot.
     """
 
@@ -108,12 +108,12 @@ class Stat:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no thread is left. A leader may end before the others, and is a zombie until they have."""
+        """Whether no thread is left. A leader that ends before other threads is a zombie until these end."""
         return self.state == "X" or (self.state == "Z" and self.num_threads <= 1)
 
 
 def parse_stat(text: bytes) -> Stat:
-    """Field 2 is the program's name in parentheses and may itself hold blanks and parentheses."""
+    """Parse /proc/PID/stat. Field 2, the program's name in parentheses, may contain blanks and parentheses."""
     state, *rest = text.rpartition(b")")[2].split()
     return Stat(state.decode(), int(rest[5]), int(rest[16]), int(rest[18]))
 
@@ -122,26 +122,26 @@ def process_start(pid: int) -> int | None:
     """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not.
 
     Raises:
-        OSError: that cannot be found out, say because no file can be opened.
+        OSError: the start cannot be read, say because no file can be opened.
     """
     found = look_at(pid)
     return None if found is None else found.start
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether process `pid` is stopped, by SIGSTOP or Ctrl-Z, so that somebody has to wake it. OSError as above."""
+    """Whether process `pid` is stopped, by SIGSTOP or Ctrl-Z. OSError as `process_start`."""
     found = look_at(pid)
     return found is not None and found.state == "T"
 
 
 def stands_still(pid: int) -> bool:
-    """Whether all threads of process `pid` are stopped, so that it runs no code until somebody wakes it.
+    """Whether all threads of process `pid` are stopped, so that it runs no code until SIGCONT.
 
-    A signal that stops a process reaches its threads one after the other. OSError as above.
+    A signal that stops a process reaches its threads one after the other. OSError as `process_start`.
     """
     before = _threads(pid)
     found = [look_at(tid) for tid in before]
-    # A thread may start another one before it stops: it is proof only if they are the same ones afterwards.
+    # A thread may start another one before it stops: proof requires the same threads before and after.
     return bool(before) and all(each is not None and each.state == "T" for each in found) and before == _threads(pid)
 
 
@@ -153,7 +153,7 @@ def _threads(pid: int) -> set[int]:
 
 
 def look_at(pid: int) -> Stat | None:
-    """Of process `pid`; None, and errors, as above."""
+    """Fields of /proc/PID/stat of process `pid`; None, and OSError, as `process_start`."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,9 +1,8 @@
-"""Memory whose pages are there before it is needed.
+"""Memory whose pages are faulted in before use.
 
-The first write to a page waits for the kernel to find one. Where a hypervisor has to back it, that takes a second for
-100 MB, and whoever copies a state into such memory keeps the next update waiting, or does not hear its peers. So the
-pages are touched before, by a thread, with less priority than what trains. Leaves out: pages that the kernel takes
-back, as with swap.
+The first write to a page waits for the kernel to allocate it. Under a hypervisor that can take a second for 100 MB,
+during which a thread that copies a state delays the next update, or answers no peer. So a thread with a lower priority
+than training touches the pages in advance. Leaves out: pages that the kernel reclaims, as with swap.
 """
 
 import os
@@ -18,33 +17,33 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 NICENESS: Final = 10
-"""Of the thread: a tenth of a processor where all are busy with what has the usual priority."""
+"""Niceness of the thread: a tenth of a processor where threads of normal priority keep all processors busy."""
 
 PIECE_BYTES: Final = 8 << 20
-"""Between looks whether it is wanted still. The interpreter is free meanwhile."""
+"""Bytes touched between two checks for `drop`. The thread does not hold the GIL in between."""
 
 ALIGNED_TO: Final = 64
 
 
 def touched(num_bytes: int) -> Bytes:
-    """Zeros, whose pages are there."""
+    """Zeros whose pages are faulted in."""
     memory = np.empty(num_bytes, np.uint8)
     memory[...] = 0
     return memory
 
 
 def room_of(sizes: Iterable[int]) -> int:
-    """Bytes for pieces of these sizes, each aligned."""
+    """Total bytes for pieces of these sizes, each aligned."""
     return sum(-(-size // ALIGNED_TO) * ALIGNED_TO for size in sizes)
 
 
 class ReadyMemory:
-    """One block, which pieces are taken from, once it is ready; it is given back with the last of these."""
+    """One block from which pieces are taken once it is ready; freed with the last of these."""
 
     def __init__(self, num_bytes: int) -> None:
-        """Begin to touch it."""
+        """Allocate the block and start the thread that touches it."""
         self._block: Bytes = np.empty(0, np.uint8)
-        with suppress(MemoryError):  # whoever takes from it may have better luck
+        with suppress(MemoryError):  # `take` allocates then, which may succeed
             self._block = np.empty(num_bytes, np.uint8)
         self._at, self._end = self._block.ctypes.data, self._block.ctypes.data + len(self._block)
         self._num_taken = self._num_touched = 0
@@ -52,7 +51,7 @@ class ReadyMemory:
         self._is_ready = threading.Event()
         try:
             threading.Thread(target=self._touch, args=(self._block,), name="shoal-memory", daemon=True).start()
-        except RuntimeError:  # there can be no more threads: pages are touched as they are written
+        except RuntimeError:  # no thread can be started: the pages fault in at the first write
             self._is_ready.set()
 
     @property
@@ -60,15 +59,15 @@ class ReadyMemory:
         return self._is_ready.is_set()
 
     def wait(self) -> None:
-        """Until it is ready, or was dropped."""
+        """Block until the memory is ready or was dropped."""
         self._is_ready.wait()
 
     def take(self, num_bytes: int) -> Bytes:
-        """Memory that nobody else has; where there is not so much of it, or not yet, with pages to be touched."""
+        """Take a piece of the block; if it is too small or not ready, newly allocated memory, not yet faulted in."""
         return self.reserve(num_bytes) if self.is_ready else np.empty(num_bytes, np.uint8)
 
     def reserve(self, num_bytes: int) -> Bytes:
-        """As `take`, ready or not: nobody may write there before this `reaches` it."""
+        """As `take`, but also before the block is ready: do not write to the piece until `reaches` is True for it."""
         begin = self._num_taken
         if begin + num_bytes > len(self._block):
             return np.empty(num_bytes, np.uint8)
@@ -76,12 +75,12 @@ class ReadyMemory:
         return self._block[begin : begin + num_bytes]
 
     def reaches(self, piece: Bytes) -> bool:
-        """Whether a piece of what was reserved is touched, or none of this block."""
-        at = piece.ctypes.data  # dropped memory, too, is touched until the thread has seen that
+        """Whether a reserved piece is touched already, or does not belong to this block."""
+        at = piece.ctypes.data  # the thread also touches dropped memory until its next check
         return self.is_ready or not self._at <= at < self._end or at + len(piece) <= self._at + self._num_touched
 
     def drop(self) -> None:
-        """It is not wanted any more. What was taken remains."""
+        """Stop touching, and release the block. Pieces that were taken stay valid."""
         self._is_dropped.set()
         self._block = np.empty(0, np.uint8)
 

@@ -1,18 +1,18 @@
-"""Peers of one host find each other through a folder, and agree there on who founds the swarm.
+"""The registry: a folder through which the peers of one host find each other, and agree on the founder of the swarm.
 
 Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two sockets:
 
-    lock                    held by who enters, for milliseconds, and bytes of it by launchers; see also last_run.py
-    <peer_id>.json          an entry: who, which process, which addresses, which role
-    <peer_id>.page          what can be seen of it, also when it is dead; see telemetry/page.py
+    lock                    locked by entering peers, for milliseconds; bytes of it by launchers; see also last_run.py
+    <peer_id>.json          an entry: identity, process, addresses, role
+    <peer_id>.page          the peer's telemetry, readable after its death; see telemetry/page.py
     <16 hex digits>         a socket
 
-An entry is written before its sockets are bound, so an entry names whatever a crash leaves behind. It counts
-as long as its process lives, which the kernel decides: same host, same pid, same start time. Who enters and
-finds no living process founds the swarm; everybody else joins. What follows from the roles: entry.py.
+An entry is written before its sockets are bound, so it names all files that a crash leaves behind. It is valid as long
+as its process lives, by the kernel's word: same host, same pid, same start time. A peer that enters and finds no living
+process founds the swarm; all others join. For the meaning of the roles see entry.py.
 
-Left out: other hosts, which seeds.py calls. What shares the folder but not the pid namespace, as containers may, is
-another host: its entries are left alone, and who could not meet it is refused. Linux only.
+Leaves out: other hosts (seeds.py). A peer that shares the folder but not the pid namespace, as in containers, belongs
+to another host: its entry is left alone, and a peer that could not reach it over TCP is refused. Linux only.
 """
 
 import json
@@ -43,7 +43,7 @@ SWARM_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """This peer's entry, and those of the living others, in order of their ids."""
+    """The entry of this peer, and those of the other living peers, in order of their ids."""
 
     own: Entry
     others: tuple[Entry, ...]
@@ -53,7 +53,7 @@ class Registry:
     """The folder of one swarm, as one peer uses it. One thread at a time.
 
     Attributes:
-        ends_well: the script of this peer comes to its end, and is not cut off: what `leave` says of the run.
+        ends_well: whether the script of this peer comes to its end, rather than failing; `leave` records it.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class Registry:
         place: int = -1,
         lock_timeout_s: float = 10.0,
     ) -> None:
-        """Make the folder, or check the one that is there.
+        """Create the folder, or check the existing one.
 
         Args:
-            home: holds a folder per swarm; `folders.default_home` says which.
+            home: holds a folder per swarm; see `folders.default_home`.
             swarm: 1 to 64 letters, digits and `._-`.
-            script: that this peer runs, as in `Entry`.
+            script: as in `Entry`.
             program: as in `Entry`.
-            place: of this peer, as in `Entry`.
-            lock_timeout_s: who waits this long for the lock waits for a stopped process.
+            place: as in `Entry`.
+            lock_timeout_s: after this time the holder of the lock is taken for a stopped process.
 
         Raises:
-            RegistryError: the name is unfit, the path too long for a socket, the folder not private, or the clocks of
-                this process are unknown.
+            RegistryError: the name is invalid, the path too long for a socket, the folder not private, or the clocks
+                of this process are unknown.
         """
         if not SWARM_NAME.fullmatch(swarm):
             raise RegistryError(f"a swarm's name has 1 to 64 letters, digits, '.', '_' or '-', got {swarm!r}")
         whole = Path(os.path.abspath(absolute(home)))
-        # One spelling for all peers, but `home` itself stays what it is: a link is refused below.
+        # All peers use one spelling of the path, but `home` itself is not resolved: a link is refused below.
         home = whole.parent.resolve() / whole.name
         self.swarm = swarm
         self.folder = home / swarm
@@ -100,7 +100,7 @@ class Registry:
             ) from None
         self._founds, self._stays, self.ends_well = True, False, True
         self._own: Entry | None = None
-        self._held = -1  # the lock file, open as long as this peer has an entry
+        self._held = -1  # descriptor of the lock file, open as long as this peer has an entry
         self._entries = Entries(self.folder, swarm, self.host, self.offsets)
         check_socket_path(self.folder / ("0" * 16))
         make_private(home)
@@ -115,20 +115,20 @@ class Registry:
         network: str = "lan",
         founds: bool = True,
     ) -> Census:
-        """Write this process's entry, as founder if no other entry has a living process.
+        """Write the entry of this process, as founder if no other entry has a living process.
 
-        Draws the addresses of its sockets, which are bound afterwards. Removes what dead peers left.
+        Draws the addresses of its sockets, which are bound later. Removes files of dead peers.
 
         Args:
             peer_id: 16 hex digits.
             incarnation: nanoseconds.
             remote: its control and data address for other hosts.
-            network: between them.
-            founds: False: who founds is decided elsewhere, and this peer is a joiner whoever lives here.
+            network: the network between hosts.
+            founds: False: the founder is chosen elsewhere, and this peer is a joiner in any case.
 
         Raises:
-            RegistryError: the folder stays locked, cannot be written, or somebody here expects another network, has
-                other clocks, is of another version, or in another pid namespace without addresses for other hosts.
+            RegistryError: the folder stays locked or cannot be written; or a peer here has another network, other
+                clocks, another version, or another pid namespace without addresses for other hosts.
         """
         if not HEX_NAME.fullmatch(peer_id):
             raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
@@ -168,17 +168,17 @@ class Registry:
         return Census(own, living)
 
     def take_over(self, held: int = -1) -> Census:
-        """For a joiner that still waits: become the founder, if the one it waited for is gone.
+        """Turn a waiting joiner into the founder, if the founder it waited for is gone.
 
-        Of all who wait only the first by (incarnation, peer_id) is turned into a founder; where members have died, who
-        holds the newest of their states, once all have said. Reads every entry; takes the lock only if it finds neither
-        a living founder nor a living member.
+        Of all waiting joiners only the first by (incarnation, peer_id) becomes the founder; if members have died, the
+        joiner that holds the newest of their states, once all have declared theirs. Reads every entry; takes the lock
+        only if neither a founder nor a member lives.
 
         Args:
-            held: as in `Entry`; -1: nobody goes on where members have died.
+            held: as in `Entry`; -1: do not continue the state of dead members.
 
         Raises:
-            RegistryError: members died and none lives, so what they trained is gone.
+            RegistryError: all members died, so their state is lost.
         """
         own = self._entered()
         living, _ = self.read(apart_from=own.peer_id)
@@ -200,36 +200,36 @@ class Registry:
         return Census(own, living)
 
     def _died_here(self, dead: tuple[Entry, ...]) -> bool:
-        """Whether members have died, and the kernel of this host has said so of all of them."""
+        """Whether members have died, all of them on this host, by proof of its kernel."""
         members = [entry for entry in dead if entry.role is Role.MEMBER]
         return bool(members) and all(entry.host == self.host for entry in members)
 
     def inherit(self) -> None:
-        """All members are dead, those of other hosts too, and this peer goes on: it is the founder."""
+        """Become the founder that continues the state of the members, all of which are dead, on other hosts too."""
         self._write(replace(self._entered(), role=Role.FOUNDER))
 
     def stay(self) -> None:
-        """The next `leave` is none: this peer enters again, as the founder that it has become."""
+        """If this peer is the founder, make the next `leave` a no-op: the peer enters again as founder."""
         self._stays = self._entered().role is Role.FOUNDER
 
     def knows(self, peer_id: str) -> bool:
-        """Whether there is an entry of this peer, so that its sockets are in this folder."""
+        """Whether this peer has an entry, so that its sockets are in this folder."""
         return self._path(peer_id).exists()
 
     def run_has_ended(self) -> bool:
-        """Whether there was a run of this swarm on this host, and it is over; who waits for another is none."""
+        """Whether a run of this swarm on this host has ended; waiting joiners do not count as a run."""
         living, _ = self.read(apart_from="")
         return all_wait(living) and last_run.ended_at_ns(self.lock) is not None
 
     def has_ended_well_since(self, time_ns: int) -> bool:
-        """Whether a run of this swarm has come to its end on this host since then, and no other one has begun."""
+        """Whether a run of this swarm has ended well on this host since `time_ns`, and no other one has begun."""
         return last_run.has_ended_well_since(self.lock, time_ns)
 
     def check_can_join(self) -> None:
-        """For a joiner that never founds: there is a run on this host, or there may be one yet.
+        """For a joiner that never founds: check that a run exists on this host, or may still begin.
 
         Raises:
-            RunEnded: the last one ended well.
+            RunEnded: the last run has ended.
             RegistryError: its members died.
         """
         if self.run_has_ended():
@@ -239,7 +239,7 @@ class Registry:
             self._check_state_not_lost(dead)
 
     def mark_member(self) -> None:
-        """Say that this peer is in an agreed view, so that its death is known to cost state.
+        """Record that this peer is in an agreed view, so that others know that its death costs state.
 
         Raises:
             RegistryError: the entry cannot be written.
@@ -250,14 +250,14 @@ class Registry:
             last_run.mark_begun(self.lock)
 
     def is_whole(self) -> bool:
-        """Whether the entry of this peer is there, if it has one: somebody may have removed the folder."""
+        """Whether the file of this peer's entry still exists, if it has one: the folder may have been removed."""
         return self._own is None or self.knows(self._own.peer_id)
 
     def write_again(self) -> None:
-        """Make the folder that was removed, with the entry of this peer. Waits for no lock.
+        """Recreate the removed folder, with the entry of this peer. Takes no lock.
 
         Raises:
-            RegistryError: that cannot be, for now or for ever; or where the registry was is no folder any more.
+            RegistryError: this fails, for now or permanently; or the parent folder of the registry is gone.
         """
         own, around = self._entered(), self.folder.parent.parent
         if not around.is_dir():
@@ -269,9 +269,9 @@ class Registry:
         self._write(own)
 
     def leave(self) -> None:
-        """Remove this peer's sockets and entry, and what dead peers left, so that the last to go leaves none.
+        """Remove this peer's sockets and entry, and files of dead peers, so that the last peer leaves none.
 
-        A second call or a forked child changes nothing.
+        A second call, or a call in a forked child, does nothing.
         """
         own = self._own
         if own is None or own.pid != os.getpid() or self._stays:
@@ -279,7 +279,7 @@ class Registry:
         self._own = None
         try:
             with self._locked():
-                self._path(own.peer_id).unlink(missing_ok=True)  # now, so that of two that leave one is the last
+                self._path(own.peer_id).unlink(missing_ok=True)  # in the lock: one of two leavers is the last
                 living, dead, elsewhere = self._read(own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
                 sweep_pages(self.folder, own.peer_id, is_over=not living and not elsewhere)
@@ -304,7 +304,7 @@ class Registry:
         return self.folder / f"{peer_id}.json"
 
     def _check_fits(self, living: tuple[Entry, ...], network: str) -> None:
-        """Raise RegistryError if one of those who are here cannot talk to this peer."""
+        """Raise RegistryError if a living peer is incompatible with this one."""
         for other in living:
             who = f"process {other.pid} of swarm {self.swarm!r}"
             if other.version != VERSION:
@@ -324,7 +324,7 @@ class Registry:
                 )
 
     def _check_can_meet(self, elsewhere: tuple[Entry, ...], remote: str) -> None:
-        """Raise RegistryError if this peer cannot meet one over TCP that shares the folder, and is another host."""
+        """Raise RegistryError if a peer in another pid namespace shares the folder but cannot be reached over TCP."""
         for other in elsewhere:
             if not remote or not other.remote_control_address:
                 raise RegistryError(
@@ -334,7 +334,7 @@ class Registry:
                 )
 
     def _hold(self, peer_id: str) -> None:
-        """Show those who cannot see this process that it lives, as long as it does."""
+        """Lock this peer's byte, which shows to other pid namespaces that this process lives."""
         if self._held < 0:
             self._held = open_lock(self.lock)
         hold(self._held, place_of(peer_id))
@@ -345,9 +345,9 @@ class Registry:
         self._held = -1
 
     def read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-        """Entries of the living and the dead of this host. A file that is no entry is ignored, and named once.
+        """Entries of the living and of the dead peers of this host. Other files are ignored, with one warning each.
 
-        So are the living of another version, who came later, and were told so, or did not understand our entry.
+        So are living peers of another version: they entered later, and were refused or could not read our entry.
         """
         living, dead, _ = self._read(apart_from)
         return living, dead
@@ -357,14 +357,14 @@ class Registry:
         return tuple(entry for entry in living if entry.version == VERSION), dead, elsewhere
 
     def _clean_up(self, dead: tuple[Entry, ...], *, keep_members: bool) -> None:
-        """Remove what the dead left. Joiners that wait in vain still have to learn of dead members."""
+        """Remove files of dead peers. `keep_members`: keep entries of members, of which waiting joiners must learn."""
         for entry in dead:
             self._remove_all_but_entry(entry)
             if not (keep_members and entry.role is Role.MEMBER):
                 self._path(entry.peer_id).unlink(missing_ok=True)
 
     def _remove_all_but_entry(self, entry: Entry) -> None:
-        # Who may use the acceptor record of a dead peer has opened it already.
+        # Members that may use the acceptor record of a dead peer have it open already.
         record_path(self.folder, Member(entry.peer_id, entry.incarnation)).unlink(missing_ok=True)
         self._path(entry.peer_id).with_suffix(".draft").unlink(missing_ok=True)
         for address in (entry.control_address, entry.data_address):
@@ -375,7 +375,7 @@ class Registry:
             raise RegistryError(state_lost(self.swarm, lost))
 
     def _write(self, entry: Entry) -> None:
-        """Replace this peer's entry at once: readers, who may hold no lock, see the old or the new."""
+        """Replace this peer's entry atomically, for readers without the lock."""
         path = self._path(entry.peer_id)
         try:
             replace_private(path, json.dumps(asdict(entry), indent=2) + "\n")
@@ -384,7 +384,7 @@ class Registry:
         self._own = entry
 
     def warn_of_end(self) -> None:
-        """This peer founds: was it to join a run that has just ended?"""
+        """Warn if this peer founds right after the end of a run, which it may have been meant to join."""
         ended_ns = last_run.ended_at_ns(self.lock)
         ago_s = 0.0 if ended_ns is None else max(0.0, (self._entered().incarnation - ended_ns) / 1e9)  # or set back
         if ended_ns is not None and ago_s < last_run.JUST_NOW_S:

@@ -1,7 +1,7 @@
-"""How many threads this process may start: by cgroups(7) of both versions, and by RLIMIT_NPROC, of all of its user.
+"""The number of threads that this process may start: by both versions of cgroups(7), and by the user's RLIMIT_NPROC.
 
-A process counts as a thread. libzmq ends a process that can start no more. Left out: threads of the same user that
-/proc does not show here, in another container say.
+A process counts as a thread. libzmq aborts a process that cannot start a thread. Leaves out: threads of the same user
+that /proc does not show, as of another container.
 """
 
 import os
@@ -14,20 +14,20 @@ from typing import Final
 from .memory_left import CGROUPS, group_folders
 
 OF_A_PEER: Final = 5
-"""That `p2p.join` starts at least: for the loop, for reports, for stacks, and two of libzmq."""
+"""Threads that `p2p.join` starts at least: for the loop, for reports, for stacks, and two of libzmq."""
 
 _EXEMPT: Final = 1 << 24 | 1 << 21
 """CAP_SYS_RESOURCE and CAP_SYS_ADMIN, from <linux/capability.h>."""
 _WHOLE: Final = ["0", "0", "4294967295"]
-"""What the first user namespace maps."""
+"""The uid map of the initial user namespace."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ThreadsLeft:
-    """By one limit.
+    """Threads left under one limit.
 
     Attributes:
-        number: that can be started.
+        number: threads that can still be started.
         most: the limit.
         advice: how to raise it, with `{0}` for the value.
     """
@@ -38,9 +38,9 @@ class ThreadsLeft:
 
 
 def why_too_few_threads(needed: int, groups: str | None = None, root: Path = CGROUPS) -> str:
-    """Why `needed` more threads cannot be started, these of children included; empty: they can, as far as is known.
+    """Why `needed` more threads, those of children included, cannot be started; empty: no known limit forbids it.
 
-    `groups`: as /proc/PID/cgroup lists them; None: those of this process.
+    `groups`: as listed in /proc/PID/cgroup; None: those of this process.
     """
     left = min([*_by_groups(_own_groups() if groups is None else groups, root), *_by_user(needed)], default=None)
     if left is None or left.number >= needed:
@@ -53,7 +53,7 @@ def why_too_few_threads(needed: int, groups: str | None = None, root: Path = CGR
 
 
 def why_no_thread() -> str:
-    """The system has refused to start one."""
+    """The reason, after the system has refused to start a thread."""
     return (
         why_too_few_threads(1) or "no thread can be started: look at `ulimit -u`, `ulimit -v`, and pids.max of cgroups"
     )
@@ -101,7 +101,7 @@ def _is_exempt() -> bool:
 
 
 def _of_machine() -> int:
-    """All threads."""
+    """Number of all threads of the machine."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
