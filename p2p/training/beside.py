@@ -1,4 +1,4 @@
-"""What each step sends beside its gradients: the last operations of a step, on every peer."""
+"""Side operations: the operations that each step sends after its gradients, on every peer."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -11,30 +11,30 @@ from ..step.receipts import Receipt
 
 
 class Beside(Protocol):
-    """One kind of it. Steps are numbered as those of training."""
+    """One source of side operations. Steps are numbered as those of training."""
 
     def note_modes(self) -> None:
-        """In rounds: modes of layers are those of the round, whose first update comes; at its end they may evaluate."""
+        """In rounds: note the modes of layers before the first update; at the end of the round they may differ."""
         return
 
     def begin(self, step: int) -> None:
-        """The passes of `step` are over, and its last gradients on their way: begin to read what it is made of."""
+        """Begin to read the inputs of `operations`: the passes of `step` are over, its last gradients in flight."""
         return
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit in `step`."""
+        """The operations to submit in `step`."""
         return iter(())
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
-        """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""
+        """The operations of the open step, now `step`, after the state that `view` has committed was loaded."""
         return [*operations]
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed."""
+        """Process the results of a committed step."""
 
 
 class Difference(NamedTuple):
-    """Two members have other digests of what has this name in a step."""
+    """Two members whose digests of the object `name` differ in a step."""
 
     name: str
     one: str
@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 
 
 def first_difference(names: Iterable[str], rows: Array, receipt: Receipt) -> Difference | None:
-    """Of `rows`, one per member, in which each column is of a name, if that is not empty. None: there is none."""
+    """The first difference between `rows`, one per member, with a column per name; empty names are skipped."""
     for name, column in zip(names, rows.T, strict=False):
         (others,) = (column != column[0]).nonzero()
         if name and len(others):

@@ -1,1 +1,1 @@
-"""Mistakes of scripts that nobody would notice: looked for in each step, refused or said once."""
+"""Checks for mistakes in scripts that would otherwise stay unnoticed: refused, or logged once."""

@@ -1,4 +1,4 @@
-"""Parts of `extra` that may be fed with what only one peer has, such as its own loss: compared, and said once."""
+"""Comparison of parts of `extra` whose input may be local to a peer, such as its own loss; logged once."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ from ..state.replica_state import Stateful
 logger = logging.getLogger("p2p")
 
 BY_THEMSELVES: Final = (torch.optim.Optimizer, torch.amp.GradScaler, nn.Module, LRScheduler)
-"""They follow from gradients that all have, from parameters, and from the number of steps."""
+"""Types that need no comparison: their state follows from committed gradients, parameters and the number of steps."""
 
 
 class Agreement(Beside):
-    """Whether members have the same in those parts; one gather of 8 bytes for each in every step, if there is one."""
+    """Compares the other parts between members: a gather of 8 bytes per part in every step, if there are any."""
 
     def __init__(self, parts: Mapping[str, Stateful]) -> None:
-        """`parts`: all that a joiner is given, by name."""
+        """`parts`: all parts that a joiner receives, by name."""
         self._parts = {
             name: part
             for name, part in parts.items()
@@ -41,13 +41,13 @@ class Agreement(Beside):
             self._gather = Operation(AllGather(label="parts of extra"), row, row, row.shape, "one-shot")
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit in `step`."""
+        """The gather to submit in `step`."""
         if self._gather is not None:
             self._show(self._gather)
             yield self._gather
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
-        """Those of the open step, which is `step` now: they show what was loaded."""
+        """The operations of the open step, with digests of the loaded state."""
         if self._gather is not None:
             self._show(self._gather)
         return [*operations]
@@ -56,7 +56,7 @@ class Agreement(Beside):
         gather.input[:] = [digest_of(part) for part in self._parts.values()]
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed: say once which part is not the same everywhere."""
+        """Compare the digests of a committed step; log the first part that differs, once."""
         if self._gather is None or self._has_warned:
             return
         rows = self._gather.result.reshape(-1, self._gather.input.size)

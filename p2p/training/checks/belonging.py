@@ -1,4 +1,4 @@
-"""Which parameters belong to one wrapped model: all those of its optimizers, and none of another wrapped model."""
+"""Ownership of parameters: a wrapped model has all those of its optimizers, and shares none with another wrapper."""
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,14 +12,14 @@ from ...errors import ShoalError
 
 BY_NAME: Final = 'as in p2p.DataParallel(peer, {"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d})'
 _OWNERS = WeakTensorKeyDictionary()
-"""By parameter, what says whether the wrapper that has it is still in use."""
+"""By parameter, a weak method that tells whether the wrapper that owns it is still in use."""
 
 
 def claim(named: Iterable[tuple[str, nn.Parameter]], is_in_use: Callable[[], bool]) -> None:
-    """These parameters are those of a wrapper as long as `is_in_use`, a method of it.
+    """Claim these parameters for a wrapper as long as its method `is_in_use` returns True.
 
     Raises:
-        ShoalError: another wrapper has one.
+        ShoalError: another wrapper owns one of them.
     """
     named = list(named)
     for name, parameter in named:
@@ -35,10 +35,10 @@ def check_optimizers(module: nn.Module, parts: Mapping[str, object]) -> None:
 
     Args:
         module: a model.
-        parts: of it, by the names that messages have for them.
+        parts: its optimizers and other parts, by their names in messages.
 
     Raises:
-        TypeError, ValueError: they do not.
+        TypeError, ValueError: the check fails.
     """
     first, optimizer = next(iter(parts.items()))
     if not isinstance(optimizer, torch.optim.Optimizer):

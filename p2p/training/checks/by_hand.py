@@ -1,4 +1,4 @@
-"""Gradients that a script has computed itself; and, in rounds, what a script calls that was written for every step."""
+"""Gradients that a script computed itself; and, in rounds, local versions of the calls for dense steps."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,16 +13,16 @@ Matched = dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]
 
 
 def match(named: Mapping[str, torch.nn.Parameter], summed: Collection[torch.Tensor], given: Given) -> Matched:
-    """By name, each parameter and the gradient that the script has computed for it.
+    """Match the gradients of the script with parameters, by name.
 
     Args:
         named: all parameters of a model, by name.
         summed: those that need a gradient.
-        given: by the script.
+        given: the script's gradients.
 
     Raises:
         TypeError: a gradient is sparse.
-        ValueError: a gradient is of no parameter, or of another shape or device.
+        ValueError: a gradient matches no parameter, or has another shape or device.
     """
     if not isinstance(given, Mapping):
         needed = [name for name, each in named.items() if each.requires_grad or len(given) == len(named)]
@@ -48,7 +48,7 @@ def given_as(given: Given, found: Mapping[str, torch.Tensor | None]) -> Given:
 
 
 def add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
-    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
+    """Add to `grad` as autograd does; `is_kept`: further passes add to `grad`, so it must not share memory."""
     before, gradient = parameter.grad, gradient.detach()
     if before is None:
         parameter.grad = gradient.clone() if is_kept else gradient
@@ -57,16 +57,16 @@ def add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kep
 
 
 class LocalPasses:
-    """Of a model in a round, where gradients are a peer's own, and nothing waits."""
+    """Backward passes of a model in a round: gradients stay local, and no call waits."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Of what is trained."""
+        """`parameters`: those that are trained."""
         self._parameters = [*parameters]
         self._is_under_no_sync = self._has_summed = False
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """What is summed in `grad` in the block, what comes behind it adds to."""
+        """Passes in the block sum in `grad`, and the pass after it adds to the sum."""
         before, self._is_under_no_sync = self._is_under_no_sync, True
         self._has_summed = True
         try:
@@ -75,13 +75,13 @@ class LocalPasses:
             self._is_under_no_sync = before
 
     def skip(self) -> None:
-        """The update that comes changes nothing."""
+        """Drop the gradients, so that the next update changes nothing."""
         for each in self._parameters:
             each.grad = None
         self._has_summed = False
 
     def take(self, matched: Matched) -> None:
-        """As a backward pass with these gradients."""
+        """Add these gradients to `grad`, as a backward pass does."""
         if not self._has_summed:
             self.skip()
         for parameter, gradient in matched.values():

@@ -1,9 +1,9 @@
-"""Copies of a model that a script keeps beside it, and that no joiner is given: found once they change, and said once.
+"""Search for copies of a model that a script keeps outside `extra`, so that no joiner receives them; logged once.
 
-An average of weights, a teacher, a target network change no parameter of the members, so nothing that is compared
-shows that a joiner has begun its own anew. They are looked for among the objects of the process: what has a
-`state_dict`, and tensors of the model's shapes; and lists and dicts, by whomever they are held, of tensors that are
-near to the model's. Leaves out a list whose elements are replaced in each step.
+An average of weights, a teacher, or a target network does not change the members' parameters, so no comparison shows
+that a joiner has started its own from scratch. The search covers the objects of the process: objects with a
+`state_dict` that hold tensors of the model's shapes, and any lists and dicts of tensors close to the model's. A copy is
+reported once it changes. Leaves out a list whose elements are replaced in each step.
 """
 
 import gc
@@ -25,42 +25,43 @@ from ..state.replica_state import Stateful, raw_bytes
 logger = logging.getLogger("p2p")
 
 FIRST_LOOKS: Final = (1, 4, 16)
-"""Steps; a later look is after four times as many steps as the one before, since one goes through all objects."""
+"""Steps of the first searches; each later one comes after four times as many steps, since it visits all objects."""
 
 MOST_BETWEEN: Final = 4096
-"""Steps."""
+"""The most steps between two searches."""
 
 MOST_SHARE: Final = 0.01
-"""Of the time of a run that later looks may take."""
+"""Share of a run's time that later searches may take."""
 
 PLAIN: Final = (list, dict, OrderedDict)
 
 MOST_PROBES: Final = 16
-"""Tensors whose holders are looked for at a time: each object is compared with each of them."""
+"""Tensors whose holders are searched at once: each object is compared with each of these tensors."""
 
 
 Shapes: TypeAlias = tuple[torch.Size, ...]
 
 
 class Copy(NamedTuple):
-    """One that was found."""
+    """A copy that was found."""
 
     holder: Any
     name: str
     witness: Any
-    """While this is the same object, so is the copy. It keeps no tensor alive: it has a weak reference, or is a str."""
+    """Identifies the copy as long as it is the same object. Stored as a weak reference or a str: keeps no tensor alive.
+    """
     tensors: list[Tensor]
 
 
 class ModelCopies(Beside):
-    """Of one model, or of several."""
+    """Search for copies of one model, or of several."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], clock: Callable[[], float]) -> None:
-        """Of all of `module`, and of each model in it, if it is a dict of several.
+        """Search for copies of `module`, and of each model in it, if it is a dict of several.
 
         Args:
             module: the model.
-            parts: all that a joiner is given.
+            parts: all parts that a joiner receives.
             clock: in seconds.
         """
         self._models = [module, *(module.values() if isinstance(module, nn.ModuleDict) else ())]
@@ -71,7 +72,7 @@ class ModelCopies(Beside):
         self._has_warned = False
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed: look, if it is time to."""
+        """Count a committed step, and search if one is due."""
         self._num_steps += 1
         if self._num_steps < self._next or self._has_warned:
             return
@@ -113,7 +114,7 @@ class ModelCopies(Beside):
         given = [*every[0], *_given(self._parts)]
         taken = {each.data_ptr() for each in given} - {0}
         stateful, tensors = _alive()
-        # With what they are of, since an id is used again.
+        # Tensors are kept with their ids, since an id may be reused.
         ours = {id(each): each for each in (*given, *chain.from_iterable(every), *(each.grad for each in every[0]))}
         plain = _plain([each for each in tensors if id(each) not in ours and not each.is_nested], originals)
         for copy in chain(chain.from_iterable(map(_copies_of, stateful)), plain):
@@ -124,7 +125,7 @@ class ModelCopies(Beside):
 
 
 def _weakly(witness: Any) -> Callable[[], Any]:
-    """Returns it, as long as it is there; a str, which takes no weak reference, is kept."""
+    """A function that returns `witness` as long as it exists; a str, which allows no weak reference, is kept."""
     return (lambda: witness) if isinstance(witness, str) else weakref.ref(witness)
 
 
@@ -133,16 +134,16 @@ def _shapes(tensors: Sequence[Tensor]) -> Shapes:
 
 
 def _alive() -> tuple[list[Any], list[Tensor]]:
-    """All objects that have a `state_dict`, and all tensors; by their types, so that no object is asked anything.
+    """All objects with a `state_dict`, and all tensors; selected by type, so that no code of an object runs.
 
-    A tuple that another thread is just making must not be held while that thread goes on (its SystemError), and all
-    objects are. So the look at them is one call of C, in which no other thread has a turn, nor has the collector; an
-    object refers to its type, and who refers to one is found without holding the others.
+    A reference to a tuple that another thread is still building makes that thread fail (SystemError), and the list of
+    all objects has such references. So one C call, which neither another thread nor the collector can interrupt,
+    consumes that list and keeps only the types; instances are then found as referrers of their types.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        # `map` asks for the objects as `set` asks for the first of them: all of it is within that call.
+        # `map` is lazy: the list of objects is created when `set` asks for the first, within that one call.
         found = set(map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
     finally:
         if was_enabled:
@@ -158,10 +159,10 @@ def _has_state(kind: type) -> bool:
 
 
 def _copies_of(holder: Any) -> Iterator[Copy]:
-    """Tensors that may be a copy of all parameters: those of a module, or a list or dict in another object."""
+    """Candidates for a copy of all parameters: parameters of a module, or a list or dict in another object."""
     try:
         held = [[*holder.parameters()]] if isinstance(holder, nn.Module) else [*vars(holder).values()]
-    except (AttributeError, RuntimeError, TypeError):  # another thread is making it
+    except (AttributeError, RuntimeError, TypeError):  # another thread is still building it
         return
     for each in held:
         if tensors := _tensors_in(each):
@@ -169,16 +170,16 @@ def _copies_of(holder: Any) -> Iterator[Copy]:
 
 
 def _tensors_in(each: Any) -> list[Tensor]:
-    """If it is a list, tuple or dict of these alone."""
+    """The tensors of a list, tuple or dict, if all its values are strided tensors; else empty."""
     values = [*each.values()] if isinstance(each, dict) else [*each] if isinstance(each, list | tuple) else []
     return values if all(isinstance(value, Tensor) and value.layout is torch.strided for value in values) else []
 
 
 def _plain(alive: Sequence[Tensor], originals: Mapping[Shapes, Sequence[Sequence[Tensor]]]) -> Iterator[Copy]:
-    """Lists and dicts, whoever holds them, of such tensors that are near to originals of the same shapes.
+    """Lists and dicts, in any holder, of tensors close to originals of the same shapes.
 
-    A dict is the same one if it has the first of its names that were made for it, which it keeps where values are
-    replaced (`ema[name] = ...`); a list, if its first tensor is.
+    A dict is identified by the first of its keys that was created for it (with a dot), which stays if values are
+    replaced (`ema[name] = ...`); a list, by its first tensor.
     """
     numbers = Counter(_shapes(alive))
     rarest = {min(shapes, key=lambda shape: (numbers[shape], -shape.numel())) for shapes in originals}
@@ -197,7 +198,7 @@ def _plain(alive: Sequence[Tensor], originals: Mapping[Shapes, Sequence[Sequence
 
 @torch.no_grad()
 def _is_near(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> bool:
-    """Nearer than zeros are, as no gradients or moments are."""
+    """Whether `tensors` are closer to `originals` than zeros are, which does not hold for gradients or moments."""
     distance = size = 0.0
     for each, original in zip(tensors, originals, strict=True):
         if original.is_floating_point() and not each.is_meta:
@@ -208,7 +209,7 @@ def _is_near(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> bool:
 
 
 def _given(parts: Mapping[str, Stateful]) -> Iterator[Tensor]:
-    """Tensors that a joiner is given with `parts`, or that their objects hold."""
+    """Tensors that a joiner receives with `parts`, or that these objects hold."""
     for part in parts.values():
         stack: list[Any] = [part.state_dict(), *getattr(part, "__dict__", {}).values()]
         while stack:

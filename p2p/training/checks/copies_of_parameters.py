@@ -1,4 +1,4 @@
-"""Optimizers that keep parameters in their state: what rounds make of these they set back in their next update."""
+"""Check for optimizers that keep copies of parameters: their next update would undo the result of a round."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -16,7 +16,7 @@ KEPT: Final = (
 
 
 def check_keeps_no_copies(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Raise ShoalError if one has, behind an update, what a parameter is when it is rounded: masters, slow weights."""
+    """Raise ShoalError if, after an update, a state equals its parameter when rounded: master or slow weights."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -26,7 +26,7 @@ def check_keeps_no_copies(optimizers: Iterable[torch.optim.Optimizer]) -> None:
 
 
 def _is_copy(value: Tensor, parameter: Tensor) -> bool:
-    """Not without dimensions, as counters are, nor of zeros, which moments may be, too."""
+    """Whether `value` is a copy. Excludes scalars, such as counters, and zeros, which moments may be."""
     if value.shape != parameter.shape or not (value.dim() and value.is_floating_point()):
         return False
     return bool(value.any()) and torch.equal(value.to(parameter), parameter)

@@ -1,4 +1,4 @@
-"""Updates by optimizers that a wrapper was not given: what they keep no joiner is given, and no checkpoint has."""
+"""Updates by optimizers unknown to a wrapper, whose state neither a joiner nor a checkpoint would receive."""
 
 import weakref
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ _HOOKS: list[RemovableHandle] = []
 
 
 class OtherOptimizers:
-    """Of one wrapper, as long as that is there."""
+    """The check of one wrapper, as long as that exists."""
 
     def __init__(
         self,
@@ -26,28 +26,28 @@ class OtherOptimizers:
         found: Callable[[str], None],
         other: Callable[[Optimizer], None],
     ) -> None:
-        """Look at each update of any optimizer of this process.
+        """Check each update of any optimizer of this process.
 
         Args:
-            known: what the wrapper was given.
-            is_ours: whether a parameter is one of the wrapped model.
-            is_within: an optimizer that is known makes an update; one in it (of Lookahead) may be anybody's.
-            has_left: the peer has, and a script may do what it likes.
-            found: is called before an update by another one of a parameter that is ours, with its name.
-            other: is called before an update of parameters none of which is ours.
+            known: the optimizers of the wrapper.
+            is_ours: whether a parameter belongs to the wrapped model.
+            is_within: whether a known optimizer is making an update; updates of its inner ones (Lookahead) are allowed.
+            has_left: whether the peer has left; then all updates are allowed.
+            found: is called with the type name of an unknown optimizer before it updates a parameter of the model.
+            other: is called with an optimizer before it updates no parameter of the model.
         """
         self._known, self._is_ours, self._is_within, self._has_left = frozenset(known), is_ours, is_within, has_left
         self._found, self._other = found, other
-        if not _HOOKS:  # for good: nobody may remove one while torch goes through them
+        if not _HOOKS:  # never removed: a hook must not be removed while torch iterates over them
             _HOOKS.append(register_optimizer_step_pre_hook(_look))
         _FOLLOWING.add(self)
 
     def end(self) -> None:
-        """Look at no further update."""
+        """Stop checking updates."""
         _FOLLOWING.discard(self)
 
     def look(self, optimizer: Optimizer) -> None:
-        """It is about to make an update."""
+        """Check an optimizer that is about to make an update."""
         if optimizer in self._known or self._is_within() or unwrapped(optimizer) in self._known:
             return
         if self._has_left():

@@ -1,7 +1,7 @@
-"""Parameters beside a wrapped model that the same backward passes train: of a loss (centers, weights of tasks), a head.
+"""Check for parameters outside the wrapped model that its backward passes train: of a loss (centers, task weights).
 
-Their gradients are those of this peer's samples, so that each peer soon has others, and nothing that is compared shows
-it. They are found by their optimizer, from its second update on. Leaves out updates by hand.
+Their gradients come from this peer's samples alone, so they soon differ between peers, and no comparison shows it.
+They are found through their optimizer, at its second update or later. Leaves out updates by hand.
 """
 
 from collections.abc import Callable
@@ -21,21 +21,21 @@ OUTSIDE: Final = (
 
 
 class Outside:
-    """Of one wrapper."""
+    """The check of one wrapper."""
 
     def __init__(self, last_pass: Callable[[], int], found: Callable[[str], None]) -> None:
-        """Look at the optimizers of such parameters.
+        """Check the optimizers of such parameters.
 
         Args:
-            last_pass: autograd's number of the last backward pass that has reached the wrapped model.
-            found: is called once, with the name of an optimizer that uses gradients of such a pass.
+            last_pass: returns autograd's number of the last backward pass that reached the wrapped model.
+            found: is called once, with the type name of an optimizer that uses gradients of such a pass.
         """
         self._last_pass, self._found = last_pass, found
         self._passes: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()
         self._has_found = False
 
     def look(self, optimizer: Optimizer) -> None:
-        """It is about to make an update, of no parameter of the model."""
+        """Check an optimizer that is about to update no parameter of the model."""
         if self._has_found:
             return
         passes = self._passes.get(optimizer)

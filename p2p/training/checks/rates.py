@@ -1,4 +1,4 @@
-"""Learning rates that nothing of a joiner's state explains are said once: a joiner would have others."""
+"""Check for learning rates that no part of the state explains: a joiner's would differ; logged once."""
 
 import logging
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ logger = logging.getLogger("p2p")
 
 
 class Rates:
-    """The learning rates of the optimizers for which `extra` has no schedule."""
+    """Observes the learning rates of optimizers for which `extra` has no schedule."""
 
     def __init__(self, parts: Mapping[str, object], fate: str = "and be refused") -> None:
-        """`parts`: all that a joiner is given, by name; `fate`: what becomes of one that has other rates."""
+        """`parts`: all parts that a joiner receives, by name; `fate`: words on a joiner with other rates."""
         self._fate = fate
         self._watched = {
             each: name
@@ -25,11 +25,11 @@ class Rates:
         self._known: dict[torch.optim.Optimizer, list[float]] = {}
 
     def forget(self) -> None:
-        """A state was loaded, with the rates of the members, or a round begins."""
+        """Forget the known rates: a state was loaded, with the rates of the members, or a round begins."""
         self._known.clear()
 
     def look_in_round(self, optimizer: torch.optim.Optimizer) -> None:
-        """It is about to make an update in a round that ends by time, with the rates that the round began with."""
+        """Before an update in a round that ends by time: check that the rates are those at the start of the round."""
         rates = _rates(optimizer)
         before = self._known.setdefault(optimizer, rates)
         if before != rates and optimizer in self._names:
@@ -44,7 +44,7 @@ class Rates:
             )
 
     def look(self, optimizer: torch.optim.Optimizer) -> None:
-        """It is about to make an update."""
+        """Before an update: check that the rates of an optimizer without a schedule have not changed."""
         if optimizer not in self._watched:
             return
         rates = _rates(optimizer)
@@ -65,7 +65,7 @@ def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
 
 
 def _may_schedule(part: object, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `part` may change the rates of `optimizer`: who says of which optimizer it is changes only that one's."""
+    """Whether `part` may change the rates of `optimizer`: a part that names its optimizers changes only theirs."""
     if isinstance(part, torch.optim.Optimizer | torch.amp.GradScaler | nn.Module):
         return False
     optimizers = getattr(part, "optimizers", None) or [getattr(part, "optimizer", None)]
@@ -73,7 +73,7 @@ def _may_schedule(part: object, optimizer: torch.optim.Optimizer) -> bool:
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """The optimizer that makes the updates, where another one is around it (`AcceleratedOptimizer`)."""
+    """The optimizer that makes the updates, inside wrappers such as `AcceleratedOptimizer`."""
     inner = getattr(optimizer, "optimizer", None)
     while isinstance(optimizer, torch.optim.Optimizer) and isinstance(inner, torch.optim.Optimizer):
         optimizer, inner = inner, getattr(inner, "optimizer", None)

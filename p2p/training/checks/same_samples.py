@@ -1,9 +1,9 @@
-"""Whether all peers train on the same samples, where no loader of ours hands them out: said once.
+"""Check for peers that all train on the same samples, without `peer.loader`; logged once.
 
-A script that was written for one process reads the same data in the same order on every peer. It trains as that one
-process does, and as slowly. Found by what is then the same everywhere: the beginnings of all gradients of the first
-steps (one alone may be the same for any samples, as that of a bias by an L1 loss), and what is sent in the first
-rounds. Leaves out peers whose losses have noise of their own (dropout without a seed).
+A script that was written for one process reads the same data in the same order on every peer. It then trains no faster
+than that process. The check compares the first elements of all gradients in the first steps (a single gradient may be
+the same for any samples, as that of a bias under an L1 loss), and the deltas of the first rounds. Leaves out peers
+whose losses have local noise (dropout without a seed).
 """
 
 import logging
@@ -28,9 +28,9 @@ from ..tensors.layouts import in_memory_order
 logger = logging.getLogger("p2p")
 
 NUM_LOOKS: Final = 2
-"""Steps, or rounds, of the run."""
+"""The first steps, or rounds, of the run that are compared."""
 NUM_ELEMENTS: Final = 64
-"""Of each gradient."""
+"""Elements of each gradient that are compared."""
 
 SAME: Final = (
     "all %d members have %s of the run, so they train on the same samples: a step is worth that of one peer. Take "
@@ -40,10 +40,10 @@ SAME: Final = (
 
 
 class SameSamples(Beside):
-    """Of one peer. One gather of 8 bytes in each of the first steps."""
+    """The check of one peer: a gather of 8 bytes in each of the first steps."""
 
     def __init__(self, share: Share) -> None:
-        """`share`: what this peer adds to the open step."""
+        """`share`: the samples that this peer adds to the open step."""
         self._share = share
         self._num_same = self._num_seen = 0
         self._digest, self._is_zero = xxhash.xxh3_64(), True
@@ -56,14 +56,14 @@ class SameSamples(Beside):
         return self._share.num_trained < NUM_LOOKS and not self._share.is_of_loader
 
     def note(self, gradient: torch.Tensor | None) -> None:
-        """One is complete, before it is averaged."""
+        """Add a complete gradient to the digest, before it is averaged."""
         if self._looks and gradient is not None and gradient.layout is torch.strided:
             raw = raw_bytes(in_memory_order(gradient.detach())[:NUM_ELEMENTS])
             self._is_zero = self._is_zero and not any(raw)
             self._digest.update(raw)
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit in `step`."""
+        """The gather to submit in `step`."""
         self._has_shown = self._looks
         if self._has_shown:
             self._gather.input[0] = 0 if self._is_zero else self._digest.intdigest() >> 1
@@ -72,12 +72,12 @@ class SameSamples(Beside):
             self._is_zero = True
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
-        """Those of the open step, which is `step` now: the run may be beyond its first ones."""
+        """The operations of the open step, without the gather if the loaded state is past the first steps."""
         self._has_shown = self._has_shown and self._looks
         return [each for each in operations if each is not self._gather or self._has_shown]
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed."""
+        """Compare the digests of a committed step."""
         if not self._has_shown:
             return
         shown = self._gather.result.reshape(-1).tolist()
@@ -88,13 +88,13 @@ class SameSamples(Beside):
 
 
 class SameDeltas:
-    """The same in rounds, in which all have what each has sent."""
+    """The check in rounds, where every member has the payloads of all members."""
 
     def __init__(self) -> None:
         self._num_seen = self._num_same = 0
 
     def look(self, gathered: Sequence[Array], receipt: Receipt) -> None:
-        """What members have sent in a round, a row each, of samples that no loader hands out."""
+        """Compare the payloads of a round, a row per member, in a script without `peer.loader`."""
         if self._num_seen < NUM_LOOKS:
             self._num_seen += 1
             is_same = all((rows == rows[0]).all() for rows in gathered) and any(rows[0].any() for rows in gathered)

@@ -1,7 +1,7 @@
-"""Rounds of as many inner steps on all peers end with the same rates on all: compared, and said once.
+"""Comparison of optimizer settings at the end of rounds with a fixed number of inner steps; logged once.
 
-Parameters show nothing of that: each peer's inner steps are its own. Where rounds end by time peers make unlike numbers
-of steps, and `Rates` says what a schedule must not be.
+The comparison of parameters does not cover them, since inner steps are local. In rounds that end by time, peers make
+different numbers of steps; see `Rates`.
 """
 
 import logging
@@ -23,26 +23,26 @@ logger = logging.getLogger("p2p")
 
 
 class SameSettings(Beside):
-    """Of the groups of all optimizers; one gather of 8 bytes for each value in every round."""
+    """Compares the groups of all optimizers: a gather of 8 bytes per value in every round."""
 
     def __init__(self, parts: Mapping[str, Stateful], is_timed: Callable[[], bool]) -> None:
-        """`parts`: all that a joiner is given, by name; `is_timed`: whether the open round ends by time."""
+        """`parts`: all parts that a joiner receives, by name; `is_timed`: whether the open round ends by time."""
         self._parts, self._is_timed = parts, is_timed
         self._has_warned = False
         self._settings: dict[str, Any] = {}
         self._gather: Operation | None = None
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit in `step`."""
+        """The gather to submit in `step`."""
         self._gather = None
         if not self._is_timed():
-            self._settings = dict(sorted(_each(settings_of(self._parts))))  # who was given a state has another order
+            self._settings = dict(sorted(_each(settings_of(self._parts))))  # a joiner may have another order
             row = np.array([*map(_as_number, self._settings.values())], np.float64)
             self._gather = Operation(AllGather(label="settings of optimizers"), row, row, row.shape, "one-shot")
             yield self._gather
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A round is committed: say once which setting is not the same everywhere."""
+        """Compare the settings of a committed round; log the first that differs, once."""
         if self._gather is None or self._has_warned:
             return
         rows = self._gather.result.reshape(len(receipt.contributions), -1)
@@ -75,5 +75,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _as_number(value: Any) -> float:
-    """A number as it is; of all else a digest."""
+    """A number unchanged; a digest of any other value."""
     return float(value) if _is_number(value) else float(xxhash.xxh3_64_intdigest(pack_tree(value)) >> 12)

@@ -1,7 +1,7 @@
-"""Tensors that nothing averages, and all members should have: compared, and said once.
+"""Comparison of tensors that are not averaged but should be equal on all members; logged once.
 
-Parameters that need no gradient may be changed by each peer's own samples all the same (prototypes, an average of
-features), and so may models in `extra` (running statistics that `update_bn` makes of a part of the data).
+Parameters without a gradient may still change with each peer's own samples (prototypes, an average of features), and
+so may models in `extra` (running statistics that `update_bn` computes from a part of the data).
 """
 
 import logging
@@ -27,9 +27,9 @@ from ..tensors.layouts import in_memory_order
 logger = logging.getLogger("p2p")
 
 NUM_TURNS: Final = 16
-"""In so many steps each of them is looked at once,"""
+"""Number of steps in which each tensor is compared once."""
 WINDOW_BYTES: Final = 1 << 14
-"""at so much of it, each time elsewhere: what is changed is mostly changed as a whole."""
+"""Bytes of a tensor that are compared at a time, each time in another place: changes mostly affect the whole tensor."""
 
 ADVICE: Final = (
     "%s is not the same at peers %s and %s in step %d (digests %016x and %016x): nothing averages it, so it follows "
@@ -40,10 +40,10 @@ ADVICE: Final = (
 
 
 class Unaveraged(Beside):
-    """Of one model, and of those in `extra`. One gather of 8 bytes for a sixteenth of these tensors in each step."""
+    """Compares tensors of a model and of models in `extra`: a sixteenth of them in each step, by 8 bytes each."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], make_mirror: Callable[[], Mirror]) -> None:
-        """Of `module` as it is now. `parts`: in which models are looked for, by name; some may refer to `module`."""
+        """Compare tensors of `module` as it is now, and of the models among `parts`, which may refer to `module`."""
         owners = {f"parameter {name}": place for name, place in _places(module, is_frozen=True)}
         own = {*module.modules()}
         for part, model in parts.items():
@@ -60,12 +60,12 @@ class Unaveraged(Beside):
             self._gather = Operation(AllGather(label=what), row, row, row.shape, "one-shot")
 
     def begin(self, step: int) -> None:
-        """The forward passes of `step` are over: begin to read what it shows."""
+        """Begin to read the tensors that `step` compares: its forward passes are over."""
         self._step, self._shown = step, [*self._owners][step % NUM_TURNS :: NUM_TURNS]
         self._mirror.begin([_window(getattr(*self._owners[name], None), step) for name in self._shown])
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit then."""
+        """The gather to submit in `step`."""
         if self._gather is not None:
             if self._step != step:
                 self.begin(step)
@@ -73,7 +73,7 @@ class Unaveraged(Beside):
             yield self._gather
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
-        """Those of the open step, which is `step` now: they show what was loaded."""
+        """The operations of the open step, now `step`, with digests of the loaded state."""
         if self._gather is not None:
             self.begin(step)
             self._show(self._gather)
@@ -82,10 +82,10 @@ class Unaveraged(Beside):
     def _show(self, gather: Operation) -> None:
         digests = [xxhash.xxh3_64_intdigest(raw.data) >> 1 for raw in self._mirror.read()]
         gather.input[:] = [*digests, *[0] * (gather.input.size - len(digests))]
-        self._step = -1  # who asks again, for the same step, has it read again
+        self._step = -1  # another call for the same step reads again
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed. Where peers round otherwise, what follows from parameters is not the same."""
+        """Compare the digests of a committed step, unless peers of several numerics classes round differently."""
         if self._gather is None or self._has_warned or not receipt.state_digest:
             return
         rows = self._gather.result.reshape(-1, self._gather.input.size)
@@ -95,7 +95,7 @@ class Unaveraged(Beside):
 
 
 def _places(module: nn.Module, *, is_frozen: bool) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
-    """Name, owner and attribute of its parameters that need no gradient, or else of all parameters and buffers."""
+    """Name, owner and attribute of parameters without a gradient; or, unless `is_frozen`, of all tensors."""
     for path, owner in module.named_modules():
         tables = [owner._parameters] if is_frozen else [owner._parameters, owner._buffers]
         for key, tensor in (pair for table in tables for pair in table.items()):
@@ -105,7 +105,7 @@ def _places(module: nn.Module, *, is_frozen: bool) -> Iterator[tuple[str, tuple[
 
 
 def _window(tensor: Tensor | None, step: int) -> Tensor:
-    """The part of it that `step` shows."""
+    """The part of a tensor that `step` compares."""
     if tensor is None or tensor.layout is not torch.strided or tensor.is_meta:
         return torch.empty(0)
     flat = in_memory_order(tensor.detach())

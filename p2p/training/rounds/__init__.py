@@ -1,1 +1,1 @@
-"""Training in rounds: local steps, then an exchange of what has changed."""
+"""Training in rounds: local steps, then an exchange of the deltas."""

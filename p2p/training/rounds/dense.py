@@ -1,8 +1,8 @@
-"""The dense phase of training in rounds: gradients averaged in each step, as `DataParallel` does, until step N.
+"""The dense phase of training in rounds: gradients are averaged in each step, as in `DataParallel`, until step N.
 
-The step that ends it carries the anchor: the parameters that it was computed with, which all members have in common;
-where they are of several numerics classes, each writes those of one of them over its own. The update that comes then is
-of the round that follows.
+The last dense step fixes the anchor: the parameters with which it was computed, which are equal on all members; with
+several numerics classes, each member overwrites its own with those of one class. The update with the gradients of that
+step belongs to the first round.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ from ..tensors.buckets import BUCKET_BYTES
 
 
 class _Anchor(Beside):
-    """Takes the parameters for the anchor when the last dense step is committed, and nothing is sent for it."""
+    """Takes the parameters as the anchor when the last dense step is committed; sends no operation."""
 
     def __init__(self, session: Session, take: Callable[[], None]) -> None:
         self._share, self._take = session.share, take
@@ -44,11 +44,11 @@ class _Anchor(Beside):
 
 
 class DensePhase:
-    """Of one model.
+    """The dense phase of one model.
 
     Attributes:
-        passes: backward passes, and the steps that they make.
-        edge: what forward passes change of the model.
+        passes: its backward passes and steps.
+        edge: the state of the model that forward passes change.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class DensePhase:
         Args:
             session: of the peer.
             module: the model.
-            parts: its optimizer first, and what else a joiner must have, by name.
+            parts: its optimizer first, then the other parts that a joiner needs, by name.
             watch: of the model.
-            beside: what else each step sends, as each round.
+            beside: side operations of each step and of each round.
             take_anchor: is called at the commit that ends the phase, before the update.
-            nonfinite: what becomes of gradients that are not finite, as of `DataParallel`.
-            is_digested_whole: all parameters are compared in each step, not a sixteenth.
+            nonfinite: the policy for gradients that are not finite, as in `DataParallel`.
+            is_digested_whole: compare all parameters in each step, not a sixteenth.
         """
         self._session, self._module = session, module
         models = gather(module, next(iter(parts.values())))
@@ -98,7 +98,7 @@ class DensePhase:
         self._numerics = describe_numerics(self._gradients.device, [*parts.values()])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """A forward pass of the wrapper."""
+        """Run a forward pass of the wrapper."""
         self._has_begun = True
         return self.passes.forward("", self._module, *args, **kwargs)
 
@@ -129,7 +129,7 @@ class DensePhase:
 
     @property
     def traits(self) -> dict[str, bytes]:
-        """How the steps are made, for people, by name. Equal on all peers."""
+        """How the steps are computed, in words, by name. Equal on all peers."""
         numerics = trait_of(self._numerics, self._session.mixed)
         return {BUCKETS: self._gradients.traits("")[BUCKETS], "numerics": numerics}
 
@@ -139,11 +139,11 @@ class DensePhase:
         return class_of(self._numerics)
 
     def loaded(self) -> None:
-        """A member's state took the place of this one."""
+        """Note that the state of a member was loaded."""
         self.passes.updates.loaded()
         self.passes.has_committed = self._session.share.num_trained > 0
 
     def _end_last_step(self) -> None:
-        """A script may not come by the wrapper before its next backward pass, which is one of a round."""
+        """Take the anchor and stop following passes: the script's next backward pass may come without the wrapper."""
         self._take_anchor()
         self.passes.end_following()

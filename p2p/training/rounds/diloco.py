@@ -1,9 +1,9 @@
-"""Training with little communication: peers take local steps, and exchange what has changed, in rounds that commit.
+"""Training with little communication: peers take local steps, and exchange their deltas in rounds that commit.
 
-DiLoCo (Douillard et al. 2023), whose deltas are sent with 4 bits, 1 bit, or a half or an eighth of a bit for each
-parameter (collectives/codec.py). All replicas have the same anchor, bit for bit: the parameters as the last round has
-left them. What a peer does in a round is its own until that commits: a peer that dies in one costs the others
-nothing, and its samples come back.
+DiLoCo (Douillard et al. 2023), with deltas of 4 bits, 1 bit, or a half or an eighth of a bit per parameter
+(collectives/codec.py). All replicas have the same anchor, bit for bit: the parameters at the end of the last round. The
+work of a peer in a round stays local until the round commits: if the peer dies before, the others lose no work, and its
+samples come back.
 """
 
 import logging
@@ -45,7 +45,7 @@ logger = logging.getLogger("p2p")
 
 
 class DiLoCo(Wrapper):
-    """Wraps a model whose replicas train on their own for a round, and become one at its end.
+    """Wraps a model whose replicas train locally during a round, and are equal again at its end.
 
         model = p2p.DiLoCo(peer, model, optimizer, codec="int4")
         for batch in peer.loader(data, global_batch=96, inner_steps=30):
@@ -54,32 +54,32 @@ class DiLoCo(Wrapper):
             loss.backward()
             optimizer.step()
 
-    A round ends in the `optimizer.step` on its last batch, which waits until the exchange is committed; where the
-    script left that step out (an infinite loss, `continue`, `break`), when it asks for its next batch. Of a slice of
-    which a peer has been given only a part, that part counts. With `round_s=` in place of `inner_steps=` it ends when
-    its time is over, so each peer makes as many steps as it can, and nobody waits for a slow one.
+    A round ends in the `optimizer.step` on its last batch, which waits until the exchange is committed; if the script
+    skips that step (an infinite loss, `continue`, `break`), at its request for the next batch. If a peer has received
+    only a part of its slice by then, that part counts. With `round_s=` in place of `inner_steps=` a round ends after a
+    time, so each peer makes as many steps as it can, and no peer waits for a slow one.
 
-    Each peer's delta, the anchor less its parameters, is averaged, weighted by its samples, and taken off the anchor as
-    an outer optimizer does that, SGD with Nesterov's momentum. Then the parameters are the anchor. What the inner
-    optimizer keeps (moments) stays with its peer, and starts anew at a joiner.
+    The deltas of all peers, anchor minus parameters, are averaged, weighted by samples, and an outer optimizer (SGD
+    with Nesterov's momentum) subtracts the mean from the anchor. The parameters are then set to the anchor. The state
+    of the inner optimizer (moments) stays local to its peer; a joiner starts without.
 
-    A joiner is given anchor and momentum as a round has left them, and all else as the next one began. It makes rounds
-    that count nothing until it has a seat.
+    A joiner receives anchor and momentum as of the end of a round, and all other state as of the start of the next.
+    Its rounds count no samples until it has a seat.
 
-    Memory, beside model and optimizer, where they are: 8 bytes per parameter, 8 more with a codec that keeps a
-    residual; and while an exchange is under way 4 bytes per parameter and a payload of each member.
+    Memory, in addition to model and optimizer and on their device: 8 bytes per parameter, 8 more with a codec that
+    keeps a residual; and during an exchange 4 bytes per parameter and a payload of each member.
 
     Raises:
         From `optimizer.step`, or from the loop over batches; in dense steps from `loss.backward()`:
 
-        NonFiniteGradient: a parameter has become NaN or infinity on this peer. Nothing of the round was sent, and the
-            parameters are as it began.
+        NonFiniteGradient: a parameter has become NaN or infinity on this peer. No data of the round was sent, and the
+            parameters are as at its start.
         OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout, JoinRefused,
             RemoteProtocolError, ShoalError: as `DataParallel`.
 
     Attributes:
         has_committed: whether the last `optimizer.step`, or request for a batch, ended a round. At the top of the loop
-            over batches it is true on all peers after the same rounds: there call what all have to call.
+            over batches it is true on all peers after the same rounds: make collective calls there.
         module: the model.
     """
 
@@ -105,35 +105,36 @@ class DiLoCo(Wrapper):
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
         Args:
-            peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
+            peer: from `p2p.join`; before any call on it that needs a seat.
             module: its parameters that need a gradient are float32, bfloat16 or float16, on one device.
             optimizer: of these parameters; any of torch.
             codec: of `collectives.CODECS`: `float32`, `int4` (8 times fewer bytes), `sign` (30), `sparse16` (63),
-                `sparse64` (241). What the last three leave out is kept, and added to what is sent next.
-            inner_steps: of a round, in a script with a loader of its own; with `peer.loader` it is an argument of that.
-            round_s: instead of `inner_steps`: a round ends at the first step that is later than so many seconds after
-                the last commit of this peer.
-            dense_steps: so many steps come before rounds, in which gradients are averaged in the backward pass, as
-                `DataParallel` does it; they take a global batch of `peer.loader` each.
-            outer_lr: of the mean of the deltas, so many times is taken off the anchor.
+                `sparse64` (241). The last three keep the part that is not sent, and add it to the next round.
+            inner_steps: of a round, in a script with its own loader; with `peer.loader` it is an argument of that.
+            round_s: instead of `inner_steps`: a round ends at the first step later than this many seconds after the
+                last commit of this peer.
+            dense_steps: the number of steps before the first round, in which gradients are averaged in the backward
+                pass, as in `DataParallel`; each takes a global batch of `peer.loader`.
+            outer_lr: the multiple of the mean delta that is subtracted from the anchor.
             momentum: of the outer optimizer. Plain averaging is `outer_lr=1, momentum=0`.
-            decay: what is left of a residual in the next round.
-            extra: what else a joiner must have: schedules, scalers, further optimizers; the same, in the same order, on
-                every peer.
-            state_digest: how much of anchor and momentum every member shows in each round to be the same: a sixteenth
-                (`part`), or `all`.
-            nonfinite: what happens to a peer whose parameters are NaN or infinity at the end of a round. None, `raise`:
-                `NonFiniteGradient`. `skip`: it adds nothing to the round, and goes on from the anchor.
+            decay: the factor by which a residual is carried to the next round.
+            extra: other state that a joiner needs: schedules, scalers, further optimizers; the same, in the same order,
+                on every peer.
+            state_digest: the share of anchor and momentum that members compare in each round: a sixteenth (`part`), or
+                `all`.
+            nonfinite: policy for a peer whose parameters are NaN or infinity at the end of a round. None, `raise`:
+                `NonFiniteGradient`. `skip`: it adds no samples to the round, and continues from the anchor.
             buffers: running statistics are averaged in each exchange, over the samples. `mean`: other buffers, too.
-                `local`: they are each peer's own.
-            checkpoint: where the state is written, as of `DataParallel`.
+                `local`: other buffers stay local to each peer.
+            checkpoint: where the state is written, as in `DataParallel`.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a state that cannot
-                be sent; no such codec; a number that is out of its range; or no memory for what all members send.
+                be sent; an unknown codec; a number out of its range; or too little memory for the payloads of all
+                members.
             JoinRefused: the swarm trains another model, or exchanges in another way.
-            JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
-            ShoalError: as of `DataParallel`.
+            JoinTimeout, RegistryError, RemovedFromView, QuorumLost: this peer gets no seat, as in `wait_view`.
+            ShoalError: as `DataParallel`.
         """
         super().__init__()
         session = self._session = session_of(peer, checkpoint, "p2p.DiLoCo")
@@ -147,7 +148,7 @@ class DiLoCo(Wrapper):
         self._outer = outer_of(session, trained, config)
         device = session.device_of(next(iter(trained.values())))
         if dense_steps and device is not HOST:
-            torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward
+            torch.autograd.set_multithreading_enabled(False)  # the thread that calls backward waits for the commit
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         strategy += _describe_lengths(inner_steps, round_s, dense_steps)
@@ -198,7 +199,7 @@ class DiLoCo(Wrapper):
         return *beside, same, copies, *self._replica.beside
 
     def _take_seat(self, offered: Replica, keeper: Keeper | None) -> None:
-        """Nothing is followed any more if there is none for this peer."""
+        """Take the seat; on failure, stop following optimizers and passes."""
         try:
             claim(self.module.named_parameters(), self._rounds.is_in_use)
             (self._session.take_seat if keeper is None else keeper.take_seat)(offered)
@@ -209,7 +210,7 @@ class DiLoCo(Wrapper):
                 self._dense.passes.end()
             raise
         if not self._session.share.is_dense:
-            self._outer.restore()  # all begin with the anchor
+            self._outer.restore()  # all start from the anchor
 
     @property
     def has_committed(self) -> bool:
@@ -218,11 +219,11 @@ class DiLoCo(Wrapper):
 
     @property
     def _dense_now(self) -> DensePhase | None:
-        """What makes the open step, if that is a dense one."""
+        """The dense phase, if the open step belongs to it."""
         return self._dense if self._session.share.is_dense else None
 
     def _may_be_kept(self) -> bool:
-        """In the middle of a round, too: what is kept is as that has begun."""
+        """Whether a checkpoint may be written now. Within a round it holds the state at the start of that round."""
         if self._dense is not None and self._dense.passes.updates.is_due:
             return False
         self._rounds.settle()
@@ -235,14 +236,14 @@ class DiLoCo(Wrapper):
         self._replica.freeze()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward pass.
+        """Run the module's forward pass.
 
         Args:
-            args: of the module.
-            kwargs: of the module.
+            args: passed to the module.
+            kwargs: passed to the module.
 
         Returns:
-            What the module returns.
+            The module's output.
         """
         if torch.is_grad_enabled():
             self._rounds.begin_forward(is_training=is_training(self.module))
@@ -251,10 +252,10 @@ class DiLoCo(Wrapper):
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
-        """This peer adds `number` samples in each further `optimizer.step`, as `DataParallel.num_samples`.
+        """Set the number of samples of each further `optimizer.step` of this peer, as `DataParallel.num_samples`.
 
         Args:
-            number: of what the loss is a mean of.
+            number: of the units that the loss is a mean of.
 
         Raises:
             ValueError: `number` is negative.
@@ -262,7 +263,7 @@ class DiLoCo(Wrapper):
         self._session.share.set_number(number)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Backward passes in the block add to `grad`: `DataParallel.no_sync` in dense steps, and nothing in rounds.
+        """Backward passes in the block add to `grad`: in dense steps as `DataParallel.no_sync`, in rounds locally.
 
         Returns:
             A context manager.
@@ -270,7 +271,7 @@ class DiLoCo(Wrapper):
         return self._gradients.no_sync()
 
     def skip_step(self) -> None:
-        """In place of `loss.backward()`: as `DataParallel.skip_step`; in a round the update that comes changes nothing.
+        """Replaces `loss.backward()`, as `DataParallel.skip_step`; in a round it clears `grad` for the next update.
 
         Raises:
             As `DataParallel.skip_step`, in dense steps.
@@ -278,17 +279,17 @@ class DiLoCo(Wrapper):
         self._gradients.skip()
 
     def reduce_gradients(self, gradients: Given) -> Given:
-        """In place of `loss.backward()`: as `DataParallel.reduce_gradients`; in a round they are put into `grad`.
+        """Replaces `loss.backward()`, as `DataParallel.reduce_gradients`; in a round gradients are added to `grad`.
 
         Args:
             gradients: in the order of `module.parameters()`, of all or of those that need a gradient; or by name. None
-                where there is none.
+                for a parameter without one.
 
         Returns:
-            The parameters' `grad`, in the same form; None where nobody had one.
+            The parameters' `grad`, in the same form; None for a parameter without a gradient on any member.
 
         Raises:
-            ValueError: a gradient is of no parameter, or of another shape.
+            ValueError: a gradient matches no parameter, or has another shape.
             As `DataParallel.reduce_gradients`, in dense steps.
         """
         matched = match(dict(self.module.named_parameters()), self._trained, gradients)
@@ -302,13 +303,13 @@ class DiLoCo(Wrapper):
 
     @contextmanager
     def anchor(self) -> Iterator[None]:
-        """In the block the parameters are the anchor, which all peers have in common; then they are what they were.
+        """Set the parameters to the anchor in the block, which is equal on all peers; then restore them.
 
-        Buffers are as the round began. For evaluations and copies in the middle of a round, which goes on behind the
-        block; between rounds parameters are what all have anyway.
+        Buffers are set to their values at the start of the round. For evaluations and copies in the middle of a round,
+        which continues after the block; between rounds parameters equal the anchor anyway.
 
         Yields:
-            Nothing.
+            None.
         """
         if not self._rounds.is_amid:
             yield
@@ -325,14 +326,14 @@ class DiLoCo(Wrapper):
             share.is_anchor_shown = was_shown
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the module, under the names that it has there; in the middle of a round with the anchor's values.
+        """The state dict of the module, with its own names; in the middle of a round with the values of the anchor.
 
         Args:
-            args: of the module's.
-            kwargs: of the module's.
+            args: passed to `module.state_dict`.
+            kwargs: passed to `module.state_dict`.
 
         Returns:
-            What the module's returns; a copy in the middle of a round.
+            The result of `module.state_dict`; a copy in the middle of a round.
         """
         if not self._rounds.is_amid:
             return self.module.state_dict(*args, **kwargs)
@@ -346,12 +347,12 @@ def _copied(value: Any) -> Any:
 
 
 def _watched(module: torch.nn.Module, buffers: BufferMode, make_mirror: Callable[[], Mirror]) -> Sequence[Beside]:
-    """What each round, and each dense step, sends of the module beside what has changed."""
+    """The side operations of each round and of each dense step, for the module."""
     return Buffers(module, buffers, None, make_mirror), Unaveraged(module, {}, make_mirror)
 
 
 def _check(module: Any, dense_steps: int, state_digest: str, buffers: str) -> None:
-    """Raise TypeError for what is no model, ValueError for what is no such setting."""
+    """Raise TypeError if `module` is no model, ValueError for an invalid setting."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"the model of p2p.DiLoCo is one torch.nn.Module, this is a {type(module).__name__}: {AS_ONE}")
     check_whole(dense_steps=dense_steps)
@@ -364,7 +365,7 @@ def _check(module: Any, dense_steps: int, state_digest: str, buffers: str) -> No
 
 
 def _describe_lengths(inner_steps: int | None, round_s: float | None, dense_steps: int) -> str:
-    """Who exchanges in another way is refused with these words."""
+    """The lengths of rounds in words, for the message that refuses a peer with other lengths."""
     steps = "" if inner_steps is None else f", {inner_steps} steps each"
     seconds = "" if round_s is None else f", {round_s:g} s each"
     return f"{steps}{seconds}" + (f", after {dense_steps} dense steps" if dense_steps else "")

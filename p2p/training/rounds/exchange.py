@@ -1,4 +1,4 @@
-"""What an exchange of payloads costs each of n members: n - 1 payloads sent, and n kept until the commit."""
+"""Checks before an exchange of payloads, in which each of n members sends n - 1 and keeps n until the commit."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ from .outer import payload_bytes
 
 
 def check_room(session: Session, codec: str, count: int) -> None:
-    """Raise unless this host can keep what all members, this peer among them, send of `count` parameters.
+    """Raise unless this host can hold the payloads of all members, this peer included, for `count` parameters.
 
     Raises:
-        ValueError: it cannot, and the kernel would end this peer for trying.
+        ValueError: the memory is too small, and the kernel would kill this peer.
     """
     members = {each.peer_id for each in session.history.known_view().members}
     payload, num_members = payload_bytes(codec, count), len({*members, session.loop.peer_id})
@@ -30,10 +30,10 @@ def check_room(session: Session, codec: str, count: int) -> None:
 
 
 def check_own(codec: Codec, payloads: Sequence[Array], step: int) -> None:
-    """Raise unless what this peer is about to send is what others will take.
+    """Raise unless the other members can decode the payloads that this peer is about to send.
 
     Raises:
-        ShoalError: they would not, and would count nothing of this peer's round.
+        ShoalError: they cannot, and would not count this peer's round.
     """
     for payload in payloads:
         if (what := codec.check(payload)) is not None:

@@ -1,7 +1,7 @@
-"""Which update is the last of an inner step, where a script makes several in one: of one optimizer, or of several.
+"""Detection of the last update of an inner step, in scripts with several updates per step, of one or more optimizers.
 
-A round ends behind that one. In the middle of a step the graph of a further loss may be there, whose parameters must
-not change; and what has committed is to be the anchor, and no update more.
+A round ends after that update. Earlier in a step, the graph of another loss may exist, whose parameters must not
+change; and after the commit the parameters must equal the anchor, without a further update.
 """
 
 from collections import Counter
@@ -11,20 +11,20 @@ from torch.optim import Optimizer
 
 
 class Iterations:
-    """Of one model, from round to round.
+    """The updates and inner steps of one model, over all rounds.
 
-    A batch of a loader is done with as many updates as the batch had that had most, so far. With data of its own a
-    script says by its order: the last is that of the optimizer whose first update came last, before the one that was
-    named first made its second.
+    With a loader, an inner step ends after as many updates as the batch with most updates had so far. Without one, the
+    order decides: the last update is that of the optimizer whose first update came last, before the first optimizer
+    made its second.
 
     Attributes:
-        optimizers: of the model; the first is what `DiLoCo` was given.
+        optimizers: of the model; the first is the one passed to `DiLoCo`.
         num_updates: since the last round.
-        num_steps: inner steps of the round that is under way.
+        num_steps: inner steps of the current round.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        """Nothing was updated."""
+        """Start before the first update."""
         self.optimizers = optimizers
         self.num_updates = self.num_steps = 0
         self._batch = self._of_batch = self._most = 0
@@ -34,16 +34,16 @@ class Iterations:
         self._of: Counter[Optimizer] = Counter()
 
     def end_round(self) -> None:
-        """What comes belongs to the next one."""
+        """Count later updates for the next round."""
         self.num_updates = self.num_steps = 0
         self._of.clear()
 
     def is_done(self, optimizer: Optimizer, batch: int | None) -> bool:
-        """An update was made; whether it ends an inner step. Where that is not known, it does not.
+        """Count an update; return whether it ends an inner step. False if that is not known.
 
         Args:
-            optimizer: that has made it.
-            batch: number of the loader's batch that it was made on; None: data are the script's own.
+            optimizer: the optimizer that has made it.
+            batch: number of the loader's batch; None: the script has its own data.
         """
         self.num_updates += 1
         return self._is_last_of_own(optimizer) if batch is None else self._is_last_of_batch(batch)

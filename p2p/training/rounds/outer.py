@@ -1,10 +1,10 @@
-"""The outer step of training in rounds: what a peer sends of its round, and what all make of what is committed.
+"""The outer step of training in rounds: the payloads of a peer, and the update of the anchor by all payloads.
 
-DiLoCo (Douillard et al. 2023, algorithm 1) with Nesterov's momentum; what a codec leaves out is kept, as in error
-feedback. Pure arithmetic, in operations that round each by itself (PROTOCOL.md, "The outer step"): anchors have the
-same bits on any processor. Living peers, simulated workers and the replay of receipts run this.
+DiLoCo (Douillard et al. 2023, algorithm 1) with Nesterov's momentum; a residual keeps the part that a codec leaves out,
+as in error feedback. Pure arithmetic, in operations that are rounded separately (PROTOCOL.md, "The outer step"):
+anchors have the same bits on any processor. Used by peers, simulated workers and the replay of receipts.
 
-Vectors on a device are in outer_on_device.py. Leaves out: when a round ends, and how payloads travel.
+For vectors on a device see outer_on_device.py. Leaves out: the end of a round, and the transport of payloads.
 """
 
 import logging
@@ -28,29 +28,29 @@ from ..tensors.summable import AMONG
 logger = logging.getLogger("p2p")
 
 MAX_BYTES: Final = 64 << 20
-"""Of one payload; what is longer is cut between blocks."""
+"""Maximum size of a payload; a longer one is split between blocks."""
 CHUNK: Final = 1 << 18
-"""Elements that are added up and applied at one go; whole blocks of every codec."""
+"""Elements that are summed and applied at once; a multiple of every codec's block."""
 TINY: Final = np.float32(2.0**-100)
-"""Momentum below is zero: parameters that get no more deltas do not end in subnormal numbers, which take long."""
+"""Smaller momentum is set to zero: without further deltas it would become subnormal, which is slow."""
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterConfig:
-    """The same on all peers of a swarm. Plain averaging is `outer_lr=1, momentum=0`."""
+    """Settings of the outer step, the same on all peers of a swarm. Plain averaging is `outer_lr=1, momentum=0`."""
 
     codec: str = "int4"
     """Of `collectives.CODECS`."""
 
     outer_lr: float = 0.7
-    """Of the mean delta, so many times is taken off the anchor."""
+    """The multiple of the mean delta that is subtracted from the anchor."""
 
     momentum: float = 0.5
     """Nesterov's."""
 
     decay: float = 1.0
-    """What is left of a residual in the next round."""
+    """The factor by which a residual is carried to the next round."""
 
     def __post_init__(self) -> None:
         codec_of(self.codec)
@@ -67,11 +67,12 @@ class OuterConfig:
 
 
 class Outer:
-    """The anchor of one replica, its outer momentum, and what this peer has not sent yet.
+    """The anchor of one replica, its outer momentum, and the residual of this peer.
 
-    A round, in this order: inner steps change the parameters; `payloads` is what they changed, and changes nothing;
-    with what was committed `apply` moves the anchor, and sets the parameters to it. Where nothing is committed (abort,
-    redo, withdraw) there is nothing to be done, and the same parameters give the same payloads again.
+    A round, in this order: inner steps change the parameters; `payloads` encodes their delta, and leaves the state
+    unchanged; after the commit `apply` updates the anchor, and sets the parameters to it. Without a commit (abort,
+    redo,
+    withdraw) no call is needed, and the same parameters give the same payloads again.
 
     Memory: 4 bytes per parameter for the anchor, 4 for the momentum unless that is 0, and with a codec that keeps a
     residual 4 for that and 4 for the next one.
@@ -79,22 +80,22 @@ class Outer:
     Attributes:
         anchor: the parameters at the end of the last committed round, as float32, in their order.
         momentum: of the outer step; None if it is 0.
-        residual: what committed payloads have left out; None if the codec keeps none.
-        cuts: which elements each payload is of.
+        residual: the sum that committed payloads have left out; None if the codec keeps none.
+        cuts: the elements of each payload.
     """
 
     def __init__(
         self, parameters: Mapping[str, torch.Tensor], config: OuterConfig, *, max_bytes: int = MAX_BYTES
     ) -> None:
-        """Take the values that `parameters` have for the anchor.
+        """Take the current values of `parameters` as the anchor.
 
         Args:
-            parameters: by name, on one device. They are read and written from now on.
+            parameters: by name, on one device. Later calls read and write them.
             config: the same on all peers.
             max_bytes: of one payload.
 
         Raises:
-            ValueError: there is no parameter, or one on another device, or of a type that float32 does not hold.
+            ValueError: there is no parameter, or one is on another device, or has a type that float32 cannot represent.
         """
         check_parameters(parameters)
         self.config = config
@@ -110,7 +111,7 @@ class Outer:
         self._has_warned = False
         self.cuts = cuts_of(self.codec, count, max_bytes)
 
-    # Where the vectors are.
+    # Vectors on the host.
 
     def _zeros(self, count: int) -> Any:
         return np.zeros(count, np.float32)
@@ -119,17 +120,17 @@ class Outer:
         return _flat(parameter)
 
     def _tensor(self, vector: Any) -> torch.Tensor:
-        """The same memory."""
+        """`vector` as a tensor that shares its memory."""
         return torch.from_numpy(vector)
 
-    # Of a round.
+    # One round.
 
     def payloads(self) -> list[Array]:
-        """What this peer sends: the residual, and what has changed in the parameters since the round began.
+        """Encode the residual plus the change of the parameters since the start of the round.
 
         Raises:
-            NonFiniteGradient: in a parameter, which is named, NaN or infinity has come up. Nothing is encoded. Where it
-                is only the sum of change and residual that is infinite, the residual is zero from now on.
+            NonFiniteGradient: a parameter, which is named, has become NaN or infinity. Nothing is encoded. If only the
+                sum of change and residual is infinite, the residual is set to zero.
         """
         total = np.empty_like(self.anchor)
         squares, lost = 0.0, []
@@ -154,7 +155,7 @@ class Outer:
             raise NonFiniteGradient(f"in this round {name} has become NaN or infinity on this peer")
 
     def _check_total(self, name: str, is_finite: bool) -> None:
-        """A residual that is too large would be so in each later round, too."""
+        """Drop the residual and raise if the total is not finite: it would stay so in each later round."""
         if not is_finite:
             assert self.residual is not None
             self.residual[:] = 0
@@ -165,7 +166,7 @@ class Outer:
             )
 
     def _warn_of(self, lost: Sequence[str]) -> None:
-        """Once, of parameters whose changes the codec leaves out for good."""
+        """Warn, once, of parameters whose changes the codec rounds to zero without keeping them."""
         if lost and not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -179,19 +180,19 @@ class Outer:
             )
 
     def nothing(self) -> list[Array]:
-        """What is sent in place of that by who adds no samples: payloads that say zero."""
+        """Payloads of zeros, for a peer that adds no samples."""
         self._pending = None
         return [np.zeros(self.codec.num_bytes(cut.stop - cut.start), np.uint8) for cut in self.cuts]
 
     def apply(self, gathered: Sequence[Array], num_samples: Sequence[int], rank: int | None) -> None:
-        """Move the anchor by what is committed, and set the parameters to it.
+        """Update the anchor by the committed payloads, and set the parameters to it.
 
-        The residual becomes what this peer's payloads have left out, if its samples count.
+        The residual becomes the part that this peer's payloads left out, if its samples count.
 
         Args:
             gathered: for each of `cuts` (world_size, bytes) of uint8: a row for each rank.
-            num_samples: of each rank, as the receipt has it. A row without any is not looked at.
-            rank: of this peer in them; None: it is not among them.
+            num_samples: of each rank, from the receipt. The row of a rank without samples is ignored.
+            rank: of this peer; None: it is no member.
         """
         total = sum(num_samples)
         weights = [(row, number / total) for row, number in enumerate(num_samples) if number]
@@ -204,7 +205,7 @@ class Outer:
         self.restore()
 
     def _add_up(self, cut: slice, rows: Array, weights: Sequence[tuple[int, float]]) -> None:
-        """Move a part of the anchor by the payloads of these rows."""
+        """Update a part of the anchor by the payloads of these rows."""
         for chunk, part in self._chunks(cut, CHUNK):
             mean = np.zeros(chunk.stop - chunk.start, np.float32)
             for row, weight in weights:
@@ -213,7 +214,7 @@ class Outer:
                 self._step(chunk, mean)
 
     def _chunks(self, cut: slice, length: int) -> Iterator[tuple[slice, slice]]:
-        """Pieces of `cut`, and where they are in its payload."""
+        """Pieces of `cut`, and their positions in its payload."""
         for begin in range(cut.start, cut.stop, length):
             end = min(begin + length, cut.stop)
             first = (begin - cut.start) // self.codec.block_length * self.codec.block_bytes
@@ -230,7 +231,7 @@ class Outer:
         self.anchor[chunk] -= mean
 
     def _keep(self, payloads: Sequence[Array]) -> None:
-        """The residual is what `payloads` leave out; where a state was loaded since they were made it stays zero."""
+        """Set the residual to the part that `payloads` leave out; not if a state was loaded since they were encoded."""
         if self._pending is None:
             return
         for cut, payload in zip(self.cuts, payloads, strict=True):
@@ -240,7 +241,7 @@ class Outer:
     # Between rounds.
 
     def take(self) -> None:
-        """The parameters as they are now become the anchor; nothing is left of rounds before."""
+        """Take the current parameters as the anchor; reset momentum and residual."""
         for _, parameter, piece in self._pieces():
             self.anchor[piece] = self._flat(parameter)
         for vector in (self.momentum, self.residual):
@@ -249,12 +250,12 @@ class Outer:
         self._pending = None
 
     def follow(self) -> bool:
-        """What was changed in the parameters since the round ended is so in the anchor; momentum and residual stay.
+        """Copy changes of the parameters since the end of the round to the anchor; keep momentum and residual.
 
         A parameter that is not finite is left to `payloads`, which names it. Waits for a device, once.
 
         Returns:
-            Whether anything was changed.
+            Whether a parameter was changed.
         """
         pairs = [(each.detach().reshape(-1), self._tensor(self.anchor[piece])) for _, each, piece in self._pieces()]
         differ = [(anchor.to(now.dtype) != now).any() & now.isfinite().all() for now, anchor in pairs]
@@ -270,46 +271,46 @@ class Outer:
                 parameter.copy_(self._tensor(self.anchor[piece]).view(parameter.shape))
 
     def part(self, vector: Any, first: int, last: int) -> memoryview:
-        """Elements of one of the vectors as bytes."""
+        """The bytes of a range of elements of a vector."""
         part: memoryview = vector[first:last].data
         return part
 
     def copy_parameters(self) -> list[torch.Tensor]:
-        """As they are now."""
+        """Copies of the current parameters."""
         return [each.detach().clone() for each in self._parameters.values()]
 
     def set_parameters(self, values: Sequence[torch.Tensor]) -> None:
-        """To what `copy_parameters` returned."""
+        """Set the parameters to the result of `copy_parameters`."""
         with torch.no_grad():
             for parameter, value in zip(self._parameters.values(), values, strict=True):
                 parameter.copy_(value)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The anchor by name, in the shapes and types of the parameters: of float32, its own memory."""
+        """The anchor by name, in the shapes and types of the parameters; for float32 without a copy."""
         return {
             name: self._tensor(self.anchor[piece]).to(parameter.dtype).view(parameter.shape)
             for name, parameter, piece in self._pieces()
         }
 
     def residual_ratio(self) -> float:
-        """The norm of the residual over that of the last delta: what is lost when this peer goes. 0: there is none."""
+        """Norm of the residual, which is lost when this peer leaves, over that of the last delta; 0: no residual."""
         if self.residual is None or not self._delta_norm:
             return 0.0
         norm = torch.linalg.vector_norm(self._tensor(self.residual), dtype=torch.float64)
         return float(norm) / self._delta_norm
 
     def state_dict(self) -> dict[str, Any]:
-        """What a joiner gets: memory that changes in `apply` only."""
+        """The vectors that a joiner receives. Their memory changes between rounds only."""
         return {
             "anchor": self._tensor(self.anchor),
             "momentum": None if self.momentum is None else self._tensor(self.momentum),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from another replica's anchor and momentum, with no residual.
+        """Continue from another replica's anchor and momentum, without a residual.
 
         Raises:
-            ValueError: they do not fit, and nothing is changed.
+            ValueError: they do not fit; the state is unchanged.
         """
         ours = self.state_dict()
         theirs = {name: state_dict.get(name) for name in ours}
@@ -333,7 +334,7 @@ class Outer:
 
 
 def check_parameters(parameters: Mapping[str, torch.Tensor]) -> None:
-    """Raise ValueError if there is none, or one that rounds cannot have."""
+    """Raise ValueError if there is no parameter, or one of an unsupported type or device."""
     for name, each in parameters.items():
         if each.device.type not in DEVICES or each.dtype not in DTYPES:
             what = f"{_shape(each)} on {each.device}"
@@ -343,25 +344,25 @@ def check_parameters(parameters: Mapping[str, torch.Tensor]) -> None:
 
 
 def cuts_of(codec: Codec, count: int, max_bytes: int = MAX_BYTES) -> list[slice]:
-    """Which of `count` elements each payload is of."""
+    """The range of elements of each payload, of `count` in all."""
     step = max(max_bytes // codec.block_bytes, 1) * codec.block_length
     return [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
 
 
 def payload_bytes(codec: str, count: int) -> int:
-    """What a peer sends to each other one in an exchange of `count` parameters."""
+    """Bytes that a peer sends to each other peer in an exchange of `count` parameters."""
     found = codec_of(codec)
     return sum(found.num_bytes(cut.stop - cut.start) for cut in cuts_of(found, count))
 
 
 def _flat(parameter: torch.Tensor) -> Array:
-    """The values as float32, in the order of their indices."""
+    """The values as float32, in index order."""
     values: Array = parameter.detach().reshape(-1).to(torch.float32).numpy()
     return values
 
 
 def _rounded(values: Array, dtype: torch.dtype) -> Array:
-    """What a parameter of `dtype` has of `values`."""
+    """`values` rounded to `dtype`, as float32."""
     return values if dtype == torch.float32 else _flat(torch.from_numpy(values).to(dtype))
 
 

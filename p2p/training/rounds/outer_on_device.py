@@ -1,4 +1,4 @@
-"""The outer step with its vectors on a device: only payloads cross, and all bits are those of outer.py."""
+"""The outer step with vectors on a device: only payloads cross to the host. The bits equal those of outer.py."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,14 @@ from ..tensors.summable import check_one_device
 from .outer import MAX_BYTES, TINY, Outer, OuterConfig, check_parameters
 
 CHUNK = 1 << 22
-"""Elements that are added up and applied at one go; whole blocks of every codec."""
+"""Elements that are summed and applied at once; a multiple of every codec's block."""
 
 
 def outer_of(session: Session, parameters: Mapping[str, Tensor], config: OuterConfig) -> Outer:
-    """Where the parameters are.
+    """Create an `Outer`, or an `OuterOnDevice` for parameters on a device.
 
     Raises:
-        ValueError: as of `Outer`.
+        ValueError: as `Outer`.
     """
     check_parameters(parameters)
     check_one_device(parameters)
@@ -37,7 +37,7 @@ def outer_of(session: Session, parameters: Mapping[str, Tensor], config: OuterCo
 
 
 class OuterOnDevice(Outer):
-    """As `Outer`, of parameters of one device. Its vectors are tensors there."""
+    """An `Outer` for parameters on a device; its vectors are tensors there."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class OuterOnDevice(Outer):
         Args:
             parameters: by name, on one device.
             config: the same on all peers.
-            staged: the way of payloads.
-            empty: makes memory of the host for them.
+            staged: copies payloads between device and host.
+            empty: allocates host memory for payloads.
             max_bytes: of one payload.
         """
         self._device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
@@ -94,7 +94,7 @@ class OuterOnDevice(Outer):
         return payloads
 
     def _check(self, found: list[list[bool]]) -> None:
-        """`found`, of each parameter: whether the change and the total are finite, and the change too small to say."""
+        """Check each parameter: `found` tells whether change and total are finite, and whether the codec loses it."""
         lost = []
         for (name, _, _), (is_finite, is_total_finite, is_lost) in zip(self._pieces(), found, strict=True):
             self._check_delta(name, is_finite)
@@ -129,7 +129,7 @@ class OuterOnDevice(Outer):
         self.residual = self._pending
 
     def _there(self, payload: Array) -> Tensor:
-        """On the device. The host may write `payload` again when `apply` has returned."""
+        """Copy to the device. The host may overwrite `payload` once `apply` has returned."""
         found = torch.empty(len(payload), dtype=torch.uint8, device=self._device)
         self._staged.store(payload, found)
         self._staged.hold()

@@ -1,8 +1,9 @@
-"""What a joiner is given of a model that is trained in rounds: memory that nothing writes between two commits.
+"""The state of a model trained in rounds, as a joiner receives it: memory that does not change between two commits.
 
-Inner steps change parameters and moments while the loop's thread copies a state, so of these there is only the anchor,
-and what was copied as the round began. Moments of inner optimizers start anew at a joiner, and where a run goes on from
-a checkpoint: they are worth nothing that can be measured (README, limits).
+Inner steps change parameters and moments while the loop's thread copies a state. So the state has the anchor in place
+of the parameters, and copies, made at the start of the round, of other parts. Moments of inner optimizers are left out;
+they start from scratch at a joiner, and in a run that continues from a checkpoint, without a measurable loss (README,
+limits).
 """
 
 import copy
@@ -44,7 +45,7 @@ logger = logging.getLogger("p2p")
 
 
 class _Frozen:
-    """A part of the state, as it was. Without a `__dict__`, so that nobody takes it for a copy of the script's."""
+    """A copy of a part of the state. Has no `__dict__`, so that `ModelCopies` does not report it."""
 
     __slots__ = ("_state",)
 
@@ -59,10 +60,10 @@ class _Frozen:
 
 
 class _OuterState:
-    """The outer vectors, but for what the parameters of a state say already.
+    """The outer vectors, without the anchor if the parameters of the state equal it.
 
     Attributes:
-        is_replicated: all members have them alike.
+        is_replicated: they are equal on all members.
     """
 
     is_replicated = True
@@ -76,12 +77,12 @@ class _OuterState:
         return state if self._has_anchor else {"anchor": None, "momentum": state["momentum"]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep them until the parameters are there."""
+        """Keep the vectors until the parameters are loaded."""
         self.taken = state_dict
 
 
 class RoundReplica:
-    """One model on one peer, whose anchor all have in common."""
+    """The replica of one model on one peer, with the anchor that all members share."""
 
     def __init__(
         self,
@@ -95,18 +96,18 @@ class RoundReplica:
         device: Device,
         loaded: Callable[[], None],
     ) -> None:
-        """Of `module`.
+        """Create the replica, with a copy of the current state.
 
         Args:
-            module: on one device.
+            module: the model, on one device.
             outer: of its parameters.
-            parts: optimizers, and what else a joiner must have, by their names.
+            parts: optimizers and the other parts that a joiner needs, by name.
             keeper: of checkpoints.
             session: of the peer.
-            strategy: how it is trained, in words: equal on all peers.
-            dense: what comes before rounds.
+            strategy: the settings of training, in words: equal on all peers.
+            dense: the phase before the rounds.
             device: of the parameters.
-            loaded: is called when a state took the place of this one.
+            loaded: is called after a state was loaded.
         """
         self._module, self._outer, self._session = module, outer, session
         self._parts = parts
@@ -115,7 +116,7 @@ class RoundReplica:
         self._state = ModuleState(module, self._edge, parts, lambda: session.share.how)
         self.settings, self.beside = self._state.settings, self._state.beside
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
-        every = module.named_parameters(remove_duplicate=False)  # tied ones by each of their names
+        every = module.named_parameters(remove_duplicate=False)  # tied parameters under each of their names
         self._names_of_trained = {name for name, each in every if each.requires_grad}
         is_exact = all(each.dtype == torch.float32 for each in self._trained.values())
         self._outer_state = _OuterState(outer, has_anchor=not is_exact)
@@ -127,10 +128,10 @@ class RoundReplica:
         self._copies: Copies = NO_COPIES
 
     def offered(self) -> Replica:
-        """For those who give and receive it.
+        """The interface through which the state is sent and received.
 
         Raises:
-            TypeError, ValueError: it cannot be described, or sent.
+            TypeError, ValueError: the state cannot be described, or sent.
         """
         layout = describe(tensors_of(self._module))
         sent = check_sendable(self._lower, self._parts)
@@ -157,7 +158,7 @@ class RoundReplica:
         return replace(replica, traits=traits, keep=self._edge.keep, numerics=self._dense.numerics)
 
     def freeze(self) -> None:
-        """Keep all but the anchor as it is: a round begins."""
+        """Copy all state except the anchor, at the start of a round."""
         self._frozen = [_Frozen(_without_moments(part)) for part in self._parts.values()]
         self._frozen.append(_Frozen(copy.deepcopy(self._state.state_dict())))
         pieces, before, kept = self._outer.tensors(), self._tensors, dict[str, torch.Tensor]()
@@ -172,7 +173,7 @@ class RoundReplica:
         self._tensors = kept
 
     def put_buffers(self, values: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-        """Set buffers to `values`, or to what they were as the round began; returns copies of what they have been."""
+        """Set buffers to `values`, or to those at the start of the round, and then return copies of the old values."""
         named = {name: each for name, each in tensors_of(self._module).items() if name not in self._names_of_trained}
         before = {name: each.detach().clone() for name, each in named.items()} if values is None else {}
         with torch.no_grad():
@@ -214,7 +215,7 @@ class RoundReplica:
         else:
             is_resuming = self._session.share.is_resuming
             if is_resuming and not any(value is not None for value in self._outer_state.taken.values()):
-                self._outer.take()  # of dense steps, of which there were to be more
+                self._outer.take()  # the checkpoint is from a dense phase that was to be longer
             else:
                 self._take_anchor()
             if is_resuming and self._outer.residual is not None:
@@ -244,7 +245,7 @@ class RoundReplica:
 
 
 def _without_moments(part: Stateful) -> dict[str, Any]:
-    """A copy of what a part says of itself; of an optimizer, its groups alone."""
+    """A copy of the state dict of a part; of an optimizer, only its groups."""
     state: Mapping[str, Any] = part.state_dict()
     if isinstance(part, torch.optim.Optimizer):
         state = {"state": {}, "param_groups": state["param_groups"]}

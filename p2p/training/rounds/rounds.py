@@ -1,8 +1,8 @@
-"""Rounds of local steps: when one ends, what is exchanged then, and what becomes of a state that comes meanwhile.
+"""Rounds of local steps: their start and end, the exchange, and the loading of states.
 
 A round is one step of the swarm: samples, running statistics and payloads are its operations, and it is committed on
-every survivor or on none. What inner steps compute is this peer's alone until then, so nothing of a round is taken over
-in its middle: a state is loaded before the next one begins.
+every survivor or on none. The results of inner steps are local until then, so no state is loaded in the middle of a
+round, only before the next one begins.
 """
 
 import logging
@@ -39,16 +39,16 @@ OTHER: Final = (
     "run take the same one, `optimizer.state.clear()` and its param_groups, on every peer"
 )
 NUM_TURNS: Final = 16
-"""In so many rounds all of the anchor is compared, where a part of it is in each."""
+"""Number of rounds in which the whole anchor is compared, if each compares a part."""
 FEW_ELEMENTS: Final = 1 << 20
-"""An anchor of no more is compared as a whole: that takes a millisecond, and its runs are short."""
+"""An anchor of at most this size is compared as a whole: that takes a millisecond, and its runs are short."""
 
 
 class Rounds:
-    """Of one model.
+    """The rounds of one model.
 
     Attributes:
-        length_s: after so long a round ends; None: after so many inner steps.
+        length_s: duration of a round; None: it ends after a number of inner steps.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class Rounds:
         Args:
             session: of the peer.
             outer: of the model.
-            watch: of the model, that the outer has all that is trained.
-            beside: what each round sends beside payloads.
-            parts: the optimizer whose steps are counted, and what else a joiner must have, by their names.
-            freeze: keeps what a joiner is given of them as it is now.
-            put_buffers: sets buffers to what they were then.
+            watch: checks that `outer` has all trained parameters of the model.
+            beside: side operations of each round.
+            parts: the optimizer whose steps are counted, and the other parts that a joiner needs, by name.
+            freeze: copies the current state for joiners.
+            put_buffers: resets buffers to that copy.
             inner_steps: of a round without `peer.loader`.
-            round_s: after which one without `peer.loader` ends.
-            nonfinite: as of `DiLoCo`.
-            is_digested_whole: all of the anchor is compared in each round, not a sixteenth.
+            round_s: duration of a round without `peer.loader`.
+            nonfinite: as in `DiLoCo`.
+            is_digested_whole: compare the whole anchor in each round, not a sixteenth.
         """
         self._committed_at: int | None = None
         self._session, self._share = session, session.share
@@ -105,7 +105,7 @@ class Rounds:
         )
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
-        self._due: set[torch.optim.Optimizer] = set()  # their updates with the last dense gradients come
+        self._due: set[torch.optim.Optimizer] = set()  # their updates with the last dense gradients are still to come
         self._unseen: Sequence[torch.optim.Optimizer] = optimizers
         self._is_ahead = False  # an update has begun that belongs to the round
         self._share.rounds, self._share.check_model = self, watch.check
@@ -113,20 +113,20 @@ class Rounds:
         session.history.end_listeners.append(self._drop_rest)
 
     def is_in_use(self) -> bool:
-        """Whether it follows steps, for a peer that has not left. If that has, nothing is followed from now on."""
+        """Whether optimizer steps are followed. Stops following them if the peer has left."""
         if self._session.membership.has_left:
             self.end_use()
         return bool(self._hooks)
 
     def end_use(self) -> None:
-        """Follow no further step."""
+        """Stop following optimizer steps."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         self._others.end()
 
     def _drop_rest(self) -> None:
-        """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
+        """After this peer left: undo updates that were not exchanged, so that a script does not save them."""
         if ratio := self._outer.residual_ratio():
             self._session.note(Kind.RESIDUAL_LOST, self._session.done, value=ratio)
         if self.is_amid:
@@ -138,22 +138,22 @@ class Rounds:
             self._undo()
 
     def _undo(self) -> None:
-        """Parameters and buffers are as the round began, which is over."""
+        """Reset parameters and buffers to the start of the round, and end it."""
         self._outer.restore()
         self._put_buffers()
         self._end_round()
 
     @property
     def has_committed(self) -> bool:
-        """Whether a round has ended since the last update; of a loader, before the last request for a batch or in it.
+        """Whether a round has ended since the last update; with a loader, before or in the last request for a batch.
 
-        So at the top of a loop over batches it is the same on all peers, however theirs have ended.
+        So at the top of a loop over batches the value is the same on all peers, however their rounds have ended.
         """
         return self._committed_at is not None and self._share.num_batches <= self._committed_at + 1
 
     @property
     def is_amid(self) -> bool:
-        """Whether the parameters are not the anchor's: updates were made since the last round."""
+        """Whether updates were made since the last round, so that the parameters differ from the anchor."""
         return self._iterations.num_updates > 0
 
     def _end_round(self) -> None:
@@ -161,12 +161,12 @@ class Rounds:
         self._is_ahead = False
         self._share.is_amid_round = False
 
-    # When a round begins, and ends.
+    # Start and end of a round.
 
     def begin(self) -> None:
-        """A forward pass, an update, or a batch comes: the state after the last round is complete.
+        """Before a forward pass, an update, or a batch: complete the state after the last round.
 
-        What the script has done since its end, as a step of a schedule, belongs to it.
+        The state includes what the script has done since the end of that round, as a step of a schedule.
         """
         if self.is_amid or self._share.is_round_open:
             return
@@ -175,7 +175,7 @@ class Rounds:
             self._drop_gradients()
         self._due.clear()
         if self._share.is_dense:
-            return  # its passes say when the state is complete
+            return  # its passes complete the state
         if self._frozen_after != self._session.done:
             self._follow()
             self._freeze()
@@ -186,43 +186,43 @@ class Rounds:
         self._session.state_is_complete()
 
     def begin_forward(self, *, is_training: bool) -> None:
-        """A forward pass begins, which may be an evaluation between two rounds: then an update or a batch says more."""
+        """Before a forward pass: begin, unless it may be an evaluation; then the next update or batch decides."""
         if is_training and not self._share.is_behind_batch:
             self.begin()
         elif not (self.is_amid or self._share.is_round_open or self._share.is_dense):
             self._session.membership.edge.keep()
 
     def _follow(self) -> None:
-        """What a script has set between two rounds, weights that it has loaded, is what all begin the next one with.
+        """Copy parameters that the script has set between two rounds, such as loaded weights, to the anchor.
 
-        As a delta it would move the anchor by `outer_lr` and momentum, past what was set. Who alone has set something
-        has another anchor than the others from here on, which its next round shows.
+        As a delta, `outer_lr` and momentum would carry the anchor past the values that were set. If one peer alone sets
+        parameters, its anchor differs from now on, which the digest of its next round shows.
         """
         if not self._is_ahead and self._outer.follow():
             logger.info("the script has changed parameters since the last round: they are the anchor as they are now")
 
     def _drop_gradients(self) -> None:
-        """They are of other parameters, where a script has come to its update without a word before."""
+        """Drop gradients of the parameters before the load, if the script calls no method between pass and update."""
         for optimizer in self._iterations.optimizers:
             optimizer.zero_grad()
 
     def end_if_open(self) -> None:
-        """The script asks for more than the batches of a round, and may have left out the update on the last one."""
+        """End the round if the script asks for a further batch; it may have skipped the update on the last one."""
         if self._share.is_round_open:
             self.end()
 
     def take_anchor(self) -> None:
-        """The last dense step is committed, and the update with its gradients comes, which is no inner step."""
+        """Take the anchor after the last dense step; the update with its gradients, still to come, is no inner step."""
         self._outer.take()
         self._due = {*self._iterations.optimizers}
         self._committed_at = self._share.num_batches
 
     def loaded(self) -> None:
-        """A state took the place of this one: this peer is where the members were as they began their next round."""
+        """Note that a state was loaded: this peer is now where the members were at the start of their next round."""
         self._committed_at = self._share.num_batches if self._share.num_trained else None
 
     def settle(self) -> None:
-        """Nothing of the next round comes, or not yet: what a joiner would be given is as the last one has left it."""
+        """Between two rounds: refresh the copy for joiners, so that it is the state after the last round."""
         if not (self.is_amid or self._share.is_round_open or self._share.is_dense):
             self._freeze()
 
@@ -272,9 +272,9 @@ class Rounds:
         return self.is_time_over() if self._inner_steps is None else self._iterations.num_steps >= self._inner_steps
 
     def is_time_over(self) -> bool:
-        """Whether a round that ends by time does: after one inner step at least, so long after this peer's last commit.
+        """Whether the time of the round is over, `length_s` after this peer's last commit, and after an inner step.
 
-        So what a script does between two rounds, evaluations for one, holds nobody up.
+        So work of a script between two rounds, such as an evaluation, delays no other peer.
         """
         length_s = self.length_s
         return length_s is not None and self.is_amid and self._lasted_s() > length_s
@@ -286,14 +286,14 @@ class Rounds:
     def _lasted_s(self) -> float:
         return 0.0 if self._began_s is None else self._session.loop.now() - self._began_s
 
-    # An exchange.
+    # The exchange.
 
     def end(self) -> None:
-        """Exchange what has changed since the round began, and wait until that is committed.
+        """Exchange the deltas of the round, and wait until they are committed.
 
         Raises:
             ShoalError: the model has other parameters than when it was wrapped; or an optimizer has copies of them.
-            ValueError: this host has no room for what all send.
+            ValueError: this host has no memory for the payloads of all members.
         """
         self._watch.check()
         check_keeps_no_copies(self._unseen)
@@ -320,17 +320,18 @@ class Rounds:
                 self._committed_at = None
                 self._share.give_up_step()
                 self._forget_moments()
-                self._undo()  # for a script that ends before the state is loaded
+                self._undo()  # in case the script ends before the state is loaded
             self._end_round()
         self._began_s = self._session.loop.now()
         self._session.history.announce()
 
     def _payloads(self) -> list[Array]:
-        """What this peer sends; zeros, if it adds no samples.
+        """The payloads of this peer; zeros if it adds no samples.
 
         Raises:
-            NonFiniteGradient: a parameter is not finite, and that is to be raised. It is as the round began.
-            ShoalError: nobody could decode it.
+            NonFiniteGradient: a parameter is not finite, and the policy is `raise`. The parameters have been reset to
+                the start of the round.
+            ShoalError: the payloads cannot be decoded.
         """
         if not self._share.weight:
             return self._outer.nothing()
@@ -343,7 +344,7 @@ class Rounds:
                 self._undo()
                 self._forget_moments()
                 if self._share.is_of_loader:
-                    self._share.void()  # to the end of the round, which its further batches belong to
+                    self._share.void()  # up to the end of the round, further batches included
                 else:
                     self._share.drop()
                 raise NonFiniteGradient(
@@ -362,7 +363,7 @@ class Rounds:
         return Operation(AllGather(label=what, codec=outer.config.codec), payload, payload, payload.shape, "one-shot")
 
     def _digest(self) -> bytes:
-        """Of the anchor and the momentum that the round began with."""
+        """Digest of the anchor and the momentum at the start of the round."""
         outer, turn = self._outer, self._share.training_step % self._num_turns
         digest = xxhash.xxh3_128()
         for vector in (outer.anchor, outer.momentum):
@@ -388,13 +389,13 @@ class Rounds:
             self._forget_moments()
 
     def _forget_moments(self) -> None:
-        """Of a round that adds nothing nothing is left: as if this peer came now."""
+        """Clear the states of all optimizers after a round without samples of this peer, as for a new joiner."""
         for optimizer in self._iterations.optimizers:
             optimizer.state.clear()
 
 
 def nonfinite_policy(nonfinite: Any) -> Literal["raise", "skip"]:
-    """What becomes of a round whose end is not finite; see `DiLoCo`."""
+    """The policy for a round that ends with parameters that are not finite; see `DiLoCo`."""
     if nonfinite not in (None, "raise", "skip"):
         raise ValueError(f"nonfinite must be raise or skip, is {nonfinite!r}")
     return "skip" if nonfinite == "skip" else "raise"
