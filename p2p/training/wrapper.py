@@ -1,4 +1,4 @@
-"""What DataParallel and DiLoCo have in common as modules: the model under the name `module`, as DDP has it."""
+"""The base class of DataParallel and DiLoCo: a module with the model under the name `module`, as in DDP."""
 
 import logging
 from typing import Any, Final, NoReturn
@@ -20,7 +20,7 @@ ON_WRAPPER: Final = "%s = %r was set on the wrapper, and that of the model stays
 
 
 def session_of(peer: Peer, checkpoint: Checkpoint | None, wrapper: str) -> Session:
-    """Of the peer that `wrapper` was given first; raise TypeError if that is none, or `checkpoint` is no checkpoint."""
+    """Session of `peer`; TypeError if it is no Peer, or `checkpoint` no Checkpoint. `wrapper`: a name for messages."""
     if not isinstance(peer, Peer):
         first = f"{wrapper} is given the peer first, as in {wrapper}(peer, model, optimizer)"
         raise TypeError(f"{first}, and what it was given is a {type(peer).__name__}")
@@ -31,7 +31,7 @@ def session_of(peer: Peer, checkpoint: Checkpoint | None, wrapper: str) -> Sessi
 
 
 class Wrapper(nn.Module):
-    """Of one `module`, and of one peer. It loads also what the `state_dict` of that returns."""
+    """A wrapper of one `module` for one peer. `load_state_dict` also accepts the `state_dict` of the module."""
 
     module: nn.Module
 
@@ -40,7 +40,7 @@ class Wrapper(nn.Module):
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """As of any module; who means an attribute of the model is told that this is none."""
+        """Set an attribute of the wrapper; raise or warn if the model has an attribute of that name."""
         model = self.__dict__.get("_modules", {}).get("module")
         if model is not None and not (name in self.__dict__ or name.startswith("_") or name == "module"):
             own = vars(model).get(name)
@@ -51,7 +51,7 @@ class Wrapper(nn.Module):
         super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Neither `copy.deepcopy` nor pickle, which is what `torch.save` calls, can have another one."""
+        """Refuse `copy.deepcopy`, and pickle, which `torch.save` calls."""
         what = f"p2p.{type(self).__name__}"
         raise TypeError(
             f"{what} belongs to its peer, and cannot be copied or saved: take `.module`, or its state_dict()"

@@ -41,7 +41,7 @@ class OuterConfig:
     """Settings of the outer step, the same on all peers of a swarm. Plain averaging is `outer_lr=1, momentum=0`."""
 
     codec: str = "int4"
-    """Of `collectives.CODECS`."""
+    """One of `collectives.CODECS`."""
 
     outer_lr: float = 0.7
     """The multiple of the mean delta that is subtracted from the anchor."""
@@ -300,7 +300,7 @@ class Outer:
         return float(norm) / self._delta_norm
 
     def state_dict(self) -> dict[str, Any]:
-        """The vectors that a joiner receives. Their memory changes between rounds only."""
+        """The vectors that a joiner receives. Inner steps do not change their memory."""
         return {
             "anchor": self._tensor(self.anchor),
             "momentum": None if self.momentum is None else self._tensor(self.momentum),

@@ -329,8 +329,7 @@ class Rounds:
         """The payloads of this peer; zeros if it adds no samples.
 
         Raises:
-            NonFiniteGradient: a parameter is not finite, and the policy is `raise`. The parameters have been reset to
-                the start of the round.
+            NonFiniteGradient: a parameter is not finite, and the policy is `raise`. The round is undone.
             ShoalError: the payloads cannot be decoded.
         """
         if not self._share.weight:

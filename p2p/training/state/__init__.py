@@ -1,1 +1,1 @@
-"""What a replica is: its state as bytes, what changes it, and what joiners are compared by."""
+"""The state of a replica: its serialisation, its planned changes, and the comparison with joiners."""

@@ -1,7 +1,9 @@
-"""How a script has made what it wraps, in checkpoints: a script that was changed is told from one that has come far.
+"""The initial settings of a script, stored in checkpoints: they tell an edited script from one that has progressed.
 
-What is frozen, and what groups of optimizers say, changes in a run, and goes on as the checkpoint has it. Where the
-script itself says something else than the one that has written it, its user means that.
+Frozen parameters and settings of optimizer groups change during a run, and continue as in the checkpoint. If the
+initial
+values of this script differ from those of the script that wrote the checkpoint, its user has changed them: flags of
+frozen parameters then follow this script (rounds refuse that), and other differences are logged.
 """
 
 import logging
@@ -20,37 +22,37 @@ logger = logging.getLogger("p2p")
 
 
 class AsBegun:
-    """Of one model, and of what changes it."""
+    """The initial settings of one model, its optimizers and the other parts."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful]) -> None:
-        """`module` and `parts`, by name, as they are now."""
+        """Record `module` and `parts`, by name, as they are now."""
         self._module, self._parts = module, parts
         self._saved: Mapping[str, Any] | None = None
         self._settings: Mapping[str, Any] = {}
         self.refresh()
 
     def refresh(self) -> None:
-        """The module is another one by now. Groups that were there began as they did, whatever rates they have now."""
+        """Take up a changed module. Existing groups keep their initial settings, whatever their rates are now."""
         self._trained = {name: each.requires_grad for name, each in self._module.named_parameters()}
         self._settings = {**settings_of(self._parts), **self._settings}
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The initial settings as plain values."""
         return {"trained": self._trained, "settings": self._settings, "groups": self._groups()}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Keep them for `resume`; None: the state has none."""
+        """Keep a loaded state for `resume`; None: the checkpoint has none."""
         self._saved = state
 
     def resume(self) -> str:
-        """What was loaded is of a checkpoint, which perhaps another script has written.
+        """Compare the script that wrote the loaded checkpoint with this one.
 
         Returns:
-            What this script trains and that one did not, or the other way round, in words; empty: nothing.
+            The parameters that only one of the two scripts trains, in words; empty: none.
 
         Raises:
-            JoinRefused: an optimizer has parameters in other groups, or in another order, so that it was given moments
-                of others.
+            JoinRefused: an optimizer has its parameters in other groups, or in another order, so that moments were
+                loaded for the wrong parameters.
         """
         saved, self._saved = self._saved, None
         if saved is None:
@@ -78,7 +80,7 @@ class AsBegun:
         return self._take_flags(saved["trained"])
 
     def _take_flags(self, saved: Mapping[str, bool]) -> str:
-        """What this script has frozen that the other one had not, or the other way round, is as in this one."""
+        """Set `requires_grad` as in this script where the initial flags of the two scripts differ."""
         changed = [
             (name, each)
             for name, each in self._module.named_parameters()
@@ -96,7 +98,7 @@ class AsBegun:
         )
 
     def _groups(self) -> dict[str, list[str]]:
-        """By optimizer, of each group how many parameters it has, and a digest of their names."""
+        """For each group of each optimizer, the number of parameters and a digest of their names, in words."""
         names = {id(each): name for name, each in self._module.named_parameters()}
         return {
             part_name: [
@@ -113,12 +115,12 @@ def _in_words(names: list[str]) -> str:
 
 
 def has_moments(parts: Mapping[str, Stateful]) -> bool:
-    """Whether an optimizer among `parts` keeps something."""
+    """Whether an optimizer among `parts` has a state."""
     return any(isinstance(each, torch.optim.Optimizer) and len(each.state) for each in parts.values())
 
 
 def say_what_is_lost(num_trained: int, *, had_moments: bool) -> None:
-    """A swarm was founded anew, and this peer, which did not found it, had a state that its script has loaded."""
+    """Warn if the script of this peer had loaded a state, and another peer founded the swarm without it."""
     if num_trained or had_moments:
         logger.warning(
             "the script of this peer has loaded a state, of step %d, and the swarm was founded without it, at step 0: "

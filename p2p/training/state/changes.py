@@ -1,4 +1,4 @@
-"""Whether a model has the parameters and buffers still that it was wrapped with."""
+"""Detection of changes to the parameters and buffers of a wrapped model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -26,21 +26,20 @@ OTHER_STATE: Final = (
 )
 
 CONTAINERS: Final = (nn.ModuleDict, nn.ModuleList, nn.Sequential)
-"""Their mode changes nothing, and scripts that call `train` of what is in them leave it as it was."""
+"""Modules whose own mode has no effect; scripts that call `train` on their children do not change it."""
 
 
 class Watch:
-    """Of one model: that all of its parameters that need a gradient are among those that are summed, and these in it.
+    """Checks that the summed parameters are in the model, that no other needs a gradient, and its state's names.
 
-    And that its `state_dict` has the names that it had. Costs 3 ms for 20,000 parameters of 10,000 layers, as long as
-    nothing has changed.
+    Costs 3 ms for 20,000 parameters of 10,000 layers while there is no change.
 
     Attributes:
-        summed: parameters that needed a gradient.
+        summed: the parameters that needed a gradient at the wrap.
     """
 
     def __init__(self, module: nn.Module, summed: Iterable[nn.Parameter], advice: str = OF_STEPS) -> None:
-        """Of `module` as it is now; `summed`: those of its parameters that need a gradient."""
+        """Record `module` as it is now; `summed`: its parameters that need a gradient."""
         self._module, self._advice = module, advice
         self.summed = frozenset(summed)
         self._names = {parameter: name for name, parameter in module.named_parameters()}
@@ -51,10 +50,10 @@ class Watch:
         self._remember()
 
     def check(self) -> None:
-        """Whatever is new needs no gradient and is no state, and nothing that is summed is gone.
+        """Accept changes of other modules and parameters, and remember them.
 
         Raises:
-            ShoalError: it does, or is.
+            ShoalError: a new parameter needs a gradient, a summed one is gone, or the `state_dict` has other names.
         """
         if not self._is_as_before():
             if (found := self._first_change()) is not None:
@@ -64,10 +63,10 @@ class Watch:
             self._remember()
 
     def check_other(self, optimizer: torch.optim.Optimizer) -> None:
-        """It is about to make an update, of no parameter that is summed.
+        """Check an optimizer that is about to update no summed parameter.
 
         Raises:
-            ShoalError: the model has changed, and one of its parameters is the model's, or was as that was wrapped.
+            ShoalError: the model has changed, and one of the parameters belongs to it, now or at the wrap.
         """
         if self._is_as_before():
             return
@@ -86,7 +85,7 @@ class Watch:
                 raise ShoalError(f"{name} was {what} after the model was wrapped, so {OTHER_STATE}{way_out}")
 
     def frozen(self) -> str:
-        """Which of those that are summed need no gradient now, in words that are the same for the same ones."""
+        """The summed parameters that need no gradient now, in words; equal words mean equal parameters."""
         if all(map(attrgetter("requires_grad"), self.summed)):
             return ""
         names = [name for each, name in self._names.items() if each in self.summed and not each.requires_grad]
@@ -94,10 +93,10 @@ class Watch:
         return f"{len(names)} parameters, the first {names[0]}, are frozen (digest {digest})"
 
     def in_words(self, *, is_skipped: bool = False) -> str:
-        """How it is trained in this step, in words that are the same where that is: what is frozen, what evaluates.
+        """How the model is trained in this step, in words to compare: frozen parameters, layers in evaluation mode.
 
-        Modes are as `note_modes` has noted them since the last call, else as they are. `is_skipped`: the script leaves
-        the step out, which it may do in an evaluation; then they are those of the step before.
+        Modes are those noted by `note_modes` since the last call, else the current ones. `is_skipped`: the script skips
+        the step; if all layers are in evaluation mode then, the modes of the step before are used.
         """
         modes, self._noted = self._noted, None
         if modes is None:
@@ -107,11 +106,11 @@ class Watch:
         return ", while ".join(filter(None, (self.frozen(), modes)))
 
     def note_modes(self) -> None:
-        """The modes of the next step are those that layers have now."""
+        """Note the current modes of layers as those of the next step."""
         self._noted = self.evaluates()
 
     def evaluates(self) -> str:
-        """Which of its layers are in evaluation mode, as `frozen`: they use other statistics, and update none."""
+        """The layers in evaluation mode, in words as `frozen`: they use other statistics, and update none."""
         modes = bytes(map(attrgetter("training"), self._layers))
         if modes != self._modes:
             named = ((name, each) for name, each in self._module.named_modules() if type(each) not in CONTAINERS)
@@ -142,7 +141,7 @@ class Watch:
         return [*map(_filled, self._with_buffers)] == self._buffers
 
     def _first_change(self) -> tuple[str, str] | None:
-        """Name of a parameter, and what has become of it."""
+        """Name of a changed parameter, and the kind of change."""
         named = dict(self._module.named_parameters())
         before = set(self._names.values())
         for name, parameter in named.items():
@@ -153,12 +152,12 @@ class Watch:
 
 
 def is_training(module: nn.Module) -> bool:
-    """Whether the model, or any layer of it, is in training mode: in an evaluation none is."""
+    """Whether the model, or any of its layers, is in training mode, as is none in an evaluation."""
     return any(map(attrgetter("training"), module.modules()))
 
 
 def _filled(buffers: Mapping[str, torch.Tensor | None]) -> list[str]:
-    """Names of those that are there; which tensor has a name is the script's business."""
+    """Names of the buffers that are not None; a script may replace their tensors."""
     return [name for name, buffer in buffers.items() if buffer is not None]
 
 

@@ -1,7 +1,7 @@
-"""Whether a replica that is fed is like those of the members: all that changes parameters, and the parameters.
+"""Comparison of an observer's replica with those of the members: its parameters, and the state that changes them.
 
-A seated member shows a digest of its parameters; who observes is compared with its feeder by name, so that it can be
-told what is not like that of the members, before it counts.
+A seated member sends a digest of its parameters; an observer is compared with its feeder by name, so that the error
+names the difference, before the observer counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from .replica_state import Stateful, raw_bytes
 
 NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_ELEMENTS: Final = 16
-"""Of a list or a tensor that is shown as it is."""
+"""The most elements of a list or a tensor that are shown as values; larger ones as digests."""
 
 INTO_EXTRA: Final = (
     "put whatever changes it (a schedule, an optimizer, a part of the model's state) into extra= of p2p.DataParallel, "
@@ -39,13 +39,13 @@ def show(
     reached: str = "",
     settings: Mapping[str, str] = NO_SETTINGS,
 ) -> bytes:
-    """What a replica is compared by.
+    """Serialise the values by which a replica is compared.
 
     Args:
-        parts: what changes the parameters, by name.
+        parts: the parts that change the parameters, by name.
         named: the parameters, in an order that is the same on all peers.
-        updated: which optimizers have made an update since the last commit; None: it is not known.
-        reached: which models the step is of, if there are several.
+        updated: the optimizers that have made an update since the last commit; None: unknown.
+        reached: the models that belong to the step, if there are several.
         settings: attributes of modules that have changed since the wrap, by name.
     """
     tree = {
@@ -64,12 +64,12 @@ def show(
 
 
 def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str], *, is_akin: bool = True) -> ShoalError | None:
-    """What this replica raises if it differs in `step` from that of a member.
+    """The error to raise if this replica differs in `step` from that of a member; None: no difference.
 
     Args:
         step: the step.
-        ours: as `show` has made it.
-        theirs: likewise.
+        ours: the result of `show` here.
+        theirs: the result of `show` at the member.
         names: of the parameters.
         is_akin: both are of one numerics class, so that their parameters have the same bits.
     """
@@ -102,11 +102,11 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str], *, is_aki
 
 
 def unlike_settings(ours: bytes, theirs: bytes) -> str:
-    """Which attributes of modules differ, in words; empty: none. That may mean nothing: a counter of forward passes.
+    """The attributes of modules that differ, in words; empty: none. May be harmless, as a counter of forward passes.
 
     Args:
-        ours: as `show` has made it.
-        theirs: likewise, and `check` has found no difference.
+        ours: the result of `show` here.
+        theirs: that of a member, in which `check` has found no difference.
     """
     try:
         here, there = (check_shown(unpack_tree(each)["settings"]) for each in (ours, theirs))
@@ -118,15 +118,15 @@ def unlike_settings(ours: bytes, theirs: bytes) -> str:
 def are_at(
     steps: Sequence[bytes], named: Mapping[str, torch.nn.Parameter], updated: str | None, reached: str = ""
 ) -> bool:
-    """Whether a script is where those of the members were in each of these steps, as `show` shows them.
+    """Whether this script is at the place in its loop where the members' scripts were in each of these steps.
 
-    A step after which no optimizer has made an update says nothing of those: a GradScaler has left it out.
+    A step after which no optimizer has made an update is not compared by optimizers: a GradScaler has skipped it.
 
     Args:
-        steps: as members have shown them.
+        steps: the results of `show` at members.
         named: the parameters of the script.
-        updated: which optimizers it has let make an update since the last commit; None: it is not known.
-        reached: which models its open step is of.
+        updated: the optimizers that have made an update here since the last commit; None: unknown.
+        reached: the models of its open step.
     """
     try:
         shown = [unpack_tree(each) for each in steps]
@@ -159,12 +159,12 @@ def _differences(here: Any, there: Any, names: Sequence[str]) -> Iterator[tuple[
 
 
 def settings_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Name and value of what is plain in the groups of the optimizers among `parts`."""
+    """Plain values in the groups of the optimizers among `parts`, by name."""
     return dict(_values({name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}))
 
 
 def digest_of(part: Stateful) -> int:
-    """Of what is plain in its state, and not of tensors, of which it may have as many as the model."""
+    """Digest of the plain values in the state of a part, without tensors, which may be as large as the model."""
     plain = {
         key: _plain(value) for key, value in part.state_dict().items() if not isinstance(value, Mapping | torch.Tensor)
     }
@@ -172,13 +172,13 @@ def digest_of(part: Stateful) -> int:
 
 
 def first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Name and both values of the first of these that has changed."""
+    """Name and both values of the first changed value; None: no change."""
     pairs = ((name, value, after.get(name)) for name, value in before.items())
     return next((pair for pair in pairs if not _is_same(*pair[1:])), None)
 
 
 def _is_same(one: object, other: object) -> bool:
-    return pack_tree(one) == pack_tree(other)  # NaN is like NaN
+    return pack_tree(one) == pack_tree(other)  # NaN equals NaN here
 
 
 def _hex(digest: object) -> str:
@@ -186,14 +186,14 @@ def _hex(digest: object) -> str:
 
 
 def _values(parts: Mapping[str, Stateful]) -> Iterator[tuple[str, Any]]:
-    """Name and value of all that is plain in `parts`; optimizers have their moments beside that."""
+    """All plain values in `parts`, by name; of optimizers the groups, without moments."""
     for name, part in parts.items():
         if isinstance(part, torch.optim.Optimizer):
             for number, group in enumerate(part.param_groups):
                 for key, value in group.items():
                     if key == "params":
                         yield f"number of params of group {number} of {name}", len(value)
-                    elif key not in FLAGS:  # which are of its numerics class
+                    elif key not in FLAGS:  # part of its numerics class
                         yield f"{key} of group {number} of {name}", _plain(value)
         else:
             for key, value in part.state_dict().items():
@@ -201,8 +201,8 @@ def _values(parts: Mapping[str, Stateful]) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """`value`, or what is the same for equal ones; of objects of other kinds only the type."""
-    if isinstance(value, np.generic):  # before float, since one of them is a float
+    """`value`, or a stand-in that is equal for equal values; for other kinds of objects the name of the type."""
+    if isinstance(value, np.generic):  # before float, since numpy.float64 is a float
         value = value.item()
     if value is None or type(value) in (bool, float, str):
         return value

@@ -1,8 +1,8 @@
-"""What forward passes change of a model, as the next step begins with it, and as they have left it.
+"""The part of a model's state that forward passes change: as the next step starts with it, and after its passes.
 
-Buffers, what `get_extra_state` returns, and parameters that need no gradient (a momentum encoder). Other parameters,
-and optimizers, are the same from the edge of a step to the next commit; these are not, and the state is copied at any
-time between the two.
+These are buffers, results of `get_extra_state`, and parameters that need no gradient (a momentum encoder). Other
+parameters, and optimizers, do not change from the start of a step to its commit; these do, and a state is copied at any
+time in between.
 """
 
 import copy
@@ -17,41 +17,42 @@ from ...session.history import NEVER
 from .replica_state import raw_bytes
 
 EXTRA_STATE: Final = "_extra_state"
-"""Ends the names that `get_extra_state` has in a `state_dict`."""
+"""The end of the names of extra states in a `state_dict`."""
 
 LARGE_BYTES: Final = 1 << 16
-"""A buffer of more is mostly a table that never changes: it is not copied before it was seen to change."""
+"""A larger buffer is mostly a constant table: it is copied only once it was seen to change."""
 
 NUM_TURNS: Final = 16
-"""In so many steps a large buffer is read once: `_version` does not count changes of `data`, or by numpy."""
+"""Steps between two reads of a large buffer: `_version` does not count changes through `data` or numpy."""
 
 WINDOW_BYTES: Final = 1 << 10
-"""Read of a parameter that needs no gradient: an average changes all of it, and nobody changes a frozen backbone."""
+"""Bytes read of a parameter without a gradient: an average changes all of it, a frozen backbone does not change."""
 
 
 class Edge:
-    """Of one model.
+    """The copies of this part of one model's state.
 
     Attributes:
-        changes: whether forward passes change anything, as far as this was seen.
-        is_over: the forward passes of the open step have been made.
+        changes: whether forward passes change the state, as far as seen.
+        is_over: the forward passes of the open step are over.
     """
 
     def __init__(
         self, module: nn.Module, done: Callable[[], int], is_on_device: Callable[[Tensor], bool] = lambda buffer: False
     ) -> None:
-        """Nothing is kept.
+        """Start without copies.
 
         Args:
             module: the model.
-            done: the last committed step.
-            is_on_device: whether to read a buffer is to wait for a device: it counts as changed, and is copied there.
+            done: returns the last committed step.
+            is_on_device: whether reading a buffer waits for a device; such a buffer counts as changed, and is copied
+                on the device.
         """
         self._done, self._is_on_device = done, is_on_device
         self.refresh(module)
 
     def refresh(self, module: nn.Module) -> None:
-        """Nothing is kept of the module as it is now."""
+        """Take up a changed module, without copies."""
         self._step, self._num_kept = NEVER, 0
         named = [(f"{path}." if path else "", each) for path, each in module.named_modules(remove_duplicate=False)]
         self._owners = [(prefix, each) for prefix, each in named if each._buffers]
@@ -69,7 +70,7 @@ class Edge:
         self.is_over = False
 
     def keep(self) -> None:
-        """The forward passes of the step after the last committed one begin. Copies what has changed since before."""
+        """Before the forward passes of the next step: copy the values that have changed since the last call."""
         before, done = self._buffers, self._done()
         self._num_kept += 1
         self._buffers = {
@@ -84,11 +85,14 @@ class Edge:
         self._step, self.is_over = done, False
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Buffers and extra states by name, as the next step begins with them; none, if that was not seen."""
+        """Buffers and extra states by name, as at the start of the next step; empty if `keep` was not called for it."""
         return (self._buffers, self._extra) if self._step == self._done() else ({}, {})
 
     def after(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Those that its forward passes have changed, lent, for who has made his own; none, while they are made."""
+        """Values that the forward passes have changed, without a copy; empty before these are over.
+
+        For a receiver that has already made its own forward passes of the step.
+        """
         buffers, _ = self.kept()
         if not self.is_over or self._step != self._done():
             return {}, {}
@@ -97,7 +101,7 @@ class Edge:
         return changed, {name: each.get_extra_state() for name, each in self._with_extra}
 
     def _is_constant(self, name: str, buffer: Tensor, *, is_read: bool) -> bool:
-        """Whether it is large, or a parameter, and was never seen to change."""
+        """Whether a large buffer, or a parameter, was never seen to change."""
         is_parameter = isinstance(buffer, nn.Parameter)
         if name in self._buffers or not (is_parameter or buffer.nbytes > LARGE_BYTES):
             return False
@@ -110,7 +114,7 @@ class Edge:
         return known in (None, self._constant[name])
 
     def are_same(self, kept: Tensor, live: Tensor) -> bool:
-        """By their elements, where these can be read."""
+        """Whether a buffer equals its copy; False for a buffer on a device, which is not read."""
         if self._is_on_device(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
             return False
         return torch.equal(kept, live)

@@ -1,8 +1,8 @@
-"""Tensors that the host reads in each step, wherever they live: those of a device behind marks, and not one by one.
+"""Host copies of tensors that are read in each step; those of a device are fetched together, and asynchronously.
 
-What a step shows of a model (digests of parameters, buffers, statistics) is begun to be fetched where it rests, and
-read where the step ends, behind gradients that were fetched later: the host waits for nothing more. Tensors of the host
-are read in their places.
+The values that a step compares (digests of parameters, buffers, statistics) are fetched as soon as they do not change
+any more, and read at the end of the step, after gradients that were fetched later, so that reading causes no further
+wait. Tensors of the host are read in place.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from ..tensors.layouts import dense_strides, in_memory_order, laid_out
 from .replica_state import raw_bytes
 
 SMALL_BYTES: Final = 64 << 10
-"""Tensors of less are gathered on the device, and fetched as one: each copy costs some microseconds."""
+"""Smaller tensors are gathered on the device, and fetched as one: each copy costs some microseconds."""
 
 
 class Mirror:
-    """Of one set of tensors at a time."""
+    """A mirror of one set of tensors at a time."""
 
     def __init__(self, session: Session, device: Device) -> None:
-        """Nothing is mirrored. `device`: of the model; single tensors may be on the host."""
+        """Start without tensors. `device`: of the model; single tensors may be on the host."""
         self._session, self._device = session, device
         self._staged: Staged | None = None if device is HOST else staged_by(session, device)
         self._tensors: Sequence[Tensor] = ()
@@ -37,7 +37,7 @@ class Mirror:
         self._there = self._back = np.empty(0, np.uint8)
 
     def begin(self, tensors: Sequence[Tensor]) -> None:
-        """Begin to fetch `tensors` as the current stream leaves them. Nobody writes them before `read`, or `forget`."""
+        """Begin to fetch `tensors` after the current stream's work. Do not write them before `read` or `forget`."""
         self.forget()
         self._tensors = tensors
         if self._staged is None:
@@ -64,7 +64,7 @@ class Mirror:
         self._staged.fetch(*pairs)
 
     def read(self) -> list[Array]:
-        """The bytes of each tensor as it lies in memory; they stay until `begin`."""
+        """The bytes of each tensor in memory order; valid until `begin`."""
         if self._staged is not None:
             self._staged.wait()
         return [
@@ -73,21 +73,21 @@ class Mirror:
         ]
 
     def forget(self) -> None:
-        """Return when nothing is under way: what was begun is not wanted, or not any more."""
+        """Wait for pending copies and drop them."""
         if self._staged is not None:
             self._staged.wait()
         self._tensors, self._places = (), {}
 
     def write(self, raws: Sequence[Array], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """`raws`, elements as they lie in memory, as tensors like `tensors`, for the current stream; the host goes on.
+        """Convert `raws`, bytes in memory order, to tensors like `tensors`, for the current stream; does not wait.
 
-        Those of a device are parts of one that is stored there.
+        Tensors on a device are parts of one buffer there.
         """
         if self._staged is None:
             return [_like(torch.from_numpy(raw), each) for raw, each in zip(raws, tensors, strict=True)]
-        self._staged.wait()  # for what was stored before, out of the same memory
+        self._staged.wait()  # for earlier stores from the same memory
         far = [index for index, each in enumerate(tensors) if self._session.device_of(each) is not HOST]
-        ends = np.cumsum([0, *(-(-raws[index].nbytes // 16) * 16 for index in far)]).tolist()  # for every type
+        ends = np.cumsum([0, *(-(-raws[index].nbytes // 16) * 16 for index in far)]).tolist()  # aligned for every type
         self._back = self._memory(self._back, ends[-1])
         back = self._back[: ends[-1]]
         parts = [*map(torch.from_numpy, raws)]
@@ -101,7 +101,7 @@ class Mirror:
         return [_like(part, each) for part, each in zip(parts, tensors, strict=True)]
 
     def _memory(self, before: Array, num_bytes: int) -> Array:
-        """At least so many bytes, that are pinned where that can be."""
+        """At least so many bytes, pinned if possible."""
         if len(before) >= num_bytes:
             return before
         return pinned(self._session, self._device, self._session.empty)(num_bytes, np.dtype(np.uint8))

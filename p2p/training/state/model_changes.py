@@ -1,7 +1,8 @@
-"""Changes of a model that its script has planned: each is made once, on every peer behind the same step of training.
+"""Planned changes of a model: each is made once, on every peer after the same step of training.
 
-A script begins with the model that it wraps, whenever it comes, and that is what peers are compared by as they ask for
-a seat. Members agree on each change in a step of its own. Who takes over a state makes first what its writer has made.
+Every script starts with the initial model, however late it joins, and peers that ask for a seat are compared by that
+model. Members agree on each change in a separate step. Before a peer loads a state, it makes the changes that the
+writer of the state has made.
 """
 
 import logging
@@ -25,7 +26,7 @@ logger = logging.getLogger("p2p")
 Change = Callable[[], object]
 
 MOST_STEPS: Final = 16
-"""A loop has so many steps of one call of the wrapper at most."""
+"""The most steps that a loop may have per call of the wrapper."""
 
 NOTHING_PLANNED: Final[Mapping[int, Change]] = MappingProxyType({})
 
@@ -53,28 +54,28 @@ OTHERS: Final = (
 
 
 class ModelChanges:
-    """Of one peer.
+    """The planned changes of one peer.
 
     Attributes:
-        made: behind which steps of training changes were made, in order. Part of the state.
-        summed: parameters whose gradients are.
-        take_up: the wrapper goes on with the model as it is now, or raises.
-        agree: all members do, in a step of its own.
+        made: the training steps after which changes were made, in order. Part of the state.
+        summed: returns the parameters whose gradients are summed.
+        take_up: makes the wrapper take up the changed model, or raises.
+        agree: makes all members agree on it, in a separate step.
     """
 
     def __init__(
         self, planned: Mapping[int, Change], module: nn.Module, parts: Mapping[str, Stateful], session: Session
     ) -> None:
-        """Nothing is changed yet.
+        """Check the form of the plan; make no change yet.
 
         Args:
-            planned: by the step of training that each comes behind.
-            module: that they change.
-            parts: optimizers among them.
+            planned: functions by the training step after which each is called.
+            module: the model that they change.
+            parts: optimizers and other parts, by name.
             session: of the peer.
 
         Raises:
-            TypeError, ValueError: it does not have that form.
+            TypeError, ValueError: `planned` has another form.
         """
         if not isinstance(planned, Mapping):
             raise TypeError(f"`changes` is a dict of functions by steps of training, is a {type(planned).__name__}")
@@ -93,26 +94,26 @@ class ModelChanges:
 
     @property
     def traits(self) -> dict[str, bytes]:
-        """In what peers must not differ."""
+        """The traits of the plan, which must be equal on all peers."""
         steps = ", ".join(map(str, self._planned))
         return {"changes": f"a model that is changed behind step {steps}".encode()} if steps else {}
 
     @property
     def due(self) -> list[int]:
-        """Behind which steps those are that are to be made now."""
+        """The steps of the changes that are due now."""
         left = [*self._planned][len(self.made) :]
         return [step for step in left if step <= self._session.share.num_trained]
 
     def make_due(self) -> None:
-        """The script is between two steps, as those of all members are.
+        """Make the due changes. Called between two steps, on all members.
 
         Raises:
             ShoalError: a change has called the peer.
             OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: as any step.
-            Whatever a change raises, and the wrap of what it has made.
+            Any error of a change, or of wrapping the changed model.
         """
         if due := self.due:
-            self._session.membership.check_usable()  # a change that calls the wrapper comes here again
+            self._session.membership.check_usable()  # a change that calls the wrapper gets here again
             self._make(due)
             try:
                 self.agree(self._added)
@@ -120,15 +121,15 @@ class ModelChanges:
                 self._session.membership.return_after(error)
 
     def are_like(self, theirs: Sequence[int]) -> bool:
-        """Whether a state whose writer has made `theirs` is of the model as it is now."""
+        """Whether a state whose writer has made the changes `theirs` fits the current model."""
         return [*theirs] == self.made
 
     def follow(self, theirs: Sequence[int]) -> None:
-        """A state is about to be loaded whose writer has made `theirs`.
+        """Before a state is loaded: make the changes in `theirs`, those of its writer, that are missing here.
 
         Raises:
-            JoinRefused: this peer has made others, or plans others.
-            Whatever a change raises, and the wrap of what it has made.
+            JoinRefused: this peer has made, or plans, other changes.
+            Any error of a change, or of wrapping the changed model.
         """
         steps, num_made = [*self._planned], len(self.made)
         if steps[: len(theirs)] != [*theirs] or len(theirs) < num_made:
@@ -137,9 +138,9 @@ class ModelChanges:
             self._make(left)
 
     def check_is_called(self, *, has_been: bool) -> None:
-        """Raise ShoalError if some are due, in a script that never comes to where they are made.
+        """Raise ShoalError if changes are due, and the script never makes a call in which they are made.
 
-        `has_been`: it has called the wrapper before, as in a loop of several steps that calls it once.
+        `has_been`: the script has called the wrapper before, as in a loop of several steps that calls it once.
         """
         if (due := self.due) and (not has_been or self._session.share.num_trained >= due[0] + MOST_STEPS):
             raise ShoalError(NOT_CALLED % due[0])
@@ -160,7 +161,7 @@ class ModelChanges:
             logger.warning(NOTHING, steps[-1])
         self._added = _in_words(each for each in self._module.parameters() if each not in known)
         frozen = [each for each in frozen if not each.requires_grad]
-        for each in frozen:  # what the script has frozen in passing is trained by all, and who joins has it so
+        for each in frozen:  # parameters frozen for a while stay summed, and need a gradient when taken up
             each.requires_grad_(True)
         try:
             self.take_up()
@@ -169,7 +170,7 @@ class ModelChanges:
                 each.requires_grad_(False)
 
     def _look(self) -> object:
-        """What a change is about: parameters, buffers, flags, plain attributes, groups of optimizers."""
+        """All that a change may affect: parameters, buffers, flags, plain attributes, groups of optimizers."""
         parameters = [(name, id(each), each.requires_grad) for name, each in self._module.named_parameters()]
         buffers = [(name, id(each)) for name, each in self._module.named_buffers()]
         layers = [(name, id(each), each.training) for name, each in self._module.named_modules()]
@@ -177,7 +178,7 @@ class ModelChanges:
 
     @contextmanager
     def _alone(self, step: int) -> Iterator[None]:
-        """What is called of the peer in the block raises."""
+        """Make all calls of the peer in the block raise."""
         membership = self._session.membership
         before, refusal = membership.unusable, ShoalError(ALONE % step)
         membership.unusable = refusal
@@ -189,7 +190,7 @@ class ModelChanges:
 
     @contextmanager
     def _seeded(self, step: int) -> Iterator[None]:
-        """New parameters are the same on all peers, and random numbers behind the block those without it."""
+        """Seed random numbers in the block, for equal new parameters on all peers; restore the generators after it."""
         used = {each.device for each in self._module.parameters() if each.is_cuda}
         with torch.random.fork_rng(used):
             torch.manual_seed(step)
@@ -197,7 +198,7 @@ class ModelChanges:
 
 
 def _in_words(added: Iterable[nn.Parameter]) -> str:
-    """Parameters that are new, with a digest of what they begin with; those of a device are not fetched."""
+    """New parameters in words, with a digest of their initial values; those on a device are left out."""
     parameters = [each for each in added if each.is_cpu]
     digest = xxhash.xxh3_64()
     for each in parameters:

@@ -1,4 +1,4 @@
-"""Plain attributes of modules, which are no part of a state: a temperature, the rate of a dropout."""
+"""Plain attributes of modules, which are not part of a state: a temperature, the rate of a dropout."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from ..beside import Beside
 logger = logging.getLogger("p2p")
 
 MOST_SHOWN: Final = 16
-"""So many that have changed are shown, the first of them."""
+"""The most changed attributes that are shown: the first by name."""
 
 MOST_CHARACTERS: Final = 80
 UNCHANGED: Final = "as it was"
@@ -27,33 +27,33 @@ UNLIKE: Final = (
 
 
 class ModuleSettings(Beside):
-    """Of one model: numbers, words and flags that are attributes of its modules, and have changed since it was wrapped.
+    """Numbers, strings and flags that are attributes of a model's modules, and have changed since the wrap.
 
-    Whoever joins, or goes on from a checkpoint, has made its own, and a script may change them by what that has not
-    seen. Costs a look at each attribute of each module.
+    A joiner, or a run that continues from a checkpoint, has its initial values; if a script changes them by events that
+    a joiner has not seen, they differ. Costs a look at each attribute of each module.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        """Of `module` as it is now."""
+        """Record the attributes of `module` as it is now."""
         self._module = module
         self._begun = dict(plain_of(module))
         self._expected: Mapping[str, str] = {}
 
     def refresh(self) -> None:
-        """The module has other layers: those that are new are as they are now."""
+        """Take up a changed module: attributes of new layers start with their current values."""
         self._begun = {**dict(plain_of(self._module)), **self._begun}
 
     def changed(self) -> dict[str, str]:
-        """Values by name, as `repr` has them."""
+        """The `repr` of the changed attributes, by name."""
         found = {name: value for name, value in plain_of(self._module) if self._begun.get(name) != value}
         return dict(sorted(found.items())[:MOST_SHOWN])
 
     def expect(self, then: Mapping[str, str]) -> None:
-        """A state was loaded whose writer had changed these: once a step was trained on it, so has this script."""
+        """Expect the attributes `then`, which the writer of a loaded state had changed, after the next step."""
         self._expected = then
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed, and what its script sets before a batch or an epoch is set."""
+        """Warn of expected attributes that the script has not set by the end of the first committed step."""
         if not self._expected:
             return
         expected, self._expected = self._expected, {}
@@ -68,7 +68,7 @@ class ModuleSettings(Beside):
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """In words, both values of each that differs; empty: none. What only one of two has shown is not compared."""
+    """Both values of each attribute that differs, in words; empty: none. Names cut off by `MOST_SHOWN` are skipped."""
     ends = [max(each) for each in (ours, theirs) if len(each) >= MOST_SHOWN]
     names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     names = [name for name in names if all(name <= end for end in ends)]
@@ -78,7 +78,7 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 
 def _is_nearer(now: str, begun: str, then: str) -> bool:
-    """Whether the value `now` is rather as `begun` than as `then`, from which on what is computed goes on."""
+    """Whether the value `now` is closer to the initial value `begun` than to the expected value `then`."""
     try:
         return abs(float(now) - float(begun)) < abs(float(now) - float(then))
     except ValueError:
@@ -95,17 +95,17 @@ def plain_of(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def value_of(attribute: Any) -> bool | int | float | str | None:
-    """Of a number, word or flag, also one of numpy, or of torch on the host; None: it is something else."""
+    """The value of a number, string or flag, also of numpy, or of torch on the host; None for other objects."""
     is_scalar = type(attribute) is torch.Tensor and attribute.numel() == 1 and attribute.is_cpu
     plain = attribute.item() if is_scalar or isinstance(attribute, np.generic) else attribute
     return plain if type(plain) in (bool, int, float, str) else None
 
 
 def check_shown(shown: Any) -> dict[str, str]:
-    """What a member shows, if it has this form.
+    """Return the attributes that a member has sent, after a check of their form.
 
     Raises:
-        TypeError: it has not.
+        TypeError: the form is wrong.
     """
     if not (isinstance(shown, dict) and all(isinstance(each, str) for pair in shown.items() for each in pair)):
         raise TypeError(f"attributes of modules are shown as {type(shown).__name__}")

@@ -1,4 +1,4 @@
-"""What of a module is state beside the tensors of its `state_dict`: extra states, buffers outside, what is frozen."""
+"""The state of a module apart from the tensors of its `state_dict`: extra states, other buffers, frozen flags."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from .ways import WaysOfTraining
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """By name, those that every peer has in the same shapes.
+    """The tensors of the `state_dict` by name, which have the same shapes on every peer.
 
     Raises:
-        TypeError: something else is among them, that `set_extra_state` would not take.
-        ValueError: one is on another device, or not dense.
+        TypeError: an entry is neither a tensor nor an extra state.
+        ValueError: a tensor is on another device, or not dense.
     """
     found = {}
     for name, value in module.state_dict().items():
@@ -40,14 +40,14 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def parameters_of(module: nn.Module) -> set[str]:
-    """Names of those in `tensors_of`; tied ones have several."""
+    """Names of the parameters among `tensors_of`; tied ones have several."""
     return {name for name, _ in module.named_parameters(remove_duplicate=False)}
 
 
 def frozen_of(module: nn.Module) -> set[str]:
-    """Names of those in `tensors_of` that training mostly leaves as they are: who joins may have the same.
+    """Names of those among `tensors_of` that training rarely changes, so that a joiner may already have them.
 
-    Parameters that need no gradient, and buffers of whole numbers (quantised weights, masks).
+    These are parameters that need no gradient, and integer buffers (quantised weights, masks).
     """
     parameters = module.named_parameters(remove_duplicate=False)
     buffers = module.named_buffers(remove_duplicate=False)
@@ -56,10 +56,10 @@ def frozen_of(module: nn.Module) -> set[str]:
 
 
 def made_in(state: Any) -> list[int]:
-    """Behind which steps a model was changed as planned, in what its `ModuleState` has returned.
+    """The steps of the planned changes that were made, from the state dict of a `ModuleState`.
 
     Raises:
-        RemoteProtocolError: it does not have that form.
+        RemoteProtocolError: `state` has another form.
     """
     made = state.get("made", []) if isinstance(state, dict) else None
     if not isinstance(made, list) or not all(type(each) is int for each in made):
@@ -68,13 +68,13 @@ def made_in(state: Any) -> list[int]:
 
 
 class ModuleState:
-    """A part of the state, as an optimizer is one.
+    """A part of the state of a replica, like an optimizer.
 
     Attributes:
-        begun: how the script has made it.
-        settings: attributes of its modules.
-        ways: in which it is trained.
-        beside: what looks at each step for it.
+        begun: the initial settings of the script.
+        settings: plain attributes of modules.
+        ways: how the model was trained in the last steps.
+        beside: the side operations that observe each step for it.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class ModuleState:
         how: Callable[[], str] = str,
         made: Sequence[int] = (),
     ) -> None:
-        """Of `module` and those in it.
+        """The state of `module` and its submodules.
 
         Args:
             module: the model.
-            edge: has kept what forward passes change.
-            parts: that change it.
-            how: it is trained in the open step.
-            made: behind which steps it was changed as its script has planned.
+            edge: has copies of the values that forward passes change.
+            parts: optimizers and other parts, by name.
+            how: returns how the model is trained in the open step, in words.
+            made: the steps of the planned changes that were made.
         """
         self._module, self._edge, self._made = module, edge, made
         self.begun, self.settings = AsBegun(module, parts), ModuleSettings(module)
@@ -102,7 +102,7 @@ class ModuleState:
         self._after: Any = ({}, {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors."""
+        """The state as plain values and tensors."""
         kept, extra = self._edge.kept()
         live = {name: value for name, value in self._module.state_dict().items() if name.endswith(EXTRA_STATE)}
         return {
@@ -119,7 +119,7 @@ class ModuleState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` of another replica returned."""
+        """Load the `state_dict` of another replica."""
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad != state["trained"][name]:
                 parameter.requires_grad_(state["trained"][name])
@@ -132,21 +132,21 @@ class ModuleState:
                 _put(owner, key, state["buffers"][name])
 
     def expect(self) -> None:
-        """The run goes on here with the state that was loaded last: this script is to set what that had set."""
+        """Expect this script to set attributes and modes as the script that wrote the loaded state did."""
         changed, ways = self._theirs
         self.settings.expect(changed)
         self.ways.expect(ways)
 
     def frozen(self) -> set[str]:
-        """As `frozen_of`."""
+        """`frozen_of` the module."""
         return frozen_of(self._module)
 
     def digest_of_frozen(self) -> bytes:
-        """Of what a state can leave out, as it is now."""
+        """Digest of the tensors that a state may leave out, as they are now."""
         return frozen_digest(tensors_of(self._module), self.frozen())
 
     def go_on(self) -> None:
-        """What was loaded is of a step whose forward passes this peer has made already, on what it had before."""
+        """Load the values after the forward passes, for a peer that had made its own before it loaded the state."""
         (buffers, extra), self._after = self._after, ({}, {})
         for name, value in buffers.items():
             path, _, key = name.rpartition(".")
@@ -161,7 +161,7 @@ class ModuleState:
 
 
 def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Name, owner, and name there, of each buffer that no `state_dict` has."""
+    """Path, owner, and name in the owner, of each non-persistent buffer."""
     for path, owner in module.named_modules():
         for key in sorted(owner._non_persistent_buffers_set):
             buffer = owner._buffers.get(key)
@@ -170,7 +170,7 @@ def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 
 
 def _put(owner: nn.Module, key: str, value: Tensor) -> None:
-    """In the memory that there is, if it fits: a table that was computed may be as long as its peer has needed it."""
+    """Copy `value` in place if it fits, else replace the buffer: a computed table may differ in length per peer."""
     if key in owner._parameters:
         owner.get_parameter(key).data.copy_(value)
         return

@@ -1,6 +1,6 @@
-"""The numerics class of a peer: what decides which bits its optimizers compute from the same numbers.
+"""The numerics class of a peer: all that determines which bits its optimizers compute from equal inputs.
 
-Not the number of threads: it changes no update, and `shoal run` sets it by how many peers a host has.
+Leaves out the number of threads: it does not affect updates, and `shoal run` sets it by the number of peers of a host.
 """
 
 import platform
@@ -16,23 +16,23 @@ from gossip.view import HARDWARE_BYTES, NO_NUMERICS
 from ...device import Device
 
 FLAGS: Final = ("fused", "foreach", "capturable", "differentiable")
-"""Of a group of an optimizer: by which code it makes its updates, not which. Each peer keeps its own."""
+"""Options of an optimizer's group that select the implementation of its update. Each peer keeps its own."""
 
 
 def describe_numerics(device: Device, optimizers: Iterable[object]) -> str:
-    """For people, and the same text for peers that compute the same bits, with parameters on `device`."""
+    """The numerics class in words, with parameters on `device`: the same text on peers that compute the same bits."""
     made_by = [_optimizer(each) for each in optimizers if isinstance(each, torch.optim.Optimizer)]
     return f"{device.numerics or _of_host()}, torch {torch.__version__}, {' and '.join(made_by)}"
 
 
 def trait_of(text: str, mixed: str) -> bytes:
-    """What peers have in common of it, for people; `mixed`: as of `PeerConfig`."""
+    """The trait by which peers are compared, in words; `mixed`: as in `PeerConfig`."""
     is_one = mixed == "refuse"
     return f"one numerics class, {text}".encode() if is_one else b"numerics classes that are synchronised again"
 
 
 def class_of(text: str) -> bytes:
-    """Its numerics class, without where such hardware came in."""
+    """Numerics class of the description `text`, without the position at which such hardware joined."""
     return blake2b(text.encode(), digest_size=HARDWARE_BYTES).digest() + NO_NUMERICS[HARDWARE_BYTES:]
 
 

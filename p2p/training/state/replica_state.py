@@ -1,7 +1,7 @@
-"""The state of a replica as plain values and raw tensors, and back. Never pickle.
+"""Serialisation of the state of a replica as plain values and raw tensors, without pickle.
 
-State(D) is everything that the next step depends on: parameters, buffers, optimizer, the sampler's state, and what
-the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `import p2p` does not import this.
+State(D) is everything that the next step depends on: parameters, buffers, optimizer, the sampler's state, and parts of
+the script (`extra`), after `optimizer.step` of step D. Imports torch; `import p2p` does not import this module.
 """
 
 import math
@@ -26,22 +26,23 @@ OTHER_MODEL: Final = (
 
 
 class Stateful(Protocol):
-    """What has a state of its own: an optimizer, a scheduler, a scaler."""
+    """An object with a state: an optimizer, a scheduler, a scaler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors."""
+        """The state as plain values and tensors."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> object:
-        """Take over what `state_dict` of another replica returned."""
+        """Load the `state_dict` of another replica."""
         ...
 
 
 def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """A layout: name, shape, dtype and order in memory of every tensor, in order.
+    """Serialise the layout: name, shape, dtype and memory order of every tensor, in order.
 
     Raises:
-        ValueError: elements of a tensor share memory, so that no state could be loaded into it; or there are too many.
+        ValueError: elements of a tensor share memory, so that no state could be loaded into it; or the layout is too
+            long.
     """
     for name, tensor in tensors.items():
         if is_overlapping(tensor):
@@ -56,13 +57,13 @@ def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
 def _rows(tensors: Mapping[str, torch.Tensor]) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for name, tensor in tensors.items():
-        strides = None if tensor.is_contiguous() else dense_strides(tensor)  # dimensions of one element do not matter
+        strides = None if tensor.is_contiguous() else dense_strides(tensor)  # dimensions of size 1 do not matter
         rows.append([name, list(tensor.shape), _dtype_name(tensor), strides])
     return rows
 
 
 def compare(ours: bytes, theirs: bytes) -> str:
-    """The first tensor in which two descriptions differ, in words."""
+    """The first difference between two layouts, in words."""
     return _difference(unpack_tree(ours), unpack_tree(theirs))
 
 
@@ -76,7 +77,7 @@ def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
 
 
 class Lowered(NamedTuple):
-    """A tree with slots, the tensors in these; `replicated` and `frozen` as in `PackedState`."""
+    """A tree with slots, and the tensors for them; `replicated` and `frozen` as in `PackedState`."""
 
     tree: bytes
     tensors: Sequence[torch.Tensor]
@@ -85,30 +86,30 @@ class Lowered(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        """Of the tensors in bytes, without those that are frozen."""
+        """Sizes of the tensors in bytes, without the frozen ones."""
         frozen = {*self.frozen}
         return [each.nbytes for number, each in enumerate(self.tensors) if number not in frozen]
 
 
 def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
-    """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
+    """Pack a state as a tree with slots; dense tensors on the host are referenced, not copied."""
     return lent(lower(tensors, parts, samples))
 
 
 def lent(state: Lowered) -> PackedState:
-    """What `lower` has made; of tensors of a device copies, which are waited for."""
+    """Convert the result of `lower` to a `PackedState`; tensors of a device are copied, which waits."""
     raws = [*map(raw_bytes, state.tensors)]
     return PackedState(state.tree, raws, replicated=state.replicated, frozen=state.frozen)
 
 
 def frozen_parts(tensors: Mapping[str, torch.Tensor], frozen: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Number in a state, and length in bytes, of those of `tensors` that it can leave out; `frozen`: their names."""
+    """Index in a state, and length in bytes, of the tensors that it may leave out; `frozen`: names of candidates."""
     large = {name: each.nbytes for name, each in tensors.items() if name in frozen and each.nbytes >= LEAST_BYTES}
     return {name: (number, large[name]) for number, name in enumerate(tensors) if name in large}
 
 
 def frozen_digest(tensors: Mapping[str, torch.Tensor], frozen: Collection[str]) -> bytes:
-    """Of those of `tensors` that a state can leave out, as they are now. Reads them once; from a device one by one."""
+    """Digest of the tensors that a state may leave out, as they are now. Reads each once; from a device one by one."""
     parts = frozen_parts(tensors, frozen)
     return digest_of([*parts.values()], (raw_bytes(tensors[name]) for name in parts))
 
@@ -120,10 +121,10 @@ def lower(
     parameters: Collection[str] = (),
     frozen: Collection[str] = (),
 ) -> Lowered:
-    """Everything as a tree with slots.
+    """Convert a state to a tree with slots.
 
-    Alike at all members of a numerics class are `parameters`, the names of some of `tensors`, and what optimizers hold.
-    What forward passes change, and what a script adds, may differ. `frozen` are those that are not trained.
+    `parameters`, names among `tensors`, and states of optimizers are equal on all members of a numerics class; values
+    that forward passes change, and other parts of the script, may differ. `frozen`: names of tensors not trained.
     """
     slots: list[torch.Tensor] = []
     lowered = _lower(dict(tensors), slots)
@@ -144,10 +145,10 @@ def lower(
 
 
 def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowered:
-    """What `lower` makes of `parts`, which have these names: before a joiner asks a member for them.
+    """Run `lower` for `parts`, given by name, to find values that cannot be sent before a joiner asks for them.
 
     Raises:
-        TypeError: something cannot be sent; the part that has it is named.
+        TypeError: a value cannot be sent; the message names its part.
     """
     try:
         return lower()
@@ -162,7 +163,7 @@ def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowere
 
 
 def samples_in(state: PackedState) -> Any:
-    """What was given to `pack` or `lower` for the samples. Raises RemoteProtocolError: it is no such state."""
+    """The `samples` of `pack` or `lower` in a state. Raises RemoteProtocolError if there are none."""
     tree = unpack_tree(state.tree)
     if not isinstance(tree, dict) or "samples" not in tree:
         raise RemoteProtocolError("a state that does not say which samples are used up")
@@ -170,7 +171,7 @@ def samples_in(state: PackedState) -> Any:
 
 
 def part_in(state: PackedState, number: int) -> Any:
-    """What the part of that number has given of itself. Raises RemoteProtocolError: there is none."""
+    """The state dict of the part with this index. Raises RemoteProtocolError if there is none."""
     try:
         return unpack_tree(state.tree)["parts"][number]
     except (KeyError, IndexError, TypeError) as error:
@@ -180,12 +181,12 @@ def part_in(state: PackedState, number: int) -> Any:
 def unpack_into(
     state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], frozen: Collection[str] = ()
 ) -> Any:
-    """Take over a state that `pack` made of the same layout. `frozen`: names of those that it may have left out.
+    """Load a state that was packed with the same layout. `frozen`: names of tensors that it may leave out.
 
     Raises:
-        FrozenDiffer: it leaves out frozen parameters, which are others here by now. Nothing was changed.
+        FrozenDiffer: it leaves out frozen parameters that differ here. No state was changed.
         JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat.
-        RemoteProtocolError: it does not fit otherwise, or one of `parts` refuses its own. No tensor was changed.
+        RemoteProtocolError: it does not fit for another reason, or a part refuses its state. No tensor was changed.
     """
     if state.known and frozen_digest(tensors, frozen) != state.known:
         raise FrozenDiffer
@@ -212,13 +213,13 @@ def unpack_into(
         raise RemoteProtocolError(f"a state that does not fit this replica: {error!r}") from None
     with torch.no_grad():
         for name, tensor in tensors.items():
-            if name not in left_out:  # unseen by autograd: a graph from before may be differentiated, for nothing
+            if name not in left_out:  # unseen by autograd: an earlier graph may still be differentiated, unused
                 tensor.data.copy_(values[name])
     return samples
 
 
 def _check_groups(part: Stateful, state: dict[str, Any]) -> None:
-    """Raise JoinRefused if the script has added a group since the wrap, or the one that has written the state."""
+    """Raise JoinRefused if the number of groups differs, since one of the scripts has added a group after the wrap."""
     groups = state.get("param_groups")
     if not isinstance(part, torch.optim.Optimizer) or not isinstance(
         groups, list
@@ -234,9 +235,9 @@ def _check_groups(part: Stateful, state: dict[str, Any]) -> None:
 
 
 def _load(part: Stateful, state: dict[str, Any]) -> None:
-    """The groups of an optimizer, and its `state`, remain the objects that they were: a script may hold them.
+    """Load the state of a part. Groups and `state` of an optimizer stay the same objects: a script may refer to them.
 
-    By which code it makes its updates is this peer's own.
+    The flags that select the implementation of updates stay those of this peer.
     """
     if not isinstance(part, torch.optim.Optimizer):
         part.load_state_dict(state)
@@ -248,12 +249,12 @@ def _load(part: Stateful, state: dict[str, Any]) -> None:
         _fill(old, {**new, **own})
     _fill(held, part.state)
     groups[:] = before
-    if "param_groups" in vars(part):  # and not those of an optimizer in this one
+    if "param_groups" in vars(part):  # not a property that returns those of an inner optimizer
         part.param_groups, part.state = groups, held
 
 
 def _with_flags(state: dict[str, Any], flags: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
-    """`state` as written by this peer's code: by its flags torch chooses where counters of steps are to be."""
+    """`state` with this peer's flags, by which torch chooses the device of step counters."""
     groups = state.get("param_groups")
     if not isinstance(groups, list) or len(groups) != len(flags):  # an optimizer within one may have its own form
         return state
@@ -267,7 +268,7 @@ def _fill(old: Any, new: Mapping[Any, Any]) -> None:
 
 
 def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
-    """`node` with a slot for each tensor, which goes to `slots`."""
+    """`node` with a slot for each tensor, which is appended to `slots`."""
     if isinstance(node, torch.Tensor):
         slots.append(node.detach())
         return Slot(len(slots) - 1)
@@ -281,7 +282,7 @@ def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
 
 
 def _raise_slots(node: Any, slots: Sequence[tuple[Raw, list[Any]]], own: Callable[[Raw], Raw | bytearray]) -> Any:
-    """`node` with a tensor for each slot; `own`: memory that a tensor may have, for that of the state."""
+    """`node` with a tensor for each slot; `own` converts memory of the state to memory that a tensor may own."""
     if isinstance(node, Slot):
         raw, row = slots[node.index]
         return _tensor(own(raw), *row)
@@ -293,12 +294,12 @@ def _raise_slots(node: Any, slots: Sequence[tuple[Raw, list[Any]]], own: Callabl
 
 
 def _lent(raw: Raw) -> Raw | bytearray:
-    """For a tensor that is only read: no copy, apart from memory that nobody may write to, of which torch has none."""
+    """Memory for a tensor that is only read: a copy only if it is read-only, which torch does not support."""
     return bytearray(raw) if memoryview(raw).readonly else raw
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements as they lie in memory; the tensor's own memory, where it has no gaps, and is on the host."""
+    """The bytes of the elements in memory order; without a copy for a dense tensor on the host."""
     flat = in_memory_order(tensor).cpu()
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 

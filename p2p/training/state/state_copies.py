@@ -1,9 +1,9 @@
-"""A state that is being copied, for those who are to be given it, while the loop and the script go on.
+"""Copies of a state for its receivers, made while the loop and the script continue.
 
-One whose tensors live on a device is fetched by a thread in pieces, through two slots, after the mark at which it is
-complete. Of one in memory of the host a thread copies what the borrower wants of it (`PackedState.aside`). Nobody waits
-for that but whoever is about to change the state: until all is copied, or the last piece is under way; from then on the
-device waits, not the host.
+A thread fetches a state on a device in pieces, through two slots, after the mark at which it is complete. For a state
+in host memory a thread copies the parts that the borrower needs (`PackedState.aside`). Only a thread that is about to
+change the state waits: until all is copied, or until the last piece is in flight, after which the device waits in its
+place.
 """
 
 import logging
@@ -37,7 +37,7 @@ NUM_SLOTS: Final = 2
 
 
 class StateCopies:
-    """Of one replica."""
+    """The pending copies of one replica's state."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class StateCopies:
         cut: Cut = whole,
         told: Callable[[DeviceLost], None] = lambda error: None,
     ) -> None:
-        """None is under way.
+        """Start without copies.
 
         Args:
             device: of the model.
-            device_of: where a tensor lives: parts of a state may be on the host.
-            slots: two, of bytes, pinned if that can be.
-            cut: for copies into them.
-            told: is, before `hold` raises an error of the device.
+            device_of: returns the device of a tensor: parts of a state may be on the host.
+            slots: two byte arrays, pinned if possible.
+            cut: splits copies into them.
+            told: is called with an error of the device before `hold` raises it.
         """
         self._device, self._device_of, self._slots, self._cut = device, device_of, slots, cut
         self._told = told
@@ -62,9 +62,9 @@ class StateCopies:
         self._open: list[_Copy] = []
 
     def begin(self, state: Lowered, after: Mark, tell: Callable[[], None], known: bytes = b"") -> PackedState:
-        """Begin to fetch `state`, as it is at `after`; `tell` is called by another thread when all is there.
+        """Begin to fetch `state`, as it is at `after`; another thread calls `tell` when the copy is complete.
 
-        For the loop's thread. Until `hold` or `end` nobody changes its tensors. `known`: as in `PackedState`.
+        For the loop's thread. Do not change the tensors before `hold` or `end`. `known`: as in `PackedState`.
         """
         copy = _Copy(state, after, known)
         self._start(copy, partial(self._fetch, copy), tell)
@@ -72,9 +72,9 @@ class StateCopies:
         return PackedState(state.tree, raws, copy.is_whole, state.replicated, frozen=state.frozen, known=known)
 
     def aside(self, tell: Callable[[], None], copy: Callable[[], None], then: Callable[[], None]) -> Callable[[], bool]:
-        """As of `PackedState`, for memory of the host; `tell` is called by the thread when both are done.
+        """As `PackedState.aside`, for host memory: a thread runs `copy`, then `then`, then calls `tell`.
 
-        For the loop's thread. Until `hold` or `end` nobody changes what `copy` reads.
+        For the loop's thread. Do not change the memory that `copy` reads before `hold` or `end`.
         """
         made = _Copy(Lowered(b"", ()), OVER)
 
@@ -87,10 +87,10 @@ class StateCopies:
         return made.is_whole
 
     def hold(self) -> None:
-        """What the current stream is given from now on comes after all that was begun. For the training thread.
+        """Order further work of the current stream after all copies that were begun. For the training thread.
 
         Raises:
-            DeviceLost: the device has raised an error. The copy is not whole, and is not given to anybody.
+            DeviceLost: the device has raised an error. The copy is incomplete, and is not sent.
         """
         for copy in self._under_way():
             copy.is_issued.wait()
@@ -101,7 +101,7 @@ class StateCopies:
             self._device.hold(copy.last)
 
     def end(self) -> None:
-        """Return when nothing is under way. For the training thread."""
+        """Wait until all copies are complete. For the training thread."""
         for copy in self._under_way():
             assert copy.thread is not None
             copy.thread.join()
@@ -113,8 +113,8 @@ class StateCopies:
     def _start(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._run, args=(copy, work, tell), name="shoal-copy", daemon=True)
         copy.thread = thread
-        with self._lock:  # which the thread needs to remove it
-            thread.start()  # or there can be no more threads, and nothing is open
+        with self._lock:  # the thread takes it to remove the copy
+            thread.start()  # if this raises, the copy is not open
             self._open.append(copy)
 
     def _run(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
@@ -122,7 +122,7 @@ class StateCopies:
             work()
             copy.is_over = True
             with self._lock:
-                self._open.remove(copy)  # whoever is given it keeps the memory
+                self._open.remove(copy)  # its receiver keeps the memory
             tell()
         except Exception as error:
             copy.error = error
@@ -130,7 +130,7 @@ class StateCopies:
             copy.is_issued.set()
 
     def _fetch(self, copy: "_Copy") -> None:
-        """Copy all; but of what is known already only look whether it is that."""
+        """Copy all tensors, except frozen ones that the receiver knows: only compare the digest of these."""
         frozen = sorted(copy.state.frozen) if copy.known else []
         with self._slots_are_free, failures_named():
             if frozen:
@@ -147,9 +147,9 @@ class StateCopies:
     def _landed(
         self, copy: "_Copy", numbers: Sequence[int], issued: Callable[[], object] = bool
     ) -> Iterator[tuple[Array, Array]]:
-        """Pieces of these tensors, in order, and where they go, through the slots.
+        """Pieces of these tensors and their targets, in order, through the slots.
 
-        `issued` is called once the last of them is under way. A piece is to be used before the next one is asked for.
+        `issued` is called once the last piece is in flight. Use each piece before the next one is requested.
         """
         landing: deque[tuple[Mark, Array, Array]] = deque()
         num_fetched = 0
@@ -165,7 +165,7 @@ class StateCopies:
                     copy.last = self._device.fetch(source[part], slot[part], after)
                 landing.append((copy.last, slot, into))
                 num_fetched += 1
-        except MemoryShort as short:  # who trains needs that memory, and goes on
+        except MemoryShort as short:  # training needs that memory, and continues
             copy.lacks = short
             logger.warning(
                 "a state for a joiner is not copied: of the device's memory %s, for elements of one tensor with "
@@ -177,7 +177,7 @@ class StateCopies:
             yield _arrived(*landing.popleft())
 
     def _pieces(self, copy: "_Copy", numbers: Sequence[int]) -> Iterator[tuple[torch.Tensor, Array, list[Mark] | None]]:
-        """Bytes of these tensors, where they go, and after what; None: they are on the host, and there at once."""
+        """Bytes of these tensors, their targets, and the marks to wait for; None: on the host, no wait."""
         for number in numbers:
             tensor, part = copy.state.tensors[number], copy.parts[number]
             if not tensor.numel():
@@ -192,10 +192,10 @@ class StateCopies:
                 yield flat[begin : begin + length], part[begin : begin + length], after
 
     def _flat(self, tensor: torch.Tensor, after: Mark) -> torch.Tensor:
-        """Its bytes as they lie in memory; where there are gaps, gathered by the stream of this thread.
+        """The bytes of a tensor in memory order; gathered by this thread's stream if there are gaps.
 
         Raises:
-            MemoryShort: the device has no room for that.
+            MemoryShort: the device has no memory for gathering.
         """
         self._device.hold(after)
         if dense_strides(tensor) is not None or tensor.is_contiguous():
@@ -206,7 +206,7 @@ class StateCopies:
 
 
 def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor]) -> Copies:
-    """For a model on `device`, whose state begins with these."""
+    """Create the copies of a model on `device`; `tensors`: of its initial state."""
     if device is HOST:
         return StateCopies(HOST, session.device_of, ())
     num_bytes = min(SLOT_BYTES, sum(2 * tensor.nbytes for tensor in tensors))  # moments may come
@@ -216,7 +216,7 @@ def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor])
 
 
 def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[[], Lowered]) -> Callable[[], Packer]:
-    """As of `Replica`; `lower`: the state; `copies`: of `copies_of`."""
+    """The `lender` of a `Replica`; `lower` returns the state; `copies`: the result of `copies_of`."""
     assert isinstance(copies, StateCopies)
 
     def lend() -> Packer:
@@ -235,13 +235,13 @@ def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[
 
 
 class _Copy:
-    """One state.
+    """The copy of one state.
 
     Attributes:
         parts: the bytes of each tensor.
         known: as in `PackedState`.
-        lacks: why it is never whole: the device had no memory for it, or what is known is something else.
-        last: mark of the last piece that is under way; all of it, where `is_issued`.
+        lacks: why the copy stays incomplete: too little device memory, or frozen tensors that differ from `known`.
+        last: mark of the last piece in flight; of the whole copy once `is_issued` is set.
     """
 
     def __init__(self, state: Lowered, after: Mark, known: bytes = b"") -> None:
@@ -255,10 +255,10 @@ class _Copy:
         self.thread: threading.Thread | None = None
 
     def is_whole(self) -> bool:
-        """Whether all parts are there.
+        """Whether the copy is complete.
 
         Raises:
-            MemoryShort, FrozenDiffer: they will never be.
+            MemoryShort, FrozenDiffer: it never will be.
         """
         if self.lacks is not None:
             raise self.lacks

@@ -1,6 +1,7 @@
-"""In which ways a model was trained in the last steps: which of its layers are frozen, or in evaluation mode.
+"""How a model was trained in the last steps: which layers were frozen, or in evaluation mode.
 
-Members compare these in each step (`Watch.in_words`). A run that goes on from a checkpoint has nobody to compare with.
+Members compare this in each step (`Watch.in_words`). A run that continues from a checkpoint has no member to compare
+with, so it compares with the steps before the checkpoint.
 """
 
 import logging
@@ -14,7 +15,7 @@ from ..beside import Beside
 logger = logging.getLogger("p2p")
 
 NUM_KEPT: Final = 16
-"""Steps of several kinds take turns, a critic's and a generator's."""
+"""Steps that are kept: several, since kinds of steps may alternate, as those of a critic and a generator."""
 
 PLAIN: Final = "all layers are trained"
 OTHERWISE: Final = (
@@ -25,25 +26,25 @@ OTHERWISE: Final = (
 
 
 class WaysOfTraining(Beside):
-    """Of one model. Costs nothing to speak of."""
+    """The last ways of training one model, in words. Its cost is negligible."""
 
     def __init__(self, how: Callable[[], str]) -> None:
-        """`how`: it is trained in the open step, in words; empty: all of it."""
+        """`how` returns how the model is trained in the open step, in words; empty: all layers."""
         self._how = how
         self._last: deque[str] = deque(maxlen=NUM_KEPT)
         self._is_expecting = False
 
     def last(self) -> list[str]:
-        """Those of the last steps; a part of the state."""
+        """The ways of the last steps, part of the state."""
         return [*self._last]
 
     def expect(self, then: Sequence[str]) -> None:
-        """A state was loaded that was trained in these ways: the next step is one of them."""
+        """Expect the next step to be trained in one of the ways `then`, from a loaded state."""
         self._last = deque(then, NUM_KEPT)
         self._is_expecting = len(then) > 0
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed."""
+        """Compare a committed step with the expected ways, and keep its own."""
         how = self._how()
         if self._is_expecting and how not in self._last:
             logger.warning(OTHERWISE, how or PLAIN, len(self._last), self._last[-1] or PLAIN)

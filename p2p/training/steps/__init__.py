@@ -1,1 +1,1 @@
-"""A step of `DataParallel`: from the first gradient of a backward pass to the optimizer's update."""
+"""The steps of `DataParallel`: from the first gradient of a backward pass to the optimizer's update."""

@@ -1,4 +1,4 @@
-"""Buffers other than running statistics, which each replica computes from its own samples: compared, or made one."""
+"""Buffers other than running statistics, which each replica computes from its own samples: compared or synchronised."""
 
 import logging
 import math
@@ -30,18 +30,18 @@ logger = logging.getLogger("p2p")
 BufferMode = Literal["check", "mean", "rank0", "local"]
 
 NUM_TURNS: Final = 16
-"""In so many steps all buffers are compared,"""
+"""Number of steps in which all buffers are compared once,"""
 FEW: Final = 64
-"""unless there are no more, of which small ones (edge.py) are compared in each step."""
+"""except that with at most this many buffers, small ones (edge.py) are compared in each step."""
 
 
 class Buffers(Beside):
-    """The buffers of one model, by the names that they have in it: a script may put others in their place."""
+    """The buffers of one model, by name: a script may replace their tensors."""
 
     def __init__(
         self, module: nn.Module, mode: BufferMode, algorithm: str | None, make_mirror: Callable[[], Mirror]
     ) -> None:
-        """What becomes of those that are no running statistics; see `DataParallel`."""
+        """`mode`: policy for buffers other than running statistics; see `DataParallel`."""
         if mode not in get_args(BufferMode):
             raise ValueError(f"buffers must be one of {', '.join(get_args(BufferMode))}, is {mode!r}")
         self._statistics, self._mirror = RunningStatistics(module, algorithm, make_mirror()), make_mirror()
@@ -74,11 +74,11 @@ class Buffers(Beside):
         return [self._tensor(name) for name in names]
 
     def note_modes(self) -> None:
-        """As of `Beside`."""
+        """As `Beside.note_modes`."""
         self._statistics.note_modes()
 
     def begin(self, step: int) -> None:
-        """The forward passes of `step` are over: begin to read what it shows."""
+        """Begin to read the buffers of `step`: its forward passes are over."""
         self._turn, self._begun = step % NUM_TURNS, step
         self._statistics.begin()
         wanted = [name for names, _ in self._buckets for name in names]
@@ -88,10 +88,10 @@ class Buffers(Beside):
         self._mirror.begin(self._tensors(wanted))
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit then."""
+        """The operations to submit in `step`."""
         if self._begun != step:
             self.begin(step)
-        self._begun = -1  # who calls this again, for the same step, has it read again
+        self._begun = -1  # another call for the same step reads again
         yield from self._statistics.operations()
         raws = dict(zip(self._wanted, self._mirror.read(), strict=True))
         for names, bucket in self._buckets:
@@ -110,7 +110,7 @@ class Buffers(Beside):
             yield self._gather
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
-        """Those of the open step, which is `step` now: they show what was loaded. This peer has no samples in it."""
+        """The operations of the open step, now `step`, with digests of the loaded state; this peer adds no samples."""
         if self._gather is not None and self._mode == "check":
             self.begin(step)
             self._show(self._gather, dict(zip(self._wanted, self._mirror.read(), strict=True)))
@@ -121,7 +121,7 @@ class Buffers(Beside):
         gather.input[:] = [xxhash.xxh3_64_intdigest(raws[name].data) >> 1 if name else 0 for name in self._turns()]
 
     def _turns(self) -> Iterator[str]:
-        """For each place of a row the name of the one that is compared in this step, if one is."""
+        """For each place of a row the name of the buffer that is compared in this step; empty: none."""
         names = [*self._named]
         if len(names) > FEW:
             turn = names[self._turn :: NUM_TURNS]
@@ -132,13 +132,13 @@ class Buffers(Beside):
             yield name if is_read else ""
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed: the results are the replicas', where there is any."""
+        """Write the results of a committed step to the buffers, or compare them."""
         self._statistics.hand_out(has_mean=receipt.weight > 0)
         means: dict[str, Array] = {}
         for names, bucket in self._buckets:
             parts = bucket.hand_out() if receipt.weight else []
             for name, part in zip(names, parts, strict=False):
-                if part is not None:  # nobody has changed it: a mean of equal values is not always that value
+                if part is not None:  # else unchanged on all: the mean of equal values may differ from the value
                     means[name] = np.frombuffer(raw_bytes(part), np.uint8)
                     self._known[name] = means[name].tobytes()
         self._write(means)
@@ -155,13 +155,13 @@ class Buffers(Beside):
         self._write({name: raw for name, raw in found.items() if raw.size})
 
     def _write(self, raws: Mapping[str, Array]) -> None:
-        """These bytes are those of buffers."""
+        """Write these bytes to the buffers."""
         tensors = self._tensors([*raws])
         for tensor, found in zip(tensors, self._mirror.write([*raws.values()], tensors), strict=True):
             tensor.copy_(found)
 
     def _compare(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]], receipt: Receipt) -> None:
-        """Say once which buffer is not the same everywhere."""
+        """Log the first buffer that differs between members, once."""
         if self._has_warned:
             return
         if (found := first_difference(self._turns(), rows, receipt)) is not None:
@@ -177,12 +177,12 @@ class Buffers(Beside):
 
 
 def _laid_out(raw: Array, tensor: Tensor) -> Tensor:
-    """`raw`, as it lies in memory, as a tensor of the host that is like `tensor`."""
+    """`raw`, bytes in memory order, as a tensor of the host like `tensor`."""
     return laid_out(torch.from_numpy(raw.copy()).view(tensor.dtype), tensor.shape, dense_strides(tensor))
 
 
 def _others(module: nn.Module, *, is_whole: bool) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
-    """Buffers that are no running statistics; `is_whole`: those, too, that no `state_dict` has."""
+    """Buffers other than running statistics; `is_whole`: non-persistent ones, too."""
     for path, owner in module.named_modules():
         statistics = ("running_mean", "running_var", "num_batches_tracked") if isinstance(owner, _NormBase) else ()
         left_out = () if is_whole else owner._non_persistent_buffers_set

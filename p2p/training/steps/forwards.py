@@ -1,4 +1,4 @@
-"""Forward passes without a backward pass: who leaves a batch out with `continue` makes one more of them than others."""
+"""Forward passes without a backward pass: a script that skips a batch with `continue` makes one more than others."""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -11,19 +11,19 @@ from ...data.share import Share
 
 
 class Forwards:
-    """Of one wrapper: those since the last commit whose result no backward pass has reached yet.
+    """The forward passes of one wrapper since the last commit whose result no backward pass has reached yet.
 
-    Followed where no loader says which batch is trained on; not in evaluation, nor under `no_grad`, nor within a
+    Followed only without `peer.loader`, which knows the batches; not in evaluation, nor under `no_grad`, nor within a
     backward pass (checkpointing).
     """
 
     def __init__(self, share: Share) -> None:
-        """`share`: of the samples of this peer."""
+        """`share`: the samples of this peer."""
         self._share = share
         self._open: dict[object, str] = {}
 
     def follow(self, model: str, output: Any) -> None:
-        """A forward pass of `model` has made `output`."""
+        """Follow `output`, the result of a forward pass of `model`."""
         if torch.compiler.is_compiling() or self._share.is_of_loader or torch._C._current_graph_task_id() >= 0:
             return
         made = object()
@@ -36,11 +36,11 @@ class Forwards:
         self._open.pop(made, None)
 
     def use(self, models: Collection[str]) -> None:
-        """Those of `models` are not differentiated by autograd's backward pass, and belong to the step all the same."""
+        """Count the passes of `models` for the step, although autograd's backward pass does not reach them."""
         self._open = {made: model for made, model in self._open.items() if model not in models}
 
     def end_step(self) -> None:
-        """The step is committed that those belong to which are over."""
+        """After a commit: report the passes that no backward pass has reached, and start over."""
         self._share.num_unused = len(self._open)
         self._open.clear()
 

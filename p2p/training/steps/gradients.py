@@ -1,4 +1,4 @@
-"""The gradients of one model in one step: from backward into buckets, through the commit, and out again."""
+"""The gradients of the models of one wrapper in a step: from backward into buckets, and from the commit to `grad`."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -33,14 +33,14 @@ NUM_TURNS: Final = 16
 
 
 class Gradients:
-    """Sums gradients in buckets, submits these in one order on every peer, and hands the means out.
+    """Collects gradients in buckets, submits these in the same order on every peer, and sets `grad` to the means.
 
     Attributes:
         device: of all parameters.
-        parameters: whose gradients are averaged, in about the order in which backward reaches them.
-        watch: of the model, that these are all.
+        parameters: those whose gradients are averaged, in about the order in which backward reaches them.
+        watch: checks that these are all parameters of the model that need a gradient.
         reached: the models that belong to the open step, so far.
-        num_turns: in so many steps, or fewer, all parameters are shown to be the same.
+        num_turns: the number of steps in which all parameters are compared once; fewer with fewer parameters.
     """
 
     num_turns = NUM_TURNS
@@ -62,11 +62,11 @@ class Gradients:
         self.begin()
 
     def begin(self) -> None:
-        """With the module as it is now.
+        """Make buckets for the module as it is now.
 
         Raises:
-            ValueError: a gradient of it cannot be averaged; nothing has changed.
-            ShoalError: the device has no room for the buckets; likewise.
+            ValueError: a gradient cannot be averaged; the state is unchanged.
+            ShoalError: the device has no memory for the buckets; the state is unchanged.
         """
         summable = {name: summable_of(name, model) for name, model in reversed([*self._models.items()])}
         parameters = [parameter for each in summable.values() for parameter in each]
@@ -89,7 +89,7 @@ class Gradients:
         self._begin_reaching()
 
     def _make(self, name: str, parameters: Sequence[torch.nn.Parameter], device: Device) -> list[Bucket]:
-        """Buckets of one model, whose operations have its name, so that no other one is summed with it."""
+        """Make the buckets of one model; their operations carry its name, so that models are never mixed up."""
         tables, algorithm, empty = tables_of(self._models[name]), self._algorithm, self._session.empty
 
         def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
@@ -110,11 +110,11 @@ class Gradients:
 
     @property
     def are_summed(self) -> bool:
-        """Whether some are in the buckets, of passes that have not ended their step."""
+        """Whether buckets have gradients of passes that have not ended their step."""
         return any(len(bucket.empty) < len(bucket.parameters) for bucket in self._buckets)
 
     def traits(self, state_digest: str) -> dict[str, bytes]:
-        """How it is trained, for people, by name; `state_digest`: as of `DataParallel`. Equal on all peers."""
+        """How the model is trained, in words, by name; `state_digest`: as in `DataParallel`. Equal on all peers."""
         names: dict[torch.Tensor, str] = {parameter: name for name, parameter in self._module.named_parameters()}
         rows = [[names[parameter] for parameter in bucket.parameters] for bucket in self._buckets]
         digest = xxhash.xxh3_64_hexdigest(repr(rows).encode())
@@ -125,10 +125,10 @@ class Gradients:
             "strategy": f"data parallel in each step, {state_digest} of the parameters compared".encode(),
         }
 
-    # In.
+    # From backward into buckets.
 
     def _begin_reaching(self) -> None:
-        """Of several models, those that a pass reaches belong to the step; one alone always does."""
+        """Start a step: of several models, those that a pass reaches belong to it; a single one always does."""
         self._num_fetched = self._num_submitted = 0
         self.reached: list[str] = []
         self._turns: list[Bucket] = []
@@ -136,35 +136,35 @@ class Gradients:
             self.reach(*self._of_models)
 
     def reach(self, *models: str) -> None:
-        """These belong to the open step. Their buckets are submitted in the order in which they were reached."""
+        """Add models to the open step. Buckets are submitted in the order in which models were reached."""
         for name in models:
             if name not in self.reached:
                 self.reached.append(name)
                 self._turns += self._of_models[name]
 
     def reach_with(self, parameter: torch.Tensor) -> None:
-        """A pass has reached it."""
+        """Add the model of `parameter`, which a pass has reached, to the open step."""
         self.reach(self._place[parameter][0].model)
 
     def model_of(self, parameter: torch.Tensor) -> str | None:
-        """The name of the one that it is summed for, if it is."""
+        """Name of the model for which `parameter` is summed; None: it is not."""
         bucket, _ = self._place.get(parameter, (None, 0))
         return None if bucket is None else bucket.model
 
     def begin_step(self) -> None:
-        """Nothing is in the buckets."""
+        """Empty the buckets."""
         self._begin_reaching()
         for bucket in self._buckets:
             bucket.begin_step()
 
     def begin_pass(self) -> None:
-        """The pass is over, and a further one of the step may come."""
+        """End a pass, after which the step may have a further one."""
         for bucket in self._buckets:
             bucket.end_pass(self._share.keep)
             bucket.begin_pass()
 
     def add(self, parameter: torch.Tensor) -> Bucket:
-        """Take `grad` away, into its bucket."""
+        """Move `grad` into its bucket."""
         bucket, index = self._place[parameter]
         self.reach(bucket.model)
         gradient = parameter.grad
@@ -191,27 +191,27 @@ class Gradients:
         bucket.add(index, gradient.detach(), self._share.fraction, self._share.keep)
         if self._nonfinite != "allow":
             bucket.check(index)
-        parameter.grad = None  # the next gradient takes its memory, which is still in the cache
+        parameter.grad = None  # the next gradient reuses its memory, still in the cache
         return bucket
 
     def add_summed(self) -> None:
-        """Take what earlier passes have summed in `grad`, and this one did not reach."""
+        """Add gradients that earlier passes have summed in `grad`, and the last pass did not reach."""
         for bucket in self._turns:
             for index in tuple(bucket.missing):
                 if bucket.parameters[index].grad is not None:
                     self.add(bucket.parameters[index])
 
     def are_dropped(self, first: torch.nn.Parameter) -> bool:
-        """Whether `zero_grad` has set all to None since earlier passes; `first` is the first that this pass has set.
+        """Whether `zero_grad` has set all gradients to None since earlier passes; `first`: the first of this pass.
 
-        What a pass adds to a gradient counts in its `_version`. Zeros say nothing, since gradients may be zeros.
+        An addition to a gradient increments its `_version`. Zeros are inconclusive, since gradients may be zeros.
         """
         if first.grad is None or first.grad._version or first.grad.requires_grad:  # `create_graph` adds out of place
             return False
         return all(each.grad is None for each in self.parameters if each is not first)
 
     def drop(self) -> None:
-        """Set `grad` to None, of the models that belong to the step."""
+        """Set `grad` to None for the models of the step."""
         for bucket in self._turns:
             for parameter in bucket.parameters:
                 parameter.grad = None
@@ -219,16 +219,16 @@ class Gradients:
     def _name_of(self, parameter: torch.Tensor) -> str:
         return next(name for name, each in self._module.named_parameters() if each is parameter)
 
-    # Through.
+    # From buckets to operations.
 
     def put_back(self, parameter: torch.Tensor) -> None:
-        """A pass that is refused has set `grad`, which this pass had taken already."""
+        """Drop a `grad` that a refused pass has set, if the current pass had already taken one."""
         bucket, index = self._place.get(parameter, (None, 0))
         if bucket is not None and index not in bucket.missing:
             parameter.grad = None
 
     def submit_full(self, *, is_last: bool = False) -> None:
-        """Fetch what is full, and submit what was fetched, in turn; `is_last`: nothing more comes, so wait for it."""
+        """Fetch full buckets, and submit fetched ones, in order; `is_last`: the step is over, so wait for the fetch."""
         while self._num_fetched < len(self._turns) and not self._turns[self._num_fetched].missing:
             self._turns[self._num_fetched].mark()
             self._turns[self._num_fetched].fetch()
@@ -244,16 +244,16 @@ class Gradients:
             else:
                 bucket.take_back()
                 self._num_submitted += 1
-                # Behind the last one comes the end of the step.
+                # The end of the step follows the last one.
                 self._session.submit(bucket.operation, is_urgent=self._num_submitted < len(self._turns))
 
     def submit_all(self) -> None:
-        """The last pass is over: what no pass has reached adds nothing."""
+        """Submit all buckets after the last pass; parameters that no pass has reached add zeros."""
         for bucket in self._turns:
             bucket.end_pass(self._share.keep)
             bucket.zero_empty()
             for index in bucket.empty:
-                bucket.parameters[index].grad = None  # of the step before
+                bucket.parameters[index].grad = None  # left from the step before
             for parameter in bucket.parameters:
                 if parameter.grad is not None:
                     raise ShoalError(
@@ -264,7 +264,7 @@ class Gradients:
         self.submit_full(is_last=True)
 
     def _refuse(self, bucket: Bucket) -> None:
-        """This peer's gradients are not finite: raise, or add nothing to the step, which starts over."""
+        """Handle gradients that are not finite: raise, or withdraw from the step and open it again without samples."""
         name, step = self._name_of(bucket.first_not_finite()), self._session.done + 1
         what = f"the gradient of {name} in step {step} is not finite on this peer"
         if self._nonfinite == "raise":
@@ -281,44 +281,44 @@ class Gradients:
         self._session.submit(self._share.operation(), is_urgent=False)
         self._num_submitted = 0
 
-    # Out.
+    # From the commit to `grad`.
 
     def hand_out(self) -> None:
-        """The results are committed, and the script's; `grad` is None where nobody had any."""
+        """Set `grad` to the committed results; None if no counted member had a gradient."""
         for bucket in self._turns:
             for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
                 parameter.grad = gradient
 
     def hand_out_zeros(self) -> None:
-        """The step is taken back, and its script goes on with what stands behind a backward pass."""
+        """Set `grad` to zeros after a step that was withdrawn, for the code of the script after its backward pass."""
         for bucket in self._turns:
             for index, parameter in enumerate(bucket.parameters):
                 parameter.grad = None if index in bucket.empty else torch.zeros_like(parameter)
 
     @property
     def are_finite(self) -> bool:
-        """Whether what is committed is sure to be finite, if it is not too large."""
+        """Whether committed gradients are certainly finite, apart from overflow."""
         return self._nonfinite != "allow"
 
     def rest(self) -> None:
-        """The parameters stay as they are until `stir`: begin to read those whose digest the open step shows."""
-        num_turns = min(self.num_turns, len(self.parameters))  # so that each step shows something
+        """Begin to read the parameters that the open step compares. They must not change before `stir`."""
+        num_turns = min(self.num_turns, len(self.parameters))  # so that each step compares at least one
         self._mirror.begin(self.parameters[self._session.share.training_step % num_turns :: num_turns])
         self._resting = self._session.done + 1
 
     def stir(self) -> None:
-        """The parameters are about to change; nobody reads them any more."""
+        """Stop reading the parameters, which are about to change."""
         self._mirror.forget()
         self._resting = -1
 
     def digest_of_step(self) -> bytes:
-        """Of those parameters that the open step shows, which it was computed with."""
+        """Digest of the parameters that the open step compares, with the values that it was computed with."""
         if self._resting != self._session.done + 1:
             self.rest()
         return self._read()
 
     def digest(self) -> bytes:
-        """Of the parameters. Waits for the device."""
+        """Digest of all parameters. Waits for the device."""
         self._resting = -1
         self._mirror.begin(self.parameters)
         return self._read()
@@ -330,12 +330,12 @@ class Gradients:
         return digest.digest()
 
     def was_added_to(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether autograd, and nobody else, has added to the gradient that was handed out."""
+        """Whether the committed gradient was changed since, by one addition of autograd."""
         bucket, index = self._place[parameter]
         return bucket.was_added_to(index)
 
     def check_are_committed(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Raise ShoalError if the `grad` of one of `parameters` was not handed out, or the model is another one."""
+        """Raise ShoalError if the `grad` of a parameter was not committed, or the model has changed."""
         for parameter in parameters:
             bucket, index = self._place.get(parameter, (None, 0))
             if bucket is None and parameter.grad is not None:
@@ -348,7 +348,7 @@ class Gradients:
                 )
 
     def are_left(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Whether some of what was handed out for `parameters` is to be used still: not dropped, nor all zeros."""
+        """Whether a committed gradient of `parameters` is still to be used: neither dropped nor all zeros."""
         for parameter in parameters:
             bucket, index = self._place.get(parameter, (None, 0))
             if bucket is not None and bucket.is_handed_out(index):
@@ -358,14 +358,14 @@ class Gradients:
         return False
 
     def match(self, given: Given, model: str = "") -> dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]:
-        """As `by_hand.match`, of one of the models."""
+        """As `by_hand.match`, for one of the models."""
         if model not in self._models:
             raise ValueError(f"gradients were given for {model!r}, which is none of {', '.join(self._models)}")
         return match(dict(self._models[model].named_parameters()), self._place, given)
 
 
 def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:
-    """What happens to gradients that are not finite; see `DataParallel`."""
+    """The policy for gradients that are not finite; see `DataParallel`."""
     scales = any(isinstance(part, torch.amp.GradScaler) and part.is_enabled() for part in extra)
     chosen = nonfinite or ("allow" if scales else "raise")
     if chosen not in get_args(NonFinite):

@@ -1,4 +1,4 @@
-"""Hooks of parameters, which see each gradient as a backward pass has left it."""
+"""Hooks of parameters, which receive each gradient once a backward pass has accumulated it."""
 
 import weakref
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 def weakly(take: Callable[[torch.nn.Parameter], None]) -> Callable[[torch.nn.Parameter], None]:
-    """A method, as long as its object is there: no garbage collector sees what hooks of parameters keep."""
+    """`take` through a weak reference: the garbage collector does not see references from hooks of parameters."""
     known = weakref.WeakMethod(take)
 
     def take_if_there(parameter: torch.nn.Parameter) -> None:
@@ -19,6 +19,6 @@ def weakly(take: Callable[[torch.nn.Parameter], None]) -> Callable[[torch.nn.Par
 
 
 def follow(parameter: torch.nn.Parameter, take: Callable[[torch.nn.Parameter], None]) -> RemovableHandle:
-    """Take each gradient away after all hooks that there are so far have seen it."""
+    """Register a hook that runs after all hooks registered so far."""
     hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
     return hook

@@ -18,12 +18,12 @@ AS_ONE = "wrap an nn.ModuleDict of all as one model, with the further optimizers
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What a script has wrapped.
+    """The wrapped models and their optimizers.
 
     Attributes:
-        module: all of it, which the state is of.
-        named: the models in it; one alone has no name.
-        optimizers: of the models of the same names, or of several under another name; one of all has none.
+        module: contains all models; the state is that of this module.
+        named: the models by name; a single one has an empty name.
+        optimizers: by the name of their model, or by another name for several; a single one has an empty name.
     """
 
     module: nn.Module
@@ -31,7 +31,7 @@ class Models:
     optimizers: Mapping[str, Any]
 
     def check(self, parts: Mapping[str, object]) -> None:
-        """Raise TypeError or ValueError unless each optimizer is of its model, and those among `parts` of any."""
+        """Raise TypeError or ValueError unless optimizers have parameters of their model, those in `parts` of any."""
         for name, optimizer in self.optimizers.items():
             check_optimizers(
                 self.named.get(name, self.module), {f"optimizer {name}" if name else "the optimizer": optimizer}
@@ -40,10 +40,10 @@ class Models:
 
 
 def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Models:
-    """As `DataParallel` was given them.
+    """Collect the arguments of `DataParallel`.
 
     Raises:
-        TypeError, ValueError: they are neither one of each, nor in dicts by name.
+        TypeError, ValueError: they are neither a model and an optimizer, nor dicts by name.
     """
     if isinstance(models, nn.Module):
         if isinstance(optimizers, Mapping):
@@ -69,13 +69,13 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
 
 
 def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str, Any]:
-    """All that a joiner is given beside the models, by what messages call it, which is the same on all peers.
+    """All parts that a joiner receives in addition to the models, by their names in messages, equal on all peers.
 
-    An optimizer has the name that the script gave it; what has none is called by its class, and by its place in `extra`
-    where that is not the only one of its class.
+    An optimizer has the name that the script gave it; other parts are named by class, and by the index in `extra` if
+    several have the same class.
 
     Raises:
-        TypeError: `extra` is no sequence of objects that have a state.
+        TypeError: `extra` is no sequence of objects with a state.
     """
     if isinstance(extra, Mapping) or not isinstance(extra, Iterable):
         raise TypeError(f"extra is a list of objects, as in extra=[schedule, scaler], and is {reprlib.repr(extra)}")
@@ -97,7 +97,7 @@ def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str,
 
 
 def ends_of(parts: Mapping[str, Any]) -> dict[str, int]:
-    """By name, after how many steps a schedule raises."""
+    """The number of steps after which a schedule raises, by name."""
     return {name: each.total_steps for name, each in parts.items() if isinstance(each, OneCycleLR)}
 
 
@@ -110,22 +110,22 @@ def _check_are_apart(models: Mapping[str, nn.Module]) -> None:
 
 
 class OneOfSeveral(nn.Module):
-    """One model of a wrapper of several, to be called in its place.
+    """A wrapper of one of several models, to be called in place of the model.
 
     Attributes:
         module: the model.
     """
 
     def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        """`forward` makes each forward pass."""
+        """`forward` is called for each forward pass."""
         super().__init__()
         self.module = module
         self._forward = forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward pass, as `DataParallel.forward`."""
+        """Run the model's forward pass, as `DataParallel.forward`."""
         return self._forward(self.module, *args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the model."""
+        """The state dict of the model."""
         return self.module.state_dict(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
+"""Backward passes and the steps that they form: from the first gradient of a pass to the committed gradients."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,13 +35,13 @@ PLANNED: Final = (
 
 
 class Passes:
-    """Of one model.
+    """The passes of one wrapper.
 
     Attributes:
-        has_committed: the last pass ended a step.
-        is_under_way: a pass has begun, and has not ended; after one that raised, too.
-        has_summed: passes under `no_sync` have begun a step, which has not ended.
-        updates: that use the gradients.
+        has_committed: whether the last pass ended a step.
+        is_under_way: whether a pass has begun and not ended; true also after one that raised.
+        has_summed: whether passes under `no_sync` have begun a step that has not ended.
+        updates: the updates of optimizers that use the gradients.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Passes:
         Args:
             session: of the peer.
             gradients: of the model.
-            beside: makes what else each step sends, in this order on every peer.
-            updates: makes what watches the optimizers.
-            state_digest: of the parameters that a step was computed with.
+            beside: creates the sources of side operations, in the same order on every peer.
+            updates: creates the object that observes the optimizers.
+            state_digest: digest of the parameters that a step was computed with.
             edge: of the model.
-            commit: commits the open step, and returns whether it is; else a member's state has come, which is loaded
-                before the next one. None: it is loaded within the step, unless its batch is over in that.
-            noted: is told each gradient as a pass has left it.
-            changes: of the model, that are planned.
+            commit: commits the open step, and returns whether that succeeded; if not, a member's state has come, which
+                is loaded before the next step. None: it is loaded within the step, unless its batch is over in that.
+            noted: is called with each gradient of a pass.
+            changes: planned changes of the model.
         """
         self._commit, self._noted = commit or session.commit, noted
         self.has_committed = self.is_under_way = self.has_summed = False
@@ -93,37 +93,37 @@ class Passes:
         self._has_begun = False
 
     def is_in_use(self) -> bool:
-        """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
+        """Whether passes are followed. Stops following them if the peer has left."""
         if self._session.membership.has_left:
             self.end()
         return bool(self._hooks)
 
     def end(self) -> None:
-        """Follow no further pass, and no update."""
+        """Stop following passes and updates."""
         self.end_following()
         self._session.history.kept.discard(self)
         self.updates.end()
 
     def end_following(self) -> None:
-        """Follow no further pass."""
+        """Stop following passes."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def check_may_refresh(self) -> None:
-        """Raise ShoalError if the script may not: an update is to come first, or it has planned its changes."""
+        """Raise ShoalError if `refresh` is not allowed: an update is still to come, or changes are planned."""
         self._session.membership.check_usable()
         if self._changes is not None and self._changes.traits:
             raise ShoalError(PLANNED)
-        if self._gradients.are_finite and not self.updates.are_made:  # else a GradScaler may have left it out
+        if self._gradients.are_finite and not self.updates.are_made:  # else a GradScaler may have skipped it
             raise ShoalError(AMID_STEP)
 
     def refresh(self) -> None:
-        """Follow the passes of the module as it is now.
+        """Take up the module as it is now, and follow its passes.
 
         Raises:
-            ShoalError: a step has begun, which ends before that.
-            ValueError: as of `Gradients.begin`.
+            ShoalError: a step has begun; end it first.
+            ValueError: as `Gradients.begin`.
         """
         self.go_on()
         if self.has_summed or self._gradients.are_summed or torch._C._current_graph_task_id() >= 0:
@@ -135,14 +135,14 @@ class Passes:
         self._has_begun = False
 
     def go_on(self) -> None:
-        """If a pass was interrupted, this peer adds nothing to the step, which the next pass may end."""
+        """After an interrupted pass: withdraw its samples from the step, which the next pass may end."""
         if self.is_under_way:
             self._session.withdraw()
             self._share.void()
             self._reset()
 
     def forward(self, model: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """A forward pass of the wrapper, or of one of its models."""
+        """Run a forward pass of the wrapper, or of one of its models."""
         self._begin_forward(is_training=is_training(module))
         output = module(*args, **kwargs)
         if module.training:
@@ -150,31 +150,31 @@ class Passes:
         return output
 
     def _begin_forward(self, *, is_training: bool) -> None:
-        if torch._C._current_graph_task_id() < 0:  # no backward is under way
+        if torch._C._current_graph_task_id() < 0:  # outside a backward pass
             self.go_on()
             if torch.is_grad_enabled() and not self._share.is_of_loader and not self.has_summed:
                 self._session.load_offer()
-                if self.updates.are_made:  # else it looks on, or a loop of several phases is amid one
+                if self.updates.are_made:  # else it observes, or is inside a phase of its loop
                     self._make_changes()
         if torch.is_grad_enabled():
             self.begin(is_training=is_training)
 
     def _make_changes(self) -> None:
-        """Those of the model that are due, if the script is between two steps."""
+        """Make the due changes of the model, if the script is between two steps."""
         if self._changes is not None and not self.has_summed:
             self._changes.make_due()
 
     def begin(self, *, is_training: bool) -> None:
-        """A forward pass begins; before the first one the script may have added hooks of its own.
+        """Begin a forward pass. Before the first one, move our hooks behind those that the script has added.
 
-        `is_training`: of a model in training mode. One in the other mode may be an evaluation, without `no_grad`; if a
-        backward pass follows, that begins the step.
+        `is_training`: the model is in training mode. Otherwise the pass may be an evaluation without `no_grad`; if a
+        backward pass follows, that one begins the step.
         """
         self._gradients.device.check()
         if self._hooks and not self._has_begun:
             self._has_begun = True
             for index, parameter in enumerate(self._gradients.parameters):
-                if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
+                if parameter.requires_grad:  # a loaded state may have frozen it; then it allows no hook
                     self._hooks[index].remove()
                     self._hooks[index] = follow(parameter, self._take)
         if is_training:
@@ -183,20 +183,20 @@ class Passes:
             self._session.membership.edge.keep()  # a forward pass may set the mode of a layer itself
 
     def open_window(self, *, is_over: bool = False) -> None:
-        """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.
+        """At the start of a forward or backward pass: the state is complete, unless an update is still to come.
 
         Args:
-            is_over: no forward pass of the step follows.
+            is_over: the step has no further forward pass.
 
         Raises:
-            ShoalError: the model has other parameters than when it was wrapped. That is looked at once in each step.
+            ShoalError: the model has other parameters than when it was wrapped. This is checked once per step.
         """
         if self._checked != self._session.done:
             self._gradients.watch.check()
             self._checked = self._session.done
-        self.updates.scaled.restore()  # an update that raised leaves them
+        self.updates.scaled.restore()  # in case an update has raised
         self._edge.is_over = is_over
-        if not self.updates.is_due:  # an evaluation may come before it, or a schedule
+        if not self.updates.is_due:  # an evaluation or a schedule may come before it
             is_over |= not self._edge.changes
             self._session.state_is_complete(
                 is_over=is_over and self._may_be_given and not self._session.membership.edge.is_past_request
@@ -204,10 +204,11 @@ class Passes:
 
     @property
     def _may_be_given(self) -> bool:
-        """Whether who begins its loop with this state has a chance to be in the phase that comes.
+        """Whether a joiner may receive this state and start its loop with it.
 
-        With several models and data of its own a loop has phases, which a joiner finds by trying (comparison.py). What
-        it asks for comes after about as many steps each time, so half of them, in no order, are left out.
+        With several models, and without `peer.loader`, a loop has phases, and a joiner finds the right one by trial
+        (comparison.py). Since its requests come at nearly regular intervals, a pseudo-random half of the states is left
+        out, so that it does not meet the same phase each time.
         """
         if self._share.is_of_loader or self._gradients.num_models == 1:
             return True
@@ -222,7 +223,7 @@ class Passes:
         finally:
             self._under_no_sync = before
 
-    # Ways to make a pass.
+    # Kinds of passes.
 
     def skip(self, models: Sequence[str]) -> None:
         """As `DataParallel.skip_step`."""
@@ -238,7 +239,7 @@ class Passes:
             self.updates.skipped()
 
     def take(self, models: Sequence[str], given: Iterable[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
-        """A pass with gradients that the script has computed, for these models."""
+        """Make a pass with gradients that the script has computed, for these models."""
         with self._session.callers.call("DataParallel.reduce_gradients"):
             self._reach(models)
             if not self.has_summed:
@@ -251,7 +252,7 @@ class Passes:
             self._end_pass()
 
     def _reach(self, models: Sequence[str]) -> None:
-        """A pass of these, which is none of autograd's, is about to begin."""
+        """Prepare a pass of these models that is not made by autograd."""
         self._gradients.device.check()
         self.go_on()
         self.updates.check_is_wanted()
@@ -280,7 +281,7 @@ class Passes:
         self._put(parameter)
 
     def _check_device(self) -> None:
-        """Before anything of a pass is sent."""
+        """Check the device, before any data of a pass is sent."""
         if self._gradients.device is HOST:
             return
         try:
@@ -296,10 +297,10 @@ class Passes:
             self._gradients.drop()
             raise
 
-    # A pass.
+    # One pass.
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
-        """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""
+        """The operations of the open step, now `step`, after the state that `view` has committed was loaded."""
         for each in self._beside:
             operations = each.renew(operations, self._share.training_step, view)
         return [*operations]
@@ -319,7 +320,7 @@ class Passes:
             self._changes.check_is_called(has_been=self._has_begun)
         self.open_window()
         if self.updates.num_stale:
-            self._share.void()  # what is differentiated may be from before the state was loaded
+            self._share.void()  # the graph may be from before the state was loaded
         self._ends_step = self._share.is_last and not self._under_no_sync
         if self._ends_step:
             self.open_window(is_over=True)
@@ -335,7 +336,7 @@ class Passes:
             self._share.accumulate(is_joined=not self._under_no_sync)
 
     def _end_pass(self) -> None:
-        """Nothing more comes in this pass: end the step, or get ready for the next pass."""
+        """End a pass, and the step if it is the last one."""
         if self._under_no_sync:
             self.has_summed, self.is_under_way = True, False
             return
@@ -353,10 +354,10 @@ class Passes:
         self._gradients.begin_step()
         self._gradients.stir()
 
-    # A step.
+    # One step.
 
     def _end_step(self) -> None:
-        """Submit what is left, wait for the commit, and hand the committed gradients out."""
+        """Submit the remaining operations, wait for the commit, and set `grad` to the committed gradients."""
         for each in self._beside:
             each.begin(self._share.training_step)
         self._gradients.submit_all()
@@ -367,13 +368,13 @@ class Passes:
             if self._commit(self._state_digest):
                 self._hand_out()
             else:
-                self._gradients.hand_out_zeros()  # which nobody keeps: a state comes, where the script goes on from
+                self._gradients.hand_out_zeros()  # their update is overwritten by the state that is loaded next
                 self.updates.committed(self._gradients.reached, None)
                 self._share.give_up_step()
         except BaseException as error:
             if isinstance(error, OperationMismatch) and (models := " and ".join(self._gradients.reached)):
                 error.args = (f"the backward pass of this peer has reached {models}: {error}",)
-            self._gradients.drop()  # what only this peer has computed must not update its replica
+            self._gradients.drop()  # local gradients must not update the replica
             if not isinstance(error, EXPECTED):
                 self._session.membership.interrupt()
             raise

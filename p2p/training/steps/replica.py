@@ -1,4 +1,4 @@
-"""What a joiner is given of a model, and what it is compared by while it observes."""
+"""The replica of a `DataParallel` model: the state that a joiner receives, and its comparison while it observes."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -55,14 +55,14 @@ Renew = Callable[[Sequence[Operation], int, View | None], list[Operation]]
 
 
 class ModelReplica:
-    """One model on one peer, with all that changes it.
+    """The replica of one model on one peer, with the parts that change it.
 
     Attributes:
-        updates: that were made of it; None before there can be any.
-        edge: what forward passes change of it.
-        settings: attributes of its modules.
-        beside: what looks at each step for its state.
-        renew: the operations of the open step, once a state was loaded in the middle of it (`Replica`).
+        updates: of its optimizers; None during construction.
+        edge: the state that forward passes change.
+        settings: plain attributes of its modules.
+        beside: side operations that observe each step for its state.
+        renew: returns the operations of the open step after a state was loaded in the middle of it (`Replica`).
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class ModelReplica:
         is_digested_whole: bool,
         scaling: LrScaling,
     ) -> None:
-        """Of `module`, which is changed by `parts`.
+        """Create the replica of `module`.
 
         Args:
-            module: on one device.
-            parts: the optimizer, and what else a joiner must have, by name.
-            keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
+            module: the model, on one device.
+            parts: the optimizer and the other parts that a joiner needs, by name.
+            keeper: of checkpoints. A joiner receives its state, but is not compared by it: the writer's is ahead.
             session: of the peer.
             gradients: of the module's parameters.
-            changes: of the module, that are planned.
-            scaling: of learning rates, part of what all have in common.
-            is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
+            changes: planned changes of the module.
+            scaling: of learning rates, equal on all peers.
+            is_digested_whole: compare all parameters in each step, not a sixteenth.
         """
         self._module = module
         self._parts = parts
@@ -108,10 +108,10 @@ class ModelReplica:
         self.settings, self.beside, self._has_told = self._state.settings, self._state.beside, False
 
     def offered(self) -> Replica:
-        """For those who give and receive it.
+        """The interface through which the state is sent and received.
 
         Raises:
-            TypeError, ValueError: it cannot be described, or sent.
+            TypeError, ValueError: the state cannot be described, or sent.
         """
         tensors = tensors_of(self._module)
         layout = describe(tensors)
@@ -147,16 +147,16 @@ class ModelReplica:
         )
 
     def take_up(self) -> None:
-        """The module is another one by now."""
+        """Take up the changed module."""
         self.edge.refresh(self._module)
         self.settings.refresh()
         self._state.begun.refresh()
 
     def agree(self, added: str = "", *, is_planned: bool = False) -> None:
-        """All members go on with the module as it is now: a step, which says what it is like.
+        """Make all members take up the module as it is now, in a step whose operation describes it.
 
-        Who asks for a seat later has to have it; if that `is_planned`, what it has to have remains what it was.
-        `added`: what the module has more, in words.
+        Peers that ask for a seat later must have this module; if `is_planned`, still the initial one. `added`: the new
+        parameters, in words.
         """
         offered, before = self.offered(), self._session.membership.replica
         layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
@@ -167,10 +167,10 @@ class ModelReplica:
         self._session.replace_replica(offered, Operation(AllGather(label=what), row, row, row.shape, "one-shot"))
 
     def digest(self) -> bytes:
-        """Of the parameters that the open step was computed with."""
+        """Digest of the parameters that the open step compares, with the values that it was computed with."""
         return self._gradients.digest_of_step()
 
-    # A state.
+    # The state.
 
     def _pack(self) -> PackedState:
         return lent(self._lower())
@@ -191,7 +191,7 @@ class ModelReplica:
         share.load(unpack_into(state, tensors_of(self._module), self._given, self._state.frozen()))
         if share.is_resuming and (changed := self._state.begun.resume()):
             logger.warning("%s: they are as in this one", changed)
-        if share.is_resuming:  # a joiner is compared as it observes
+        if share.is_resuming:  # a joiner is compared while it observes
             self._state.expect()
         if not share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
@@ -203,18 +203,18 @@ class ModelReplica:
             self.updates.loaded()
 
     def _made_in(self, state: PackedState) -> Sequence[int]:
-        """Behind which steps the writer of this state has changed its model, where changes are planned."""
+        """The steps of the planned changes that the writer of this state has made; empty if none are planned."""
         return made_in(part_in(state, len(self._parts))) if self._changes.traits else ()
 
-    # A comparison, in the loop's thread while the training thread waits for a commit.
+    # The comparison, in the loop's thread while the training thread waits for a commit.
 
     def _place(self) -> tuple[str | None, str]:
-        """Where in its loop the script is: which optimizers have made an update, which models the open step is of."""
+        """The script's place in its loop: the optimizers that have made an update, and the models of the open step."""
         updated = None if self.updates is None else self.updates.since_commit()
         return updated, " and ".join(self._gradients.reached)
 
     def _is_at(self, steps: Sequence[bytes]) -> bool:
-        """Not in the middle of a batch, where no state can be loaded."""
+        """As `are_at`; False in the middle of a batch, where no state can be loaded."""
         return not self._session.share.is_amid_batch and are_at(steps, self._named(), *self._place())
 
     def _named(self) -> dict[str, nn.Parameter]:

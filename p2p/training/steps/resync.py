@@ -1,8 +1,9 @@
-"""Peers of several numerics classes stay near each other: each step makes one slice of the replica that of one peer.
+"""Resynchronisation of several numerics classes: in each step, all members take one slice of the replica of one member.
 
-After a receipt of several classes all submit their own bytes of one of 128 slices of parameters and moments. Whose are
-taken, the view says in which the operation runs (`gossip.numerics.source_of`), so it has a source whoever died. Every
-member writes them over its own before the update. With one class nothing is sent (R21 of PROTOCOL.md).
+After a receipt of several classes, all members submit their own bytes of one of 128 slices of parameters and moments.
+The view in which the operation runs determines the source (`gossip.numerics.source_of`), so there is one whichever
+members died. Every member overwrites its own slice before the update. With one class no operation is sent (R21 of
+PROTOCOL.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,29 +29,29 @@ from .gradients import Gradients
 NUM_SLICES: Final = 128
 
 LEAST_BYTES: Final = 64 << 10
-"""Of a slice: how far apart two are is told by their largest magnitude, which one element may not have."""
+"""Minimum size of a slice: distances are relative to its largest magnitude, which a few elements may not have."""
 
 MOST_ROUNDINGS: Final = 2**12
-"""Of the largest magnitude of a slice: who is further from its source has made other updates, not rounded them."""
+"""Distance in roundings of a slice's largest magnitude, above which a peer has made other updates than its source."""
 
 _ALIGNED_BYTES: Final = 16
-"""Each tensor begins at a multiple, so that its elements do in every slice."""
+"""Each tensor starts at a multiple of this, so that its elements are aligned in every slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of a tensor, in a slice: `tensor` from byte `start` on is `where` in the slice."""
+    """A part of a tensor in a slice: the bytes of `tensor` from `start` on lie at `where` in the slice."""
 
     tensor: Tensor
     start: int
     where: slice
 
     def bytes(self) -> Tensor:
-        """As they lie in memory; of the tensor itself, where it has no gaps."""
+        """The bytes in memory order; a view of the tensor if it has no gaps."""
         return self._flat()[self.start : self.start + self.where.stop - self.where.start]
 
     def write(self, raw: Tensor) -> None:
-        """Put `raw` in its place, unseen by autograd, which may still hold what a forward pass has saved."""
+        """Write `raw` to the tensor, unseen by autograd, which may still hold tensors saved in a forward pass."""
         flat, tensor = self._flat(), self.tensor.data
         flat[self.start : self.start + raw.numel()].copy_(raw)
         if flat.data_ptr() != tensor.data_ptr():  # a copy
@@ -61,7 +62,7 @@ class _Part:
 
 
 class Resynchronisation(Beside):
-    """Of one model: what each step sends beside its gradients, where there are several classes."""
+    """The side operation of each step that synchronises one model between several numerics classes."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class Resynchronisation(Beside):
         *,
         is_whole: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Of the parameters of `gradients`, and the moments of the optimizers among `parts`.
+        """Synchronise the parameters of `gradients`, and the moments of the optimizers among `parts`.
 
-        `is_whole`: whether the open step has all parameters, and no moments, in place of a slice.
+        `is_whole`: whether the open step synchronises all parameters, and no moments, in place of a slice.
         """
         self._is_whole = is_whole
         self._session = session
@@ -87,21 +88,21 @@ class Resynchronisation(Beside):
         self._begun = -1
 
     def begin(self, step: int) -> None:
-        """Begin to read the slice of `step`, which stays as it is until the update."""
+        """Begin to read the slice of `step`, which does not change before the update."""
         self._plan(step, self._session.history.view)
         self._begun = step
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit in `step`."""
+        """The operation to submit in `step`, if there are several classes."""
         self._place = self._session.num_submitted
         if self._begun != step:
             self.begin(step)
-        self._begun = -1  # who calls this again, for the same step, has it read again
+        self._begun = -1  # another call for the same step reads again
         if (operation := self._make()) is not None:
             yield operation
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
-        """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""
+        """The operations of the open step, now `step`, after the state that `view` has committed was loaded."""
         kept = [each for each in operations if not each.collective.is_of_one]
         self._plan(step, view)
         if (operation := self._make()) is not None:
@@ -109,7 +110,7 @@ class Resynchronisation(Beside):
         return kept
 
     def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed: what the source has is the replica's, before any update."""
+        """After a commit, before any update: write the slice of the source to the replica."""
         if self._operation is None:
             return
         ours, theirs = (each.view(np.uint8) for each in (self._operation.input, self._operation.result))
@@ -118,10 +119,10 @@ class Resynchronisation(Beside):
         for part, raw in zip(parts, found, strict=True):
             part.write(raw)
 
-    # A slice.
+    # The slice of a step.
 
     def _plan(self, step: int, view: View | None) -> None:
-        """Begin to read the slice of `step`; nothing, if `view`, of the last receipt, has one class."""
+        """Begin to read the slice of `step`; no slice if `view`, that of the last receipt, has one class."""
         self._operation, self._slice, self._length = None, [], 0
         if view is None or not view.is_mixed:
             return
@@ -138,7 +139,7 @@ class Resynchronisation(Beside):
         self._mirror.begin([part.bytes() for part in self._slice])
 
     def _make(self) -> Operation | None:
-        """This peer's bytes of the slice; None: there is none."""
+        """The operation with this peer's bytes of the slice; None: no slice."""
         if not self._length:
             return None
         if not self._memory or self._memory[0].nbytes != self._length:
@@ -151,7 +152,7 @@ class Resynchronisation(Beside):
         return self._operation
 
     def _replicated(self) -> Iterator[Tensor]:
-        """In an order that is the same on all peers."""
+        """Parameters and moments, in an order that is the same on all peers."""
         yield from self._gradients.parameters
         for optimizer in () if self._is_whole() else self._optimizers:
             for group in optimizer.param_groups:
@@ -160,7 +161,7 @@ class Resynchronisation(Beside):
                     yield from (state[key] for key in sorted(state) if isinstance(state[key], Tensor))
 
     def _is_far(self) -> bool:
-        """Whether this peer's slice is not that of the source, but for roundings of the largest magnitude in it."""
+        """Whether this peer's slice differs from that of the source by more than roundings; see `are_far`."""
         assert self._operation is not None
         pairs = [
             [torch.from_numpy(each.view(np.uint8)[part.where]).view(part.tensor.dtype) for part in self._slice]
@@ -183,4 +184,4 @@ def are_far(ours: Tensor, theirs: Tensor) -> bool:
     info = torch.finfo(theirs.dtype)
     largest = max(finite.max().item() if finite.numel() else 0.0, info.tiny)
     apart = (ours[differs].double() - theirs[differs].double()).abs()
-    return not bool((apart <= MOST_ROUNDINGS * info.eps * largest).all())  # nor where one is NaN or infinite
+    return not bool((apart <= MOST_ROUNDINGS * info.eps * largest).all())  # far, too, if one is NaN or infinite

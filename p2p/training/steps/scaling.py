@@ -1,12 +1,12 @@
-"""Learning rates that follow how many samples a step has counted, since that changes as peers come and go.
+"""Scaling of learning rates by the number of samples counted in a step, which changes as peers come and go.
 
-The gradient of a step is a mean, so the rate is what says how far its samples move the model. Linear: k times the
-samples, k times the rate (Goyal et al. 2017, section 2.1), for SGD. By the square root: for optimizers that divide by
-the size of gradients, such as Adam (Malladi et al. 2022, section 5).
+The gradient of a step is a mean, so only the rate determines how far its samples move the model. Linear: k times the
+samples, k times the rate (Goyal et al. 2017, section 2.1), for SGD. Square root: for optimizers that divide by the size
+of gradients, such as Adam (Malladi et al. 2022, section 5).
 
-A factor is made of the receipt alone, and is on the rates only while an optimizer makes its update: schedules, states
-of joiners and checkpoints have the rates that the script has set. Leaves out: other settings that want to follow, such
-as momentum and the decays of Adam, and any warm-up.
+The factor follows from the receipt alone, and applies only during the update of an optimizer: schedules, states for
+joiners and checkpoints have the rates that the script has set. Leaves out: scaling of other settings, such as momentum
+and the decays of Adam, and warm-up.
 """
 
 import math
@@ -21,11 +21,11 @@ RULES: Final = ("linear", "sqrt")
 
 @dataclass(frozen=True, slots=True)
 class LrScaling:
-    """How rates follow the weight of all samples on the receipt; `rule`: None, not at all.
+    """The rule by which rates scale with the weight of all samples on the receipt.
 
     Attributes:
-        rule: one of `RULES`.
-        batch: the rates of the script are for so many samples.
+        rule: one of `RULES`; None: no scaling.
+        batch: the number of samples for which the script's rates are meant.
     """
 
     rule: str | None = None
@@ -43,7 +43,7 @@ class LrScaling:
             raise ValueError(f"lr_batch must be at least 1, is {self.batch}")
 
     def factor(self, weight: int) -> float:
-        """What rates are multiplied by in the update with a step of this weight; the same bits everywhere."""
+        """The factor on rates in the update with a step of this weight; the same bits on all peers."""
         if self.batch is None:
             return 1.0
         return weight / self.batch if self.rule == "linear" else math.sqrt(weight / self.batch)
@@ -55,14 +55,14 @@ class LrScaling:
 
 
 class ScaledRates:
-    """Of the optimizers of one wrapper.
+    """The rates of the optimizers of one wrapper.
 
     Attributes:
         factor: of the last committed step.
     """
 
     def __init__(self, scaling: LrScaling, parts: Collection[object]) -> None:
-        """Refuse those of `parts` that have no rate to follow.
+        """Check that all optimizers among `parts` have rates, if `scaling` has a rule.
 
         Raises:
             ValueError: an optimizer has a group without a learning rate.
@@ -81,12 +81,12 @@ class ScaledRates:
                         )
 
     def committed(self, optimizers: Collection[torch.optim.Optimizer], weight: int) -> None:
-        """Gradients of a step of this weight were handed out, for these optimizers."""
+        """Note that gradients of a step of this weight were committed, for these optimizers."""
         self.factor = self._scaling.factor(weight)
         self._factors |= dict.fromkeys(optimizers, self.factor)
 
     def apply(self, optimizer: torch.optim.Optimizer) -> None:
-        """It makes its update now, with its last committed gradients."""
+        """Scale the rates of an optimizer before its update with its last committed gradients."""
         self.restore()
         factor = self._factors.get(optimizer, 1.0)
         if factor != 1.0:
@@ -95,11 +95,11 @@ class ScaledRates:
                 group["lr"] = lr * factor
 
     def restore(self) -> None:
-        """An update is over, or has raised."""
+        """Restore the rates after an update, or after its error."""
         for group, lr in self._held:
             group["lr"] = lr
         self._held = []
 
     def forget(self) -> None:
-        """A state was loaded, with rates as scripts have set them."""
+        """Keep the current rates, as set by a loaded state, without restoring others."""
         self._held = []

@@ -1,7 +1,7 @@
-"""Running statistics of normalization layers, which each replica collects from its own samples: made one.
+"""Synchronisation of the running statistics of normalization layers, which each replica collects from its samples.
 
-Floating-point ones (`running_mean`, `running_var`) are averaged over the samples of the step, whole numbers
-(`num_batches_tracked`) are the greatest of all. Other buffers are in buffers.py.
+Floating-point ones (`running_mean`, `running_var`) are averaged over the samples of the step; of integers
+(`num_batches_tracked`) the maximum is taken. For other buffers see buffers.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ from ..state.mirrors import Mirror
 
 @dataclass(frozen=True, slots=True)
 class _Statistics:
-    """Buffers of one type, and one operation on all of them, one behind the other, as they lie in memory."""
+    """Buffers of one type, and one operation on their concatenation, in memory order."""
 
     buffers: Sequence[Tensor]
     operation: Operation
 
     @property
     def results(self) -> list[Array]:
-        """The bytes of each buffer, of the result."""
+        """The bytes of each buffer in the result."""
         ends = np.cumsum([buffer.nbytes for buffer in self.buffers])
         return np.split(self.operation.result.view(np.uint8), ends[:-1])
 
@@ -38,7 +38,7 @@ class RunningStatistics:
     """The statistics of the layers of one model."""
 
     def __init__(self, module: nn.Module, algorithm: str | None, mirror: Mirror) -> None:
-        """Of the BatchNorm and InstanceNorm layers in `module` that keep any; the same layers on every peer.
+        """Find the BatchNorm and InstanceNorm layers of `module` with statistics; the same layers on every peer.
 
         Raises:
             ValueError: a layer exchanges statistics in its forward pass.
@@ -60,15 +60,15 @@ class RunningStatistics:
         self._noted: dict[nn.Module, bool] = {}
 
     def note_modes(self) -> None:
-        """Which layers train is as it is now until the next step is committed."""
+        """Note which layers are in training mode now, for the next commit."""
         self._noted = {layer: layer.training for layer in self._layer_of.values()}
 
     def begin(self) -> None:
-        """The forward passes of a step are over: begin to read."""
+        """Begin to read the statistics: the forward passes of a step are over."""
         self._mirror.begin([buffer for each in self._of_types for buffer in each.buffers])
 
     def operations(self) -> Iterator[Operation]:
-        """What to submit then."""
+        """The operations to submit, one per type."""
         raws = self._mirror.read()
         for each in self._of_types:
             own, raws = raws[: len(each.buffers)], raws[len(each.buffers) :]
@@ -76,9 +76,9 @@ class RunningStatistics:
             yield each.operation
 
     def hand_out(self, *, has_mean: bool) -> None:
-        """A step is committed; `has_mean`: somebody counts. Who is in eval mode keeps what it has, bit by bit.
+        """Write the results of a committed step. Layers in evaluation mode keep their statistics, bit for bit.
 
-        Where nobody counts there is no mean, and each replica keeps its own until the next step.
+        `has_mean`: a member counts. Otherwise each replica keeps its own means until the next step.
         """
         noted, self._noted = self._noted, {}
         trains = {layer for layer in self._layer_of.values() if noted.get(layer, layer.training)}
@@ -87,7 +87,7 @@ class RunningStatistics:
             for each in self._of_types
             if has_mean or not each.buffers[0].is_floating_point()
             for pair in zip(each.buffers, each.results, strict=True)
-            if self._layer_of[pair[0]] in trains  # its backward pass, for which a graph may wait, reads none
+            if self._layer_of[pair[0]] in trains  # `data` below: backward passes of such layers read none
         ]
         buffers = [buffer for buffer, _ in pairs]
         for buffer, found in zip(buffers, self._mirror.write([raw for _, raw in pairs], buffers), strict=True):

@@ -1,4 +1,4 @@
-"""Optimizers use gradients that all members have, or none."""
+"""Checks that optimizers use committed gradients only, and the tracking of their updates."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -40,20 +40,20 @@ BETWEEN = "`optimizer.step` was called between the passes of a step: end it, out
 
 
 class Standing(Protocol):
-    """What `Passes` say of themselves."""
+    """The state of `Passes` that `Updates` reads."""
 
     is_under_way: bool
     has_summed: bool
 
 
 class Updates:
-    """Which optimizers have not used the gradients of the last commit yet; refuses gradients of this peer alone.
+    """Tracks which optimizers still have to use the gradients of the last commit, and refuses local gradients.
 
     Attributes:
         hooks: of the optimizers.
         scaled: their learning rates.
-        is_due: committed gradients wait for the optimizer of a model.
-        num_stale: a state was loaded in the middle of a step; so many more may use what was computed before.
+        is_due: whether the optimizer of a model still has to use committed gradients.
+        num_stale: the number of steps that may still use graphs from before a state was loaded within a step.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class Updates:
         scaling: LrScaling = AS_SET,
         has_left: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Look at each update of the optimizers in `parts`.
+        """Observe each update of the optimizers in `parts`.
 
         Args:
             parts: by name, the optimizers of models first.
             gradients: of the optimizers' parameters.
-            passes: what has become of backward passes.
-            num_models: that have optimizers.
-            allow_local: gradients of this peer alone may be used.
-            scaling: of the learning rates of all of them.
-            has_left: whether the peer has.
+            passes: the state of backward passes.
+            num_models: the number of optimizers of models.
+            allow_local: local gradients may be used.
+            scaling: of the learning rates of all optimizers.
+            has_left: whether the peer has left.
         """
         self._names = {part: name for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
         self._optimizers = [*self._names]
@@ -102,34 +102,38 @@ class Updates:
         )
         self._under_way: torch.optim.Optimizer | None = None
         self._is_in_closure = False
-        self._unused = b""  # a digest of the parameters that have to change
-        self._last_pass = -1  # autograd's number of it; they ascend
+        self._unused = b""  # digest of parameters that the next update has to change
+        self._last_pass = -1  # autograd's number of the pass; numbers ascend
         self.hooks = [each.register_step_pre_hook(self._before) for each in self._optimizers]
         self.hooks += [each.register_step_post_hook(self._after) for each in self._optimizers]
 
     def end(self) -> None:
-        """Look at no further update."""
+        """Stop observing updates."""
         for hook in self.hooks:
             hook.remove()
         self._others.end()
 
     @property
     def is_due(self) -> bool:
-        # Gradients of a model that the loss has gone through are mostly dropped: a discriminator's, of a generator.
+        # Scripts mostly drop gradients of a model that the loss only passes through: a discriminator's, from a
+        # generator.
         return any(each in self._due and self._gradients.are_left(_parameters(each)) for each in self._of_models)
 
     @property
     def are_made(self) -> bool:
-        """Those of the last commit, where a script ends: a generator's pass leaves gradients in its discriminator."""
+        """Whether updates with the last commit were made; one suffices, since some gradients may stay unused.
+
+        A generator's pass leaves gradients in its discriminator, for example.
+        """
         return self._has_updated or not self.is_due
 
     @property
     def is_amid_step(self) -> bool:
-        """The pass that ends a step is under way."""
+        """Whether the pass that ends a step is under way."""
         return self._passes.is_under_way
 
     def committed(self, models: Collection[str], weight: int | None) -> None:
-        """Gradients were handed out, of these models, in a step of this weight; None: zeros, of one taken back."""
+        """Note that gradients of these models were set, of a step of this weight; None: zeros of a withdrawn step."""
         its = {
             each
             for each in self._optimizers
@@ -142,10 +146,10 @@ class Updates:
         self.num_stale = max(0, self.num_stale - 1)
 
     def loaded(self) -> None:
-        """A member's state took the place of this one.
+        """Note that the state of a member was loaded.
 
-        In the middle of a step, a loop that updates several optimizers in turn may hold what it has computed before,
-        over as many steps.
+        If that happens in the middle of a step, a loop that updates several optimizers in turn may use graphs from
+        before for as many steps.
         """
         self._rates.forget()
         self.scaled.forget()
@@ -153,21 +157,21 @@ class Updates:
         self.num_stale = len(self._optimizers) if self._passes.is_under_way else 0  # the open step is one of them
 
     def since_commit(self) -> str | None:
-        """Which optimizers have made an update since the last commit, in words; None: this is not known."""
+        """The optimizers that have made an update since the last commit, in words; None: unknown."""
         if self._since_commit is None:
             return None
         return " and ".join(name for each, name in self._names.items() if each in self._since_commit)
 
     def skipped(self) -> None:
-        """This peer has added nothing to what was committed, and has to use it all the same."""
-        if self._gradients.are_finite:  # a GradScaler may leave an update out
+        """After `skip_step`: remember the parameters, since this peer still has to use the committed gradients."""
+        if self._gradients.are_finite:  # a GradScaler may skip an update
             self._unused = self._gradients.digest()
 
     def check_is_wanted(self, parameter: torch.nn.Parameter | None = None) -> None:
-        """A pass begins, and has reached `parameter`.
+        """Check a pass that begins, and has reached `parameter`.
 
         Raises:
-            ShoalError: the optimizer has not used what the pass before has committed.
+            ShoalError: the optimizer has not used the gradients that the previous pass committed.
         """
         unused, self._unused = self._unused, b""
         if unused and unused == self._gradients.digest():
@@ -175,7 +179,7 @@ class Updates:
         before, self._last_pass = self._last_pass, torch._C._current_graph_task_id()
         is_around_it = 0 <= self._last_pass < before  # a pass within this one has ended a step
         if not self._is_in_closure:
-            self._under_way = None  # one that has raised is over, too
+            self._under_way = None  # an update that has raised is over, too
         if (is_around_it and self._due) or self._under_way in self._due:
             raise ShoalError(TWICE)
         if parameter is not None and self._due:
@@ -183,7 +187,7 @@ class Updates:
             if its and self._gradients.was_added_to(parameter):
                 model = self._gradients.model_of(parameter)
                 raise ShoalError(LEFT_OVER.format(model) if model else TWICE)
-            self._due -= its  # it was dropped, or filled with zeros
+            self._due -= its  # the gradient was dropped, or set to zeros
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
@@ -192,7 +196,7 @@ class Updates:
             raise ShoalError(WITHIN)
         self._gradients.device.check()
         closure = named.get("closure") or (arguments[1] if len(arguments) > 1 else None)
-        if self._passes.is_under_way:  # it was interrupted, and the script goes on
+        if self._passes.is_under_way:  # interrupted, and the script continues
             self._gradients.drop()
         if closure is None:
             self._check(optimizer)
@@ -237,7 +241,7 @@ class Updates:
             logger.warning(OUTSIDE, name)
 
     def _scale(self, optimizer: torch.optim.Optimizer) -> None:
-        if optimizer in self._due or not self._allow_local:  # else with gradients of this peer alone
+        if optimizer in self._due or not self._allow_local:  # else the gradients are local
             self.scaled.apply(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -250,7 +254,7 @@ class Updates:
         self._under_way = None
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise ShoalError if `optimizer` has gradients to use that came from no commit."""
+        """Raise ShoalError if `optimizer` is about to use gradients that were not committed."""
         parameters = list(_parameters(optimizer))
         if self._passes.has_summed:
             if any(parameter.grad is not None for parameter in parameters):

@@ -1,1 +1,1 @@
-"""How tensors of a model lie in memory, and gradients in buckets of them."""
+"""Memory layouts of a model's tensors, and buckets of gradients."""

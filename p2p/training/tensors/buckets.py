@@ -1,4 +1,4 @@
-"""Gradients in buckets: a few operations of about equal size, each of one type, instead of one per parameter."""
+"""Buckets of gradients: a few operations of about equal size, each of one type, instead of one per parameter."""
 
 import math
 import weakref
@@ -21,10 +21,11 @@ from ...step.operation import Operation
 from .layouts import dense_strides, laid_out
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""Of parameters whose gradients can be averaged."""
+"""Types of parameters whose gradients can be averaged."""
 
 BUCKET_BYTES: Final = 12 << 20
-"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
+"""A trade-off: each operation has an overhead of up to a millisecond, and the last one does not overlap with backward.
+"""
 
 Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]
 """Type, shape and strides of a parameter."""
@@ -38,23 +39,23 @@ def layout_of(tensor: Tensor) -> Layout:
 class Bucket:
     """Gradients of parameters of one type, which are averaged over the samples in one operation.
 
-    Behind their values the operation has a mark for each parameter: 1 where this peer has a gradient. A mean
-    that is not 0 says that somebody who counts has one.
+    After the values the operation has a mark for each parameter: 1 if this peer has a gradient. A mean of marks other
+    than 0 means that a counted member has one.
 
-    The result lies in one place from step to step; in another one if the script has kept some of the last one.
+    The result stays in the same memory from step to step, unless the script still refers to the last one.
 
     Attributes:
         parameters: in the order of their values.
-        flat: this peer's values, and its marks; the operation's input.
+        flat: this peer's values and marks; the operation's input.
         inputs: parts of `flat` in the shapes and strides of `parameters`.
         marks: the end of `flat`.
         operation: a weighted mean.
-        make_memory: for another result.
-        layouts: of `parameters`, when the bucket was made.
-        model: name of the one that `parameters` are of, where there are several.
+        make_memory: allocates another result.
+        layouts: of `parameters`, when the bucket was created.
+        model: name of the model of `parameters`, if there are several.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
-        is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
+        is_suspect: whether `flat` may have values that are not finite: a sum of some of them was not.
     """
 
     parameters: Sequence[Tensor]
@@ -76,21 +77,21 @@ class Bucket:
 
     @property
     def on_host(self) -> Sequence[Array]:
-        """Memory of the host that is copied where gradients live on a device."""
+        """Host memory that takes part in copies from and to a device."""
         return self.operation.input, self.operation.result
 
     def begin_pass(self) -> None:
-        """A backward pass may fill this bucket."""
+        """Prepare for a backward pass."""
         self.missing = set(range(len(self.parameters)))
 
     def begin_step(self) -> None:
-        """Nothing is in it."""
+        """Empty the bucket."""
         self.begin_pass()
         self.empty = set(range(len(self.parameters)))
         self.is_suspect = False
 
     def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
-        """The pass has reached a parameter: add `fraction` of its gradient to `keep` of what there is."""
+        """Add `fraction` times a parameter's gradient to `keep` times the present value."""
         values = self.inputs[index]
         if index not in self.empty:
             if keep != 1.0:
@@ -104,45 +105,45 @@ class Bucket:
         self.missing.discard(index)
 
     def end_pass(self, keep: float) -> None:
-        """Nothing more comes in this pass: keep that much of what it has not reached."""
+        """At the end of a pass, multiply values of parameters that it has not reached by `keep`."""
         if keep != 1.0:
             for index in self.missing - self.empty:
                 self.inputs[index].mul_(keep)
 
     def check(self, index: int) -> None:
-        """Look for what is not finite where something was just added: it is in the cache still."""
+        """Check the gradient that was just added for values that are not finite, while it is in the cache."""
         values = self.inputs[index]
         total = values.sum() if values.itemsize > 2 else values.sum(dtype=torch.float32)
         if not math.isfinite(total.item()):
             self.is_suspect = True
 
     def zero_empty(self) -> None:
-        """The last pass of the step is over: what it and those before it did not reach adds nothing."""
+        """After the last pass of the step: set values of parameters that no pass has reached to zero."""
         for index in self.empty:
             self.inputs[index].zero_()
         self.missing.clear()
 
     def mark(self) -> None:
-        """It is full: say where this peer has gradients. Nearly always that is where it had some in the step before."""
+        """Set the marks of a full bucket. Nearly always they equal those of the step before."""
         if self._unmarked != self.empty:
             self.marks.fill_(1)
             self.marks[list(self.empty)] = 0
             self._unmarked = set(self.empty)
 
     def fetch(self) -> None:
-        """It is full, and the operation's input where the operation needs it."""
+        """Begin to copy a full bucket to the operation's input; here it already lies there."""
 
     def is_ready(self) -> bool:
         """Whether the operation can be submitted."""
         return True
 
     def wait(self) -> None:
-        """Return when it is ready."""
+        """Wait until the operation can be submitted."""
 
     def hand_out(self) -> Sequence[Tensor | None]:
-        """For the script: parts of the result, in the order of `parameters`; None where nobody who counts had any.
+        """Parts of the result for the script, in the order of `parameters`; None if no counted member had a gradient.
 
-        As long as the script holds one, or whatever shares its memory, the result is not written again.
+        As long as the script refers to one, or to a tensor that shares its memory, the result is not overwritten.
         """
         lent = self.operation.result.view(f"i{self.flat.itemsize}")
         self._lent = weakref.ref(lent)
@@ -154,28 +155,28 @@ class Bucket:
         return self._handed_out
 
     def take_back(self) -> None:
-        """The result is about to be written. What the script has kept of the last one stays as it is."""
+        """Prepare the result for writing; allocate another one if the script still refers to the last one."""
         self._handed_out, self._result = (), None
         if self._lent is not None and self._lent() is not None:
             self.operation.result = as_array(self.make_memory())
         self._lent = None
 
     def was_added_to(self, index: int) -> bool:
-        """Whether autograd, and nobody else, has added to what was handed out for a parameter, and is its `grad`."""
+        """Whether the `grad` of a parameter is the committed one, changed since by one addition of autograd."""
         if self._result is None or self._result._version != self._version + 1:
             return False
         return self.is_handed_out(index)
 
     def is_handed_out(self, index: int) -> bool:
-        """Whether the `grad` of a parameter is what was handed out, perhaps changed in its place."""
+        """Whether the `grad` of a parameter is the committed one, perhaps changed in place."""
         return bool(self._handed_out) and self.parameters[index].grad is self._handed_out[index] is not None
 
     def is_finite(self) -> bool:
-        """Whether all of `flat` is, which was looked at wherever something was added."""
+        """Whether all of `flat` is finite; reads it only if a check was suspicious."""
         return not self.is_suspect or bool(self.flat.isfinite().all())
 
     def first_not_finite(self) -> Tensor:
-        """The first of `parameters` for which this peer has NaN or infinity; there is one."""
+        """The first parameter whose gradient here has NaN or infinity; one must exist."""
         pairs = zip(self.parameters, self.inputs, strict=True)
         return next(parameter for parameter, values in pairs if not values.isfinite().all())
 
@@ -187,7 +188,7 @@ def make_bucket(
     kind: type[Bucket] = Bucket,
     num_marks: int = 0,
 ) -> Bucket:
-    """A bucket for `parameters`, which are of one type; its input and its result lie in memory that `empty` makes."""
+    """Create a bucket for `parameters` of one type; `empty` allocates its input and result."""
     num_values = sum(parameter.numel() for parameter in parameters)
     shape, dtype = (num_values + (num_marks or len(parameters)),), parameters[0].dtype
     make_memory = partial(empty_tensor, shape, dtype, empty)
@@ -209,18 +210,18 @@ def make_buckets(
     make: Callable[[Sequence[Tensor]], Bucket | None] = lambda parameters: None,
     make_other: Callable[..., Bucket] = make_bucket,
 ) -> list[Bucket]:
-    """Buckets of `bucket_bytes`, more only where one parameter is larger; their marks are not counted.
+    """Create buckets of at most `bucket_bytes`, more only for a single larger parameter; marks are not counted.
 
     Args:
         parameters: in about the order in which backward reaches them.
         bucket_bytes: of one bucket.
         algorithm: of every operation.
-        empty: makes memory for inputs and results.
-        make: a bucket for one parameter, if that has to have its own.
-        make_other: each other bucket, as `make_bucket` does.
+        empty: allocates memory for inputs and results.
+        make: creates a bucket for one parameter that needs a separate one; else returns None.
+        make_other: creates each other bucket, as `make_bucket`.
 
     Returns:
-        In the order in which they should be full, which is the same on every peer.
+        The buckets in the order in which backward should fill them, which is the same on every peer.
     """
     found: list[tuple[int, Bucket]] = []
     groups: list[list[tuple[int, nn.Parameter]]] = []
@@ -243,6 +244,6 @@ def make_buckets(
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Parts of `flat` in the shapes of `tensors`, whose elements lie in memory as theirs do."""
+    """Parts of `flat` in the shapes and memory orders of `tensors`."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return [laid_out(part, tensor.shape, dense_strides(tensor)) for part, tensor in zip(parts, tensors, strict=True)]

@@ -1,7 +1,7 @@
-"""How the elements of a tensor lie in memory: gradients and states keep the order of dimensions.
+"""Memory order of a tensor's elements, which gradients and states keep.
 
-Kernels that walk memory (fused optimizers) need parameters, gradients and moments that lie alike (channels_last,
-transposed weights).
+Kernels that iterate over memory (fused optimizers) need parameters, gradients and moments in the same order
+(channels_last, transposed weights).
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import Final
 import torch
 
 DEVICES: Final = ("cpu", "cuda")
-"""Where a model may be; as a whole, on one of them."""
+"""Types of devices that a model may be on, as a whole."""
 
 
 def dense_strides(tensor: torch.Tensor) -> list[int] | None:
-    """The strides of a tensor whose elements fill memory without a gap, in another order than that of its indices.
+    """The strides of a dense tensor whose memory order differs from the order of its indices.
 
-    None: its elements lie in the order of its indices, or with gaps; then those of a gradient lie in that order, too.
+    None: its elements lie in index order, or with gaps; a gradient then lies in index order.
     """
     strides = list(tensor.stride())
     if not tensor.numel() or strides == _in_order(tensor.shape) or not is_dense(tensor.shape, strides):
@@ -25,7 +25,7 @@ def dense_strides(tensor: torch.Tensor) -> list[int] | None:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements fill memory without a gap, each in a place of its own."""
+    """Whether elements fill memory without gaps or overlaps."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1:
@@ -46,14 +46,14 @@ def is_overlapping(tensor: torch.Tensor) -> bool:
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements in one dimension, as they lie in memory; a view where they lie without a gap."""
+    """All elements in one dimension, in memory order; a view if there are no gaps."""
     if dense_strides(tensor) is None:
         return tensor.contiguous().reshape(-1)
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def laid_out(flat: torch.Tensor, shape: Sequence[int], strides: Sequence[int] | None) -> torch.Tensor:
-    """A view of contiguous `flat`, of so many elements, with what `dense_strides` returned."""
+    """A view of contiguous `flat` with this shape and the strides from `dense_strides`."""
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 

@@ -1,4 +1,4 @@
-"""Gradients of tables of which each sample uses a few rows (`sparse=True`): as sparse at the end as they came."""
+"""Buckets for sparse gradients of embedding tables (`sparse=True`): sent dense, and sparse again for the script."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from .buckets import Bucket, views
 
 @dataclass(slots=True, eq=False)
 class RowBucket(Bucket):
-    """Of one table. It travels whole, since nobody knows the rows of the others, with a mark for each row. On the host.
+    """The bucket of one table, on the host. The whole table is sent, with a mark per row, since rows differ by member.
 
-    What is handed out has the rows that somebody who counts has used, in memory of its own.
+    The result for the script has the rows that a counted member has used, in separate memory.
     """
 
     def begin_step(self) -> None:
-        """Nothing is in it: it is zero where the step before has used rows."""
+        """Empty the bucket: zero the rows of the step before."""
         Bucket.begin_step(self)
         self.inputs[0][self.marks != 0] = 0
         self.marks.zero_()
 
     def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
-        """As for others; `gradient` is sparse, or dense where the table has another use, too."""
+        """As `Bucket.add`; `gradient` is sparse, or dense if the table has another use, too."""
         values = self.inputs[index]
         if keep != 1.0 and index not in self.empty:
             values.mul_(keep)
@@ -40,14 +40,14 @@ class RowBucket(Bucket):
         self.missing.discard(index)
 
     def zero_empty(self) -> None:
-        """It is zero where nothing was added."""
+        """Only clear `missing`: rows without a gradient are zero already."""
         self.missing.clear()
 
     def mark(self) -> None:
-        """Rows are marked as they come."""
+        """Does nothing: `add` marks rows."""
 
     def hand_out(self) -> Sequence[Tensor | None]:
-        """A sparse gradient, or None where nobody who counts has used any row."""
+        """A sparse gradient, or None if no counted member has used any row."""
         result = torch.from_numpy(self.operation.result.view(f"i{self.flat.itemsize}")).view(self.flat.dtype)
         (values,) = views(result[: -len(self.marks)], self.parameters)
         rows = result[-len(self.marks) :].nonzero()[:, 0]

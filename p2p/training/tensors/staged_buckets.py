@@ -1,7 +1,7 @@
-"""Buckets of gradients that live on a device: one buffer there for each, which is fetched and stored as a whole.
+"""Buckets of gradients on a device: one device buffer for each bucket, which is fetched and stored as a whole.
 
-Marks of parameters stay on the host, where they are needed. What is handed out are parts of the buffer, so that no
-memory of the device is needed beside it, unless the script keeps some of it.
+Marks of parameters stay on the host, where they are needed. The script receives parts of the buffer, so that no further
+device memory is needed, unless the script keeps some of them.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -26,42 +26,42 @@ FINITE = 1
 
 @dataclass(slots=True, eq=False)
 class StagedBucket(Bucket):
-    """A bucket of a device. `flat` has the values alone; the operation has copies of them, and the marks, on the host.
+    """A bucket on a device. `flat` has only the values; the operation has copies of them, and the marks, on the host.
 
-    Gradients are kept as they come, and written into `flat` in one go when the last has come; those of several streams
-    in one go on each, which is where their memory is used again.
+    Gradients are collected, and written into `flat` together when the last has come; those of several streams in one
+    call per stream, on which their memory is reused.
     """
 
     _staged: Staged = field(default_factory=lambda: Staged(HOST))
     _verdict: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     _pending: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
-    """By the stream that they came on."""
+    """Gradients by the stream on which they came."""
     _stream: Hashable = None
-    """That has used `flat` last, after all others."""
+    """The stream that has used `flat` last, after all others."""
     _num_own_users: int = 0
     _is_open: bool = False
     _stored_in: bytes = b""
 
     def go_by(self, staged: Staged, verdict: Array) -> None:
-        """Before its first use: this is the way between the device and the operation, and a byte beside that."""
+        """Set, before the first use, the copier between device and operation, and the byte for the finiteness check."""
         self._staged, self._verdict = staged, verdict
         self._num_own_users = num_users(self.flat)
-        self._stream = staged.stream()  # which has filled it with zeros
+        self._stream = staged.stream()  # the stream that has filled it with zeros
         self.operation.completed = self._store
 
     @property
     def on_host(self) -> Sequence[Array]:
-        """As of others."""
+        """As `Bucket.on_host`, and the byte of the finiteness check."""
         return self.operation.input, self.operation.result, self._verdict
 
     def begin_step(self) -> None:
-        """As of others. What was handed out stays until something is added."""
+        """As `Bucket.begin_step`. The script's gradients stay valid until the first `add`."""
         Bucket.begin_step(self)
         self._pending.clear()
         self._is_open = False
 
     def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
-        """As of others; the gradient may be read later."""
+        """As `Bucket.add`; the gradient may be read later."""
         if index in self.empty and fraction == 1.0:
             self._pending.setdefault(self._staged.stream(), {})[index] = gradient
             self.empty.discard(index)
@@ -73,30 +73,30 @@ class StagedBucket(Bucket):
             self._write()
 
     def end_pass(self, keep: float) -> None:
-        """As of others."""
+        """As `Bucket.end_pass`."""
         if self._pending or (keep != 1.0 and self.missing - self.empty):
             self._write()
         Bucket.end_pass(self, keep)
 
     def check(self, index: int) -> None:
-        """The device looks, at all of it, before it is fetched."""
+        """Does nothing: the device checks the whole buffer in `fetch`."""
 
     def zero_empty(self) -> None:
-        """As of others."""
+        """As `Bucket.zero_empty`."""
         if self._pending or self.empty:
             self._write()
         Bucket.zero_empty(self)
 
     def _write(self) -> None:
-        """Write what has come into the buffer, which from the first time in a step on is no longer the script's.
+        """Write the collected gradients to the buffer, which the script gives up at the first call in a step.
 
-        What the current stream does to it from now on comes after all that was done to it.
+        Further work of the current stream on the buffer is ordered after all earlier work.
         """
         self._follow()
         if not self._is_open:
             self._is_open = True
             self._handed_out, self._result = (), None
-            self._staged.wait()  # a step that came to nothing may have left copies, which share the memory, too
+            self._staged.wait()  # copies left from an aborted step share the memory, too
             if num_users(self.flat) > self._num_own_users:
                 self.flat = torch.empty_like(self.flat)
                 self.inputs = views(self.flat, self.parameters)
@@ -106,34 +106,34 @@ class StagedBucket(Bucket):
         self._pending.clear()
 
     def _follow(self) -> None:
-        """The current stream is the next to use `flat`."""
+        """Order the current stream after the last one that used `flat`."""
         self._staged.follow(self._stream)
         self._stream = self._staged.stream()
 
     def fetch(self) -> None:
-        """It is full: begin to copy it, and whether it is finite, to the host."""
+        """Begin to copy the full buffer, and the result of the finiteness check, to the host."""
         self._stored_in = b""
         self._follow()
         is_finite = self.flat.isfinite().all().view(torch.uint8).view(1)
         self._staged.fetch((self.flat, self._values(self.operation.input)), (is_finite, self._verdict))
 
     def is_ready(self) -> bool:
-        """Whether it has been fetched, and the result of the step before stored."""
+        """Whether the buffer was fetched, and the result of the step before was stored."""
         return self._staged.is_ready()
 
     def wait(self) -> None:
-        """Return when it is ready."""
+        """Wait until `is_ready`."""
         self._staged.wait()
 
     def is_finite(self) -> bool:
-        """Whether all that was fetched is."""
+        """Whether all fetched values are finite."""
         return bool(self._verdict[0] == FINITE)
 
     def take_back(self) -> None:
-        """It was, before the buffer was written."""
+        """Does nothing: `_write` has done so."""
 
     def _store(self, view: bytes) -> None:
-        """The result is complete in a view: begin to copy it to the device, if that has not been done."""
+        """Begin to copy the complete result of a view to the device, once per view."""
         if self._stored_in != view:
             self._stored_in = view
             self._staged.store(self._values(self.operation.result), self.flat)
@@ -142,7 +142,7 @@ class StagedBucket(Bucket):
         return array[: len(self.flat)]
 
     def hand_out(self) -> Sequence[Tensor | None]:
-        """For the script: parts of the buffer, as of others."""
+        """Parts of the buffer for the script, as `Bucket.hand_out`."""
         self._follow()
         self._staged.hold()
         self._result, self._version = self.flat, self.flat._version
@@ -155,10 +155,10 @@ class StagedBucket(Bucket):
 def make_staged_bucket(
     parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, make_staged: Callable[[], Staged]
 ) -> StagedBucket:
-    """A bucket for `parameters` of one type; `empty` makes its memory on the host, `make_staged` its way there.
+    """Create a bucket for `parameters` of one type; `empty` allocates host memory, `make_staged` creates the copier.
 
     Raises:
-        MemoryShort: their device has no room for it.
+        MemoryShort: the device has no memory for it.
     """
     num_values, staged = sum(parameter.numel() for parameter in parameters), make_staged()
     flat = staged.zeros(num_values, parameters[0].detach())

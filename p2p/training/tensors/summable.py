@@ -1,4 +1,4 @@
-"""Parameters whose gradients can be averaged, and where they may be."""
+"""Parameters whose gradients can be averaged: their types and devices."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ def summable_of(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]
 
 
 def check_one_device(parameters: Mapping[str, torch.Tensor]) -> None:
-    """Raise ValueError if those that need a gradient are not all on one device."""
+    """Raise ValueError unless all parameters that need a gradient are on one device."""
     named = [(name, parameter) for name, parameter in parameters.items() if parameter.requires_grad]
     first, one = named[0]
     for name, other in named:
@@ -37,5 +37,5 @@ def check_one_device(parameters: Mapping[str, torch.Tensor]) -> None:
 
 
 def kind_of(tensor: torch.Tensor) -> str:
-    """What a gradient has in common with its parameter."""
+    """The properties that a gradient must share with its parameter, in words."""
     return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
