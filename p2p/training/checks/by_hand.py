@@ -81,7 +81,7 @@ class LocalPasses:
         self._has_summed = False
 
     def take(self, matched: Matched) -> None:
-        """Add these gradients to `grad`, as a backward pass does."""
+        """Set `grad` to these gradients; add them to the sum of earlier passes, if these were under `no_sync`."""
         if not self._has_summed:
             self.skip()
         for parameter, gradient in matched.values():

@@ -48,8 +48,7 @@ class Copy(NamedTuple):
     holder: Any
     name: str
     witness: Any
-    """Identifies the copy as long as it is the same object. Stored as a weak reference or a str: keeps no tensor alive.
-    """
+    """The copy is the same while this is the same object. It is kept by a weak reference, or is a str."""
     tensors: list[Tensor]
 
 

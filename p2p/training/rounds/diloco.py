@@ -279,7 +279,7 @@ class DiLoCo(Wrapper):
         self._gradients.skip()
 
     def reduce_gradients(self, gradients: Given) -> Given:
-        """Replaces `loss.backward()`, as `DataParallel.reduce_gradients`; in a round gradients are added to `grad`.
+        """Replaces `loss.backward()`, as `DataParallel.reduce_gradients`; in a round they are put into `grad`.
 
         Args:
             gradients: in the order of `module.parameters()`, of all or of those that need a gradient; or by name. None

@@ -24,8 +24,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Types of parameters whose gradients can be averaged."""
 
 BUCKET_BYTES: Final = 12 << 20
-"""A trade-off: each operation has an overhead of up to a millisecond, and the last one does not overlap with backward.
-"""
+"""A trade-off: an operation has an overhead of up to 1 ms, and the last one does not overlap with backward."""
 
 Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]
 """Type, shape and strides of a parameter."""
