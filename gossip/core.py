@@ -246,9 +246,11 @@ class Core(Standing):
 
     def unopened(self, now: float, links: Mapping[Member, str]) -> list[Effect]:
         """Which links are not open, not yet or not any more, and why: all of them. For a slow cadence."""
-        found, opening_s = self._ways.look(now, links), self._config.opening_s
+        effects, opening_s = self._stamped(self._notice_pause(now)), self._config.opening_s
         why = f"for {opening_s:g} s: is a firewall or a NAT in between?"
-        return [effect for member in found for effect in self.refused(now, member, f"{links[member]}, {why}")]
+        for member in self._ways.look(now, links):
+            effects += self.refused(now, member, f"{links[member]}, {why}")
+        return effects
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
         """The link to `member` was lost, and a new one refused. To be said again while that is so."""
@@ -355,6 +357,7 @@ class Core(Standing):
             return []
         self._swim.resume(now)
         self._next.resume(now)
+        self._ways.resume()
         self._joining.listen_anew(now)
         return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
 

@@ -17,6 +17,10 @@ class Ways:
         self._opening_s = opening_s
         self._since: dict[Member, float] = {}
 
+    def resume(self) -> None:
+        """This process was stopped, and opened nothing."""
+        self._since.clear()
+
     def look(self, now: float, unopened: Collection[Member]) -> list[Member]:
         """Which of the `unopened`, of all that are, have been so for too long."""
         self._since = {member: self._since.get(member, now) for member in unopened}

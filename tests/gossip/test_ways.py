@@ -34,6 +34,20 @@ def test_who_cannot_be_reached_is_reported_to_all_with_the_reason() -> None:
     assert [(each.target, each.body) for each in said] == [(each, Report(ReportKind.REFUSED, B)) for each in (B, C)]
 
 
+def test_r14_while_this_process_is_stopped_no_link_is_given_up() -> None:
+    peer = seated(B, C)
+    links = {B: "no connection to tcp://b:1 can be opened"}
+    peer.tick(0.0)
+    assert peer.unopened(0.0, links) == []
+    effects = peer.unopened(60.0, links)  # the first look behind a stop, before any tick
+    assert Explain("this process was stopped for a while") in effects
+    assert peer.reason == "3 of 3 members of view 2 are here"
+    for tick in range(1, 10):
+        peer.tick(60.0 + tick / 4)
+        assert peer.unopened(60.0 + tick / 4, links) == []
+    assert peer.unopened(62.5, links) != []
+
+
 def test_an_answering_link_counts_for_a_while_after_the_last_frame() -> None:
     peer = seated(B, C)
     peer.meet(0.0, Claim(B, State.ALIVE, NOWHERE))
