@@ -15,7 +15,7 @@ from .acceptor import BLANK
 from .agreement import Body as Paxos
 from .claim import Claim
 from .config import CoreConfig
-from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed, Send
+from .effects import Discovered, Drop, Effect, Explain, Forget, Installed, Left, Removed, Send
 from .founding import Foundation
 from .given_up import Cause
 from .messages import AcceptorRecord, Envelope
@@ -369,6 +369,8 @@ class Core(Standing):
             met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
             effects = [*effects, *(self._joining.ask(met) if met else []), *self._heirs.go_on(now)]
         elif not any(isinstance(effect, Removed | Left) for effect in effects):
+            if any(isinstance(effect, Forget) for effect in effects):  # a member was started again, maybe
+                effects = [*effects, *self._next.observe(now, repeat=False)]
             effects = [*effects, *self._observing.reconsider(now), *self._membership.reconsider(now)]
         return self._done_with(now, effects)
 

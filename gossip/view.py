@@ -285,17 +285,11 @@ def propose_view(view: View, change: Change) -> Decision:
     """Who should be in the view after `view`, and why.
 
     Survivors keep their order. Joiners are appended, at most as many as survivors, so that the survivors alone are a
-    quorum of the next view. A joiner replaces an older incarnation of itself.
+    quorum of the next view.
     """
     living = [member for member in view.members if member not in change.gone]
-    admitted = _admissible(view, change)
-    names = {joiner.peer_id for joiner in admitted}
-    staying = [
-        seat
-        for seat in view.seats
-        if seat.member in living and seat.member not in change.leaving and seat.member.peer_id not in names
-    ]
-    admitted = admitted[: max(0, min(len(staying), MOST_MEMBERS - len(staying)))]
+    staying = [seat for seat in view.seats if seat.member in living and seat.member not in change.leaving]
+    admitted = _admissible(view, change)[: max(0, min(len(staying), MOST_MEMBERS - len(staying)))]
     leaving = [str(seat.member) for seat in view.seats if seat not in staying]
     count = f"{len(living)} of {len(view.members)} members of view {view.number} are here"
     if not leaving and not admitted and not change.restart:
@@ -321,17 +315,12 @@ def propose_view(view: View, change: Change) -> Decision:
 
 
 def _admissible(view: View, change: Change) -> list[Member]:
-    """The latest incarnation of each joiner. An older one never ejects a newer one, and a member has its seat."""
+    """The latest incarnation of each joiner whose name has no seat: an older incarnation that has one goes first."""
     latest: dict[str, Member] = {}
     for joiner in change.joiners:
-        known = latest.get(joiner.peer_id)
-        if joiner not in change.gone and _is_newer(joiner, view) and (known is None or joiner > known):
-            latest[joiner.peer_id] = joiner
-    return list(latest.values())
-
-
-def _is_newer(joiner: Member, view: View) -> bool:
-    return all(joiner.incarnation > m.incarnation for m in view.members if m.peer_id == joiner.peer_id)
+        latest[joiner.peer_id] = max(joiner, latest.get(joiner.peer_id, joiner))
+    seated = {member.peer_id for member in view.members}
+    return [joiner for name, joiner in latest.items() if name not in seated]
 
 
 def _why_too_few(view: View, change: Change) -> str:

@@ -158,12 +158,16 @@ def test_a_joiner_that_is_taken_for_dead_is_told() -> None:
     assert [said.member for said in ping.claims][:1] == [B]
 
 
-def test_r8_a_restart_under_the_same_name_replaces_the_older_incarnation_in_one_view() -> None:
+def test_r8_who_is_started_again_is_out_as_soon_as_it_is_heard_of_and_has_a_seat_in_the_view_behind_that() -> None:
     peer = seated(B, C)
+    effects = peer.meet(0.0, claim(B2))
+    assert bodies(Report, effects) == [(C, Report(ReportKind.PROVEN, B))]
     ask(peer, B2)
-    assert peer.reason == "3 of 3 members of view 2 are here; without b; with b"
+    assert peer.reason == "2 of 3 members of view 2 are here; without b"
     decide(peer, C, 0.0)
-    assert view_of(peer) == after(view_with(A, B, C), A, C, B2)
+    assert view_of(peer) == after(view_with(A, B, C), A, C)
+    say(peer, C, NOTHING)
+    assert peer.reason == "2 of 2 members of view 3 are here; with b"
 
 
 def test_r8_a_late_join_of_the_older_incarnation_is_ignored() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import gossip.admission
 import gossip.view
 import tests.simulation
-from gossip import Core, Member, State, View
+from gossip import Core, Member, View
 from gossip.admission import Admission
 from gossip.beliefs import Beliefs
 from gossip.effects import Effect, Left, Removed
@@ -22,7 +22,7 @@ from gossip.reports import Cut, Reports
 from gossip.signs import Signs
 from gossip.succession import Succession
 from gossip.swim import Swim
-from gossip.view import NOWHERE, Change, Joiner
+from gossip.view import Change
 from gossip.ways import Ways
 from tests.simulation import Simulation
 
@@ -30,15 +30,6 @@ from .mutant import Mutant, mutant
 from .peer import Peer
 
 # Who is in it.
-
-
-def _is_gone_whatever_incarnation(self: Swim, member: Member) -> bool:
-    claim = self._beliefs.latest(member.peer_id)
-    return claim is not None and claim.member == member and claim.state >= State.LEFT
-
-
-def _reachable_or_not(self: Succession, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
-    return {member: Joiner(NOWHERE) for member in candidates}
 
 
 def _counts_also_without_a_view(original: Callable[[Admission, Join], bool]) -> Callable[[Admission, Join], bool]:
@@ -52,15 +43,6 @@ def _name_whatever_is_heard(original: Callable[..., bool]) -> Callable[..., bool
     return hear
 
 
-def _consider_any_join(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def consider_join(self: Membership, now: float, source: Member, join: Join) -> list[Effect]:
-        if self.view is not None and self.view.since(source) is None:
-            self.next.admission.ask(now, source, join)
-        return original(self, now, source, join)
-
-    return consider_join
-
-
 class _Uncapped(list[Member]):
     """Of which every slice is the whole."""
 
@@ -70,14 +52,6 @@ class _Uncapped(list[Member]):
 
 def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callable[[View, Change], list[Member]]:
     return lambda view, change: _Uncapped(original(view, change))
-
-
-def _new_names_only(original: Callable[[View, Change], list[Member]]) -> Callable[[View, Change], list[Member]]:
-    def admissible(view: View, change: Change) -> list[Member]:
-        names = [member.peer_id for member in view.members]
-        return [joiner for joiner in original(view, change) if joiner.peer_id not in names]
-
-    return admissible
 
 
 # Reports.
@@ -191,15 +165,6 @@ VIEWS: dict[str, Mutant] = {
         breaks="L1",
         seed=141,
     ),
-    "R8: an older incarnation ejects the newer": mutant(
-        (Admission, "_counts", lambda self, join: True),
-        (gossip.view, "_is_newer", lambda joiner, view: joiner not in view.members),
-        (Swim, "is_gone", _is_gone_whatever_incarnation),
-        (Succession, "_reachable", _reachable_or_not),
-        (Membership, "consider_join", _consider_any_join(Membership.consider_join)),
-        breaks="I2",
-        scenario="C8: a late JOIN of an older incarnation arrives after the newer has its seat",
-    ),
     "R18: who was told of a committed step founds": mutant(
         (Core, "knows_steps", False),
         breaks="S15",
@@ -305,11 +270,6 @@ VIEWS: dict[str, Mutant] = {
         (Reports, "_is_cut_off", lambda self, reporter, pairs: False),
         breaks="L1 I14",
         scenario="one of five hears nobody, and everybody hears it",
-    ),
-    "G9: an older incarnation goes before the newer one has its seat": mutant(
-        (gossip.view, "_admissible", _new_names_only(gossip.view._admissible)),
-        breaks="I14",
-        scenario="G9: one of three is started again, and asks for a seat before the others agree to go on",
     ),
     "G10: who is removed again and again has a seat at once": mutant(
         (Admission, "removed", lambda self, now, member, flaps: None),

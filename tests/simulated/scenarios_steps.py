@@ -250,26 +250,6 @@ def _a_script_is_a_step_ahead() -> None:
     stage.end_well()
 
 
-@scenario("C8: a late JOIN of an older incarnation arrives after the newer has its seat")
-def _an_older_incarnation_asks() -> None:
-    stage = Stage(num_peers=2)
-    stage.until_trained(2)
-    stage.table.keeps = lambda source, target, frame: isinstance(frame, Join) and source.peer_id == "p3"
-    stage.launch("p3")
-    stage.until(lambda: stage.named("p3") is not None and stage.peer("p3").active)
-    stage.table.keeps = lambda source, target, frame: False
-    stage.end(stage.peer("p3"), "restarts", 0.1)
-    stage.wait(0.2)
-    stage.until_trained(2, "p1", "p2", "p3")
-    for _, _, action, message in stage.table.kept:
-        stage.act(action, message)
-    number = stage.view_of("p1").number
-    stage.wait(3.0)
-    if stage.view_of("p1").number != number:
-        raise Failure("churn", "a late JOIN changes the view")
-    stage.end_well()
-
-
 @scenario("C9: a view is installed between a finish on the board and what READY says")
 def _the_board_races_ready() -> None:
     stage = Stage(num_peers=3)

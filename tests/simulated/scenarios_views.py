@@ -188,24 +188,6 @@ def _a_joiner_knows_of_no_step() -> None:
     stage.end_well()
 
 
-@scenario("G9: one of three is started again, and asks for a seat before the others agree to go on")
-def _a_restart_takes_one_view() -> None:
-    stage = Stage(num_peers=3, num_hosts=3, places=(0, 1, 2))
-    stage.until_trained(3)
-    number = stage.view_of("p1").number
-    stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare)
-    stage.table.keeps = lambda source, target, frame: isinstance(frame, Join) and frame.view_number == number
-    stage.end(stage.peer("p3"), "is killed")
-    stage.launch("p3")
-    stage.until(lambda: len(stage.table.kept) >= 2)
-    stage.wait(0.01)  # both have heard it
-    stage.table.release()
-    stage.until_trained(2, "p1", "p2", "p3")
-    if (later := stage.view_of("p1").number) != number + 1:
-        raise Failure("I14", f"a restart takes {later - number} views")
-    stage.end_well()
-
-
 @scenario("an observer whose swarm has died is further than the one that gives it a seat")
 def _an_observer_has_a_later_past_elsewhere() -> None:
     stage = Stage(num_peers=1, follows=1.0)

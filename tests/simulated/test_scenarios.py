@@ -18,7 +18,6 @@ EXCLUDED = {
     "C5": ["R12, R5: who has no seat yet proposes, and its view begins without the state"],
     "C6": ["R3: the result is the user's before commit"],
     "C7": ["R9: an observer is fed with finished steps, and the chain does not say what they were"],
-    "C8": ["R8: an older incarnation ejects the newer"],
     "C9": ["R4: the board shows a finish before the core hears of it"],
     "C10": ["R13: neither promises nor decisions are on record"],
 }
