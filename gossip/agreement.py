@@ -65,15 +65,9 @@ class AgreementConfig:
 
     retry_max_s: float = 2.0
 
-    complete_s: float = 0.5
-    """A member that accepted a view and hears of no decision proposes it itself after this long per rank."""
-
     def __post_init__(self) -> None:
-        if not 0 < self.retry_s <= self.retry_max_s < math.inf or not 0 < self.complete_s < math.inf:
-            raise ValueError(
-                "need 0 < retry_s <= retry_max_s and 0 < complete_s, all finite, "
-                f"got {self.retry_s}, {self.retry_max_s} and {self.complete_s}"
-            )
+        if not 0 < self.retry_s <= self.retry_max_s < math.inf:
+            raise ValueError(f"need 0 < retry_s <= retry_max_s, both finite, got {self.retry_s} and {self.retry_max_s}")
 
 
 class Agreement:
@@ -133,7 +127,7 @@ class Agreement:
             return
         if candidate is not None:
             self._deadline = min(self._deadline, max(now + delay_s, self._not_before))
-        elif self._acceptor.vote is None:
+        else:
             self._deadline = math.inf
 
     def declare_dead(self, now: float, member: Member, record: AcceptorRecord) -> list[Result]:
@@ -159,11 +153,11 @@ class Agreement:
     def tick(self, now: float) -> list[Result]:
         if now < self._deadline:
             return []
-        if self._candidate is None and self._acceptor.vote is None:
+        if self._candidate is None:
             return self._rest()
         self._back_off(now)
         if self._round is Round.IDLE or self._heard > self._ballot:
-            return self._begin(now)
+            return self._begin(now, self._candidate)
         if self._round is Round.PREPARING:
             return self._tell_all(now, Prepare(self._ballot), answered=self._promises)
         return self._tell_all(now, Accept(Vote(self._ballot, self._proposal)), answered=self._accepted)
@@ -204,8 +198,6 @@ class Agreement:
         writes, answer = self._acceptor.accept(vote)
         if isinstance(answer, Accepted):
             self._yield_to(now, vote.ballot)
-            if self._round is Round.IDLE:  # whoever proposed may be dead before it tells of the decision
-                self._deadline = min(self._deadline, now + self._config.complete_s * (1 + self._rank))
         return [*writes, *self._tell(now, source, answer)]
 
     def _yield_to(self, now: float, ballot: Ballot) -> None:
@@ -217,14 +209,14 @@ class Agreement:
 
     # The proposer.
 
-    def _begin(self, now: float) -> list[Result]:
+    def _begin(self, now: float, candidate: View) -> list[Result]:
         """A new ballot, above everything heard and read. The records known now are those that it may count."""
         self._began, self._round_trip_s = now, self._round_trip_s / 2
         self._counted = dict(self._records)
         self._promises, self._accepted = {}, set()
-        if self._candidate is not None and self._may_skip_phase_1():
+        if self._may_skip_phase_1():
             self._ballot = opening_promise(self._view)
-            return self._propose(now, self._candidate)
+            return self._propose(now, candidate)
         self._round = Round.PREPARING
         self._ballot = Ballot(self._heard.round + 1, self._rank)
         return self._tell_all(now, Prepare(self._ballot))

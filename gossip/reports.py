@@ -38,18 +38,16 @@ class ReportsConfig:
     stable_s: float = 0.3
     """Silent members are cut when the reports have not changed for so long."""
 
-    batch_s: float = 2.25
-    """At this time they are cut even if reports still come and go."""
-
     bridge_s: float = 2.25
-    """Of two members of which only one does not hear the other, one is cut after this long."""
+    """Of two members of which only one does not hear the other, one is cut after this long. So long after the first of
+    several who are silent they are cut even if reports still come and go."""
 
     def __post_init__(self) -> None:
-        values = (self.silent_s, self.lease_s, self.stable_s, self.batch_s, self.bridge_s)
-        if not all(0 < value < math.inf for value in values) or not self.stable_s <= self.batch_s <= self.bridge_s:
+        values = (self.silent_s, self.lease_s, self.stable_s, self.bridge_s)
+        if not all(0 < value < math.inf for value in values) or not self.stable_s <= self.bridge_s:
             raise ValueError(
-                "need silent_s, lease_s, stable_s, batch_s and bridge_s positive and finite, "
-                f"and stable_s <= batch_s <= bridge_s, got {values}"
+                "need silent_s, lease_s, stable_s and bridge_s positive and finite, "
+                f"and stable_s <= bridge_s, got {values}"
             )
 
 
@@ -147,27 +145,27 @@ class Reports:
         if self._last is not None and self._last[0] == step and now < self._last[1]:
             return self._last[2]
         self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
-        certain, silent, doubtful = self._missing()
+        certain, silent = self._missing()
         self._watch_silence(now, silent)
         gone = tuple(member for member in self._view.members if member in certain or member in silent)
         restart = next((self._restart(key) for key in self._leases if key[0] in RESTARTS and key[3] == step), "")
-        found = Cut(gone, not silent, self._settles_at(doubtful) if silent else -math.inf, restart)
+        found = Cut(gone, not silent, self._settles_at() if silent else -math.inf, restart)
         self._last = step, min((lease.until for lease in self._leases.values()), default=math.inf), found
         return found
 
-    def _missing(self) -> tuple[set[Member], set[Member], bool]:
-        """Who is gone for certain, who is silent, and whether others are, too, by too few."""
+    def _missing(self) -> tuple[set[Member], set[Member]]:
+        """Who is gone for certain, and who is silent."""
         assert self._view is not None
-        certain, silent, doubtful = self._missing_by(self._leases)
+        certain, silent = self._missing_by(self._leases)
         if is_quorum([m for m in self._view.members if m not in certain and m not in silent], self._view):
-            return certain, silent, doubtful
+            return certain, silent
         heard = {key: lease for key, lease in self._leases.items() if key[0] is not ReportKind.FLAPPING}
         return self._missing_by(heard)  # slow with all is better than nobody
 
-    def _missing_by(self, leases: _Leases) -> tuple[set[Member], set[Member], bool]:
+    def _missing_by(self, leases: _Leases) -> tuple[set[Member], set[Member]]:
         certain = {*self.proven}
         certain |= self._apart(certain, leases)
-        return certain, *self._unheard(certain, leases)
+        return certain, self._unheard(certain, leases)
 
     def _apart(self, certain: Collection[Member], leases: _Leases) -> set[Member]:
         """A member of each pair that cannot talk: whom most others accuse, of equals the one of greater rank.
@@ -197,8 +195,8 @@ class Reports:
         assert self._view is not None
         return {member: rank for rank, member in enumerate(self._view.members)}
 
-    def _unheard(self, certain: Collection[Member], leases: _Leases) -> tuple[set[Member], bool]:
-        """Whom most of those who could hear it report, as silent or flapping; and whether too few report others."""
+    def _unheard(self, certain: Collection[Member], leases: _Leases) -> set[Member]:
+        """Whom most of those who could hear it report, as silent or flapping."""
         assert self._view is not None
         accusers: dict[Member, set[Member]] = {}
         for kind, reporter, subject, _ in leases:
@@ -219,7 +217,7 @@ class Reports:
         awake = [member for member in self._view.members if member not in certain]
         if not is_quorum([member for member in awake if member not in silent], self._view):
             silent = {member for member in silent if 2 * len(accusers[member]) > len(awake) - 1}
-        return silent, any(len(s - silent) >= 2 for subject, s in accusers.items() if subject not in silent)
+        return silent
 
     def _watch_silence(self, now: float, silent: Collection[Member]) -> None:
         assert self._view is not None
@@ -228,9 +226,8 @@ class Reports:
             self._unsettled_since = min(self._unsettled_since, now) if ordered else math.inf
             self._silent, self._silent_since = ordered, now
 
-    def _settles_at(self, doubtful: bool) -> float:
-        latest = self._unsettled_since + self.config.batch_s
-        return latest if doubtful else min(latest, self._silent_since + self.config.stable_s)
+    def _settles_at(self) -> float:
+        return min(self._unsettled_since + self.config.bridge_s, self._silent_since + self.config.stable_s)
 
     def _restart(self, key: tuple[ReportKind, Member, Member, int]) -> str:
         kind, source, _, step = key

@@ -127,10 +127,7 @@ class Succession:
     def resume(self, now: float) -> None:
         """This process was stopped: what it did not hear meanwhile says nothing of others."""
         self.admission.resume(now)
-        self._refused.clear()
         self._behind.clear()
-        self._undelivered.clear()
-        self._own = tuple(report for report in self._own if report.kind is ReportKind.PROVEN)
 
     def observe(self, now: float, *, repeat: bool) -> list[Effect]:
         """Report what is new to all members, or everything if it is time to `repeat` it."""

@@ -341,6 +341,7 @@ def a_record_without_the_promise() -> dict[View, None]:
     assert list(swarm.decided) == [y]
     swarm.deliver(E, B, Accept)
     swarm.read(B, A)
+    swarm.want(B, successor(view, B))
     swarm.tick(B)
     return swarm.decided
 

@@ -291,16 +291,14 @@ def test_silence_settles_when_it_has_not_changed_for_a_while() -> None:
     assert said(new, 0.25, *product((A, B, C), (E,))).cut(0.25, STEP) == Cut((D, E), False, 0.55)
 
 
-def test_a_subject_with_some_votes_but_too_few_is_waited_for() -> None:
+def test_who_is_reported_by_too_few_is_not_waited_for() -> None:
     six = view_of(7, *FIVE.members, Member("f", 1))
-    new = said(reports(six, batch_s=3.0, bridge_s=5.0), 0.0, *product((A, B, C), (D,)), (A, E), (B, E))
-    assert new.cut(0.0, STEP) == Cut((D,), False, 3.0)
-    new = said(reports(six, stable_s=0.3), 0.0, *product((A, B, C), (D,)), (A, E))
+    new = said(reports(six, stable_s=0.3), 0.0, *product((A, B, C), (D,)), (A, E), (B, E))
     assert new.cut(0.0, STEP) == Cut((D,), False, 0.3)
 
 
-def test_it_settles_at_the_latest_after_a_batch_however_often_it_changes() -> None:
-    new = reports(stable_s=0.3, batch_s=1.0, lease_s=9.0)
+def test_it_settles_when_a_bridge_is_old_at_the_latest_however_often_it_changes() -> None:
+    new = reports(stable_s=0.3, bridge_s=1.0, lease_s=9.0)
     new.install(FIVE)
     said(new, 0.0, *product((A, B, C), (D,)))
     assert new.cut(0.0, STEP).settles_at == 0.3
@@ -423,7 +421,7 @@ def test_whatever_members_report_the_cut_is_sane(
     }
     assert {*cut.gone} <= dead | accused | accusers
     assert cut.is_urgent == (cut.settles_at == -math.inf)
-    assert cut.is_urgent or cut.settles_at <= now + new.config.batch_s
+    assert cut.is_urgent or cut.settles_at <= now + new.config.stable_s
     assert bool(cut.restart) <= any(report.kind in RESTART and report.step == STEP for _, (_, report) in told)
     assert cut.gone or cut.settles_at == -math.inf
 
@@ -486,17 +484,16 @@ def test_mutual_accusation_of_any_pair_cuts_the_greater_rank_at_all() -> None:
             assert said(reports(), 0.0, *pairs, kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (other,)
 
 
-@pytest.mark.parametrize("name", ["silent_s", "lease_s", "stable_s", "batch_s", "bridge_s"])
+@pytest.mark.parametrize("name", ["silent_s", "lease_s", "stable_s", "bridge_s"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_times_are_positive_and_finite(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"need .*{name}.* positive and finite, .* got \(.*{value}.*\)"):
         reports(FIVE, **{name: value})
 
 
-@pytest.mark.parametrize("config", [{"stable_s": 3.5}, {"batch_s": 5.5}])
-def test_silence_settles_before_it_is_cut_in_any_case_and_that_before_a_bridge(config: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"stable_s <= batch_s <= bridge_s, got \(1.5, 1.5, "):
-        reports(FIVE, **config)
+def test_silence_settles_before_a_bridge() -> None:
+    with pytest.raises(ValueError, match=r"stable_s <= bridge_s, got \(1.5, 1.5, 3.5, 2.25\)"):
+        reports(FIVE, stable_s=3.5)
 
 
 def test_who_hears_hardly_anybody_goes_though_some_of_its_reports_are_younger() -> None:

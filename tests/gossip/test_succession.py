@@ -230,14 +230,6 @@ def test_who_was_stopped_forgets_the_silence_of_others() -> None:
     assert peer.reason == "3 of 3 members of view 2 are here"
 
 
-def test_who_was_stopped_forgets_what_was_refused_but_not_who_is_dead() -> None:
-    peer = seated(B, C, D, E)
-    peer.declare_dead(0.0, E, "SIGKILL")
-    peer.refused(0.0, D, "connection refused")
-    assert reports(peer.tick(0.25)) == [Report(ReportKind.REFUSED, D), Report(ReportKind.PROVEN, E)]
-    assert reports(peer.tick(1.4)) == [Report(ReportKind.PROVEN, E)]
-
-
 def test_a_member_that_others_cannot_hear_knows_that_it_is_cut() -> None:
     peer = seated(B, C, D)
     listen(peer, [B, C, D], 0.0, 3.0, Report(ReportKind.SILENT, A))

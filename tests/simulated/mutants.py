@@ -4,9 +4,9 @@ Rules by their names in PROTOCOL.md, and bugs that were found while this was bui
 `python -m tests.simulated.mutants` hunts them all.
 
 A name with two rules stands for rules of which either alone is enough. Not here, since nothing needs them for more than
-time: the digests in FINISHED, that READY is believed once, that who has accepted a view completes it, that a joiner who
-is unknown is not considered, that who followed still does after a second view, that accusers in a cut have no say, that
-discovery holds down whom G10 and G12 keep out as well (G14), that who was stopped takes its own reports back.
+time: the digests in FINISHED, that READY is believed once, that a joiner who is unknown is not considered, that who
+followed still does after a second view, that accusers in a cut have no say, that discovery holds down whom G10 and G12
+keep out as well (G14), that who was stopped asks for a later view.
 
 Nor what only hosts know: frozen parameters (R30), and where in its script a call is found again (R9). Tests of p2p have
 that.

@@ -57,10 +57,10 @@ def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callabl
 # Reports.
 
 
-def _unheard_by_one(self: Reports, certain: Collection[Member], leases: Any) -> tuple[set[Member], bool]:
+def _unheard_by_one(self: Reports, certain: Collection[Member], leases: Any) -> set[Member]:
     assert self._view is not None
     accused = {subject for kind, _, subject, _ in leases if kind is ReportKind.SILENT and subject not in certain}
-    return accused if len(accused) < len(self._view.members) else set(), False
+    return accused if len(accused) < len(self._view.members) else set()
 
 
 def _cut_with_old_leases(original: Callable[..., Cut]) -> Callable[..., Cut]:
@@ -216,7 +216,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="one of five does not hear another one for three seconds",
     ),
     "G1: who is silent is cut at once": mutant(
-        (Reports, "_settles_at", lambda self, doubtful: -math.inf),
+        (Reports, "_settles_at", lambda self: -math.inf),
         breaks="I14",
         scenario="G1: two of six die within a quarter of a second, and nothing proves it",
     ),

@@ -237,7 +237,7 @@ def config_for(weather: Weather) -> CoreConfig:
     admission = AdmissionConfig(hold_down_s=0.5, hold_down_max_s=4.0)
     if weather.delay_s < 0.1 and weather.loss < 0.3:
         return CoreConfig(admission=admission)
-    reports = ReportsConfig(silent_s=3.0, lease_s=3.0, stable_s=0.6, batch_s=4.0, bridge_s=6.0)
+    reports = ReportsConfig(silent_s=3.0, lease_s=3.0, stable_s=0.6, bridge_s=6.0)
     return CoreConfig(
         swim=SwimConfig(probe_interval_s=2.0, probe_timeout_s=1.0, gap_s=1.5, gaps_window_s=20.0),
         reports=reports,

@@ -306,6 +306,7 @@ def _a_record_without_the_promise() -> None:
     swarm.kill(a)  # it has told J
     swarm.deliver(e, b, Accept)
     swarm.read(b, a)
+    swarm.want(b, successor(view, b))
     swarm.tick(b)
     if len(swarm.decided) > 1:
         raise Failure("S1", "two views are decided")
