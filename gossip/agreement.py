@@ -115,6 +115,11 @@ class Agreement:
     def next_deadline(self) -> float:
         return self._deadline
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this member wants another view."""
+        return self._candidate is not None
+
     def is_under_way(self, now: float) -> bool:
         """Whether this member has proposed a view, or is about to, and knows of no decision."""
         return self._round is not Round.IDLE or (self._candidate is not None and self._deadline <= now)

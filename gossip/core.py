@@ -15,7 +15,7 @@ from .acceptor import BLANK
 from .agreement import Body as Paxos
 from .claim import Claim
 from .config import CoreConfig
-from .effects import Discovered, Drop, Effect, Explain, Forget, Installed, Left, Removed, Send
+from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed, Send
 from .founding import Foundation
 from .given_up import Cause
 from .messages import AcceptorRecord, Envelope
@@ -246,10 +246,9 @@ class Core(Standing):
 
     def unopened(self, now: float, links: Mapping[Member, str]) -> list[Effect]:
         """Which links are not open, not yet or not any more, and why: all of them. For a slow cadence."""
-        effects, opening_s = self._stamped(self._notice_pause(now)), self._config.opening_s
-        why = f"for {opening_s:g} s: is a firewall or a NAT in between?"
-        for member in self._ways.look(now, links):
-            effects += self.refused(now, member, f"{links[member]}, {why}")
+        effects = self._stamped(self._notice_pause(now))
+        for member, reason in self._ways.look(now, links).items():
+            effects += self.refused(now, member, reason)
         return effects
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
@@ -272,13 +271,12 @@ class Core(Standing):
             outvoted: the open step, if this peer differs in it from who stays.
             why: it differs, if that is known to this peer alone.
         """
-        self._next.leaving = True
+        self._next.leavers[self.me] = None
         if outvoted == self.done + 1:
             self._steps.go()
             self._steps.parting.why = why or self._steps.parting.why
         else:
             self._steps.parting.why = ""
-        self._next.leavers[self.me] = None
         self._leave_by = min(self._leave_by, now + self._config.leave_s)
         if self.view is None or self.ended:
             reason = "it takes part no more" if self.ended else "it had no seat"
@@ -327,7 +325,7 @@ class Core(Standing):
         elif isinstance(body, m.Head | m.Refuse | m.LineageAnswer):
             effects += self._joining.receive(now, source, stamp.lineage, body)
         elif isinstance(body, m.Held) or (isinstance(body, m.Report) and stamp == NO_VIEW):
-            effects += self._hear_of_deaths(now, source, body)
+            effects += self._hear_of_deaths(now, source, body) if self.view is None else []
         elif in_view and isinstance(body, Paxos | m.Report | Ready | Beat | Abort | StateQuery):
             effects += self._membership.receive(now, source, body)
         else:
@@ -337,11 +335,8 @@ class Core(Standing):
     def _hear_of_deaths(self, now: float, source: Member, body: m.Held | m.Report) -> list[Effect]:
         """What peers without a seat tell each other of the members (R29)."""
         match body:
-            case _ if self.view is not None:
-                return []
             case m.Held():
                 self._heirs.hear(source, body)
-                return []
             case m.Report(m.ReportKind.PROVEN, subject, record=record) if record is not None and subject != self.me:
                 why = f"{source} has proof that its process has ended"
                 return self._membership.declare_dead(now, subject, why, record)
@@ -369,9 +364,7 @@ class Core(Standing):
             met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
             effects = [*effects, *(self._joining.ask(met) if met else []), *self._heirs.go_on(now)]
         elif not any(isinstance(effect, Removed | Left) for effect in effects):
-            if any(isinstance(effect, Forget) for effect in effects):  # a member was started again, maybe
-                effects = [*effects, *self._next.observe(now, repeat=False)]
-            effects = [*effects, *self._observing.reconsider(now), *self._membership.reconsider(now)]
+            effects = [*effects, *self._observing.reconsider(now), *self._membership.reconsider(now, effects)]
         return self._done_with(now, effects)
 
     def _done_with(self, now: float, effects: list[Effect]) -> list[Effect]:

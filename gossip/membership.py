@@ -293,12 +293,15 @@ class Membership:
         step, digest = (steps.done, steps.digest) if is_feeder else (NOTHING_DONE, b"")
         return m.Head(step, digest, self.view.number, absent_since)
 
-    def reconsider(self, now: float) -> list[Effect]:
+    def reconsider(self, now: float, effects: Sequence[Effect]) -> list[Effect]:
+        """What follows from what is known by now, after these `effects`."""
         assert self.view is not None
         staying = [member for member in self.view.members if not self._swim.is_gone(member)]
         if self.next.leaving and all(member in self.next.leavers for member in staying):
             return self.end("every member leaves")
-        return self.next.reconsider(now, self._steps)
+        is_followed = any(isinstance(effect, Forget) for effect in effects)  # a member by a later incarnation, maybe
+        news = self.next.observe(now, repeat=False) if is_followed else []
+        return [*news, *self.next.reconsider(now, self._steps)]
 
     def note(self, now: float, effects: list[Effect]) -> list[Effect]:
         """Remember that something went on, and who is gone; name the observers that are fed with what was committed."""

@@ -33,7 +33,6 @@ class Succession:
         self.reports = Reports(config.reports)
         self.admission = Admission(config.admission)
         self.leavers: dict[Member, None] = {}
-        self.leaving = False
         self.view: View | None = None
         self._swim = swim
         self._config = config
@@ -44,11 +43,15 @@ class Succession:
         self._restart_request: Report | None = None
         self._own: tuple[Report, ...] = ()
         self._settles_at = math.inf
-        self._is_wanted = False
         self._held, self._held_until, self._hold_again = NOTHING_DONE, -math.inf, -math.inf
         self._final_since = math.inf
         self._seen: tuple[object, ...] | None = None
         self._paused: Paused | None = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this member has said LEAVE."""
+        return self.me in self.leavers
 
     def install(self, now: float, view: View) -> list[WriteRecord]:
         """Start over for the successor of `view`."""
@@ -60,7 +63,7 @@ class Succession:
                 self.admission.removed(now, member, flaps=self.reports.flaps(member))
         if before is not None:
             self.admission.succeeds(now, before, view)
-        self._restart_request, self._own, self._settles_at, self._is_wanted = None, (), math.inf, False
+        self._restart_request, self._own, self._settles_at = None, (), math.inf
         self._held, self._hold_again = NOTHING_DONE, -math.inf
         self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
         self._behind.clear()
@@ -205,7 +208,6 @@ class Succession:
         self._settles_at = cut.settles_at if now < cut.settles_at and wanted is not None else math.inf
         if now < cut.settles_at:
             wanted = None
-        self._is_wanted = wanted is not None
         lagged_s = max((self.admission.lagged_s(now, member) for member in change.joiners), default=-math.inf)
         self._hold(now, steps.done if wanted is not None and lagged_s >= 0 else NOTHING_DONE)
         is_long = lagged_s >= self._config.admission.lag_s  # whose turn it is has not proposed it
@@ -236,7 +238,7 @@ class Succession:
     def _is_quiet(self) -> bool:
         """Whether nothing speaks against the view as it is, as before."""
         idle = self.reports.is_empty() and self.admission.is_empty() and not self._own and not self.leavers
-        return idle and self._paused is None and self._settles_at == math.inf and not self._is_wanted
+        return idle and self._paused is None and self._settles_at == math.inf and not self.agreement.is_wanted
 
     def _delay(self, cut: Cut) -> float:
         """Survivors take turns: the first not gone where somebody is missing for certain, else a rotating first."""

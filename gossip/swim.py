@@ -68,11 +68,7 @@ class Swim:
 
     def is_gone(self, member: Member) -> bool:
         """Whether `member` is dead, has left, or was followed by a later incarnation of itself. Final."""
-        claim = self._beliefs.latest(member.peer_id)
-        if claim is None:
-            return False
-        later = claim.member.incarnation > member.incarnation
-        return later or (claim.member == member and claim.state >= State.LEFT)
+        return self.state_of(member) >= State.LEFT
 
     def is_lost(self, member: Member) -> bool:
         """Whether nobody denied its suspicion in time, or it did so too often and is held down."""

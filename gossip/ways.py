@@ -4,7 +4,7 @@ Where one direction is shut (a firewall, NAT, an address that is wrong), the oth
 link works, and is answered by the machinery of sockets. So it is who cannot get through that has to say so.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from .view import Member
 
@@ -21,7 +21,9 @@ class Ways:
         """This process was stopped, and opened nothing."""
         self._since.clear()
 
-    def look(self, now: float, unopened: Collection[Member]) -> list[Member]:
-        """Which of the `unopened`, of all that are, have been so for too long."""
+    def look(self, now: float, unopened: Mapping[Member, str]) -> dict[Member, str]:
+        """Which links are not open, all of them, and why; those that have been so for too long, in a sentence."""
         self._since = {member: self._since.get(member, now) for member in unopened}
-        return [member for member, since in self._since.items() if now - since >= self._opening_s]
+        late = [member for member, since in self._since.items() if now - since >= self._opening_s]
+        why = f"for {self._opening_s:g} s: is a firewall or a NAT in between?"
+        return {member: f"{unopened[member]}, {why}" for member in late}

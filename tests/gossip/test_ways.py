@@ -12,12 +12,12 @@ from .members import B, C
 
 
 def test_a_link_that_does_not_open_is_given_up_after_a_while_and_one_that_opens_in_between_is_not() -> None:
-    ways = Ways(3.0)
-    assert ways.look(0.0, [B, C]) == []
-    assert ways.look(2.0, [B]) == []
-    assert ways.look(2.9, [B, C]) == []
-    assert ways.look(3.0, [B, C]) == [B]
-    assert ways.look(6.0, [B, C]) == [B, C]
+    ways, both, why = Ways(3.0), {B: "shut", C: "closed"}, "for 3 s: is a firewall or a NAT in between?"
+    assert ways.look(0.0, both) == {}
+    assert ways.look(2.0, {B: "shut"}) == {}
+    assert ways.look(2.9, both) == {}
+    assert ways.look(3.0, both) == {B: f"shut, {why}"}
+    assert ways.look(6.0, both) == {B: f"shut, {why}", C: f"closed, {why}"}
 
 
 def test_who_cannot_be_reached_is_reported_to_all_with_the_reason() -> None:

@@ -287,7 +287,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="G10: one of four is cut off for a moment now and then, and has its seat for longer than 5 s between",
     ),
     "G11: a link that does not open is nobody's evidence": mutant(
-        (Ways, "look", lambda self, now, unopened: []),
+        (Ways, "look", lambda self, now, unopened: {}),
         breaks="L1",
         scenario="G11: a member cannot be reached by one other, whose link it answers",
     ),
