@@ -253,10 +253,11 @@ class Core(Standing):
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
         """The link to `member` was lost, and a new one refused. To be said again while that is so."""
-        if self.ended or self._swim.is_gone(member) or not self._next.refuse(now, member):
-            return []
-        effects = [*self._notice_pause(now), Explain(f"{member} may be dead: {reason}")]
-        effects += self._swim.suspect(now, member)
+        effects = [] if self.ended else self._notice_pause(now)
+        is_void = self.ended or self._swim.is_gone(member) or self._ways.are_opening(now)
+        if is_void or not self._next.refuse(now, member):
+            return self._stamped(effects)
+        effects += [Explain(f"{member} may be dead: {reason}"), *self._swim.suspect(now, member)]
         return self._follow_up(now, [*effects, *self._next.observe(now, repeat=False)])
 
     def undelivered(self, now: float, member: Member) -> None:
@@ -352,7 +353,7 @@ class Core(Standing):
             return []
         self._swim.resume(now)
         self._next.resume(now)
-        self._ways.resume()
+        self._ways.resume(now)
         self._joining.listen_anew(now)
         return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
 

@@ -7,7 +7,7 @@ from gossip.swim_config import SwimConfig
 from gossip.view import NOWHERE
 from gossip.ways import Ways
 
-from .cores import seated
+from .cores import NOTHING, say, seated
 from .members import B, C
 
 
@@ -46,6 +46,20 @@ def test_r14_while_this_process_is_stopped_no_link_is_given_up() -> None:
         peer.tick(60.0 + tick / 4)
         assert peer.unopened(60.0 + tick / 4, links) == []
     assert peer.unopened(62.5, links) != []
+
+
+def test_r14_an_attempt_that_ended_while_this_process_was_stopped_is_no_refusal() -> None:
+    peer = seated(B, C)
+    peer.tick(0.0)
+    assert Explain("this process was stopped for a while") in peer.refused(60.0, B, "a new link was refused")
+    for now in (60.0 + tick / 4 for tick in range(10)):
+        for member in (B, C):
+            say(peer, member, NOTHING, now=now)
+        peer.tick(now)
+        assert peer.refused(now, B, "a new link was refused") == []
+    assert peer.reason == "3 of 3 members of view 2 are here"
+    assert peer.refused(62.5, B, "a new link was refused") != []
+    assert peer.reason == "2 of 3 members of view 2 are here; without b"
 
 
 def test_an_answering_link_counts_for_a_while_after_the_last_frame() -> None:

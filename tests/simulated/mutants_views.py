@@ -210,6 +210,11 @@ VIEWS: dict[str, Mutant] = {
         breaks="I14",
         scenario="the first of two members is stopped for five seconds",
     ),
+    "R14: a link opens while its peer is stopped": mutant(
+        (Ways, "resume", lambda self, now: None),
+        breaks="I14",
+        scenario="R14: the first of two is stopped while its link to the other one is being opened",
+    ),
     "one who hears nothing of a member is enough": mutant(
         (Reports, "_unheard", _unheard_by_one),
         breaks="I14",

@@ -3,6 +3,7 @@
 from tests.simulation import Failure
 
 from .stage import Scenarios, Stage
+from .token_runner import Part
 
 LINKS = Scenarios()
 scenario = LINKS.named
@@ -97,6 +98,28 @@ def _who_is_not_heard_answers() -> None:
     stage.until_trained(2)
     stage.shut("p2", "p1")
     _the_others_go_on(stage, "p2", 40.0)
+
+
+@scenario("R14: the first of two is stopped while its link to the other one is being opened")
+def _it_stops_as_a_link_opens() -> None:
+    stage = Stage(num_peers=2)
+    stage.until_trained(2)
+    members, one, other = stage.view_of("p1").members, stage.peer("p1"), stage.peer("p2").member
+    opening = {other: "no connection opens"}
+    stage.act(one.perform, one.core.unopened(one.now(), opening))
+    stage.table.holds = lambda source, target, frame: source == other and not isinstance(frame, Part)
+    one.paused_until = stage.clock.now + 5.0
+    stage.wait(5.05)
+    stage.table.release()
+    for _ in range(3):  # what was under way has ended, and the next attempt takes a moment
+        stage.act(one.perform, one.core.refused(one.now(), other, "an attempt to open its link has failed"))
+        stage.act(one.perform, one.core.unopened(one.now(), opening))
+        stage.wait(0.1)
+    stage.act(one.perform, one.core.unopened(one.now(), {}))
+    stage.wait(3.0)
+    if stage.view_of("p1").members != members:
+        raise Failure("I14", "a member is removed because another one was stopped as it opened a link")
+    stage.end_well()
 
 
 @scenario("G16: data get through neither to nor from one of three, which answers")
