@@ -1,7 +1,7 @@
 """Stories of votes, reports and joiners that runs which are drawn tell too seldom, or never."""
 
 from gossip import Envelope
-from gossip.messages import Accepted, Body, Decide, Join, Prepare, Promise
+from gossip.messages import Accept, Accepted, Body, Decide, Join, Prepare, Promise
 from gossip.progress import Beat, Ready
 from gossip.swim import Body as GOSSIP
 from gossip.view import Policy
@@ -59,6 +59,23 @@ def _answers_arrive_a_view_too_late() -> None:
             if target is proposer and _is(message, kind):
                 stage.act(action, message)
     stage.until(lambda: stage.excluded(proposer.member, *others))
+    stage.end_well()
+
+
+@scenario("two ask for a seat where a member is cut off that has proposed a view")
+def _observers_ask_a_proposer() -> None:
+    stage = Stage(num_peers=3, policy=Policy.MAJORITY)
+    stage.until_trained(2)
+    proposer, others = stage.peer("p1").member, ("p2", "p3")
+    stage.table.holds = lambda source, target, frame: (
+        isinstance(frame, Accept) or (isinstance(frame, Join) and target.peer_id in others)
+    )
+    stage.launch("p4")
+    stage.until(lambda: any(_is(message, Accept) for *_, message in stage.table.on_table))
+    stage.table.holds = lambda source, target, frame: (source.peer_id in others) != (target.peer_id in others)
+    stage.launch("p5")
+    stage.until(lambda: stage.excluded(proposer, *others))
+    stage.table.on_table.clear()
     stage.end_well()
 
 
