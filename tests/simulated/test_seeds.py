@@ -40,7 +40,7 @@ CALLED = (*range(FIRST_CALLED, FIRST_CALLED + 8), 91_000_434, 91_000_509)
 """Where peers call seeds, and the first of these founds, also when it is started again. In the last two somebody has
 observed a swarm that dies, and is further than the one that is founded in its place."""
 
-HELD = range(FIRST_HELD + 8, FIRST_HELD + 10)
+HELD = range(FIRST_HELD + 227, FIRST_HELD + 229)
 """Where scripts of slow observers are held, too."""
 
 FOUND = {
