@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 import xxhash
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ...step.receipts import Receipt
 from ..beside import Beside
@@ -110,14 +111,14 @@ class ModelCopies(Beside):
         originals: dict[Shapes, list[Sequence[Tensor]]] = {}
         for own in filter(None, every):
             originals.setdefault(_shapes(own), []).append(own)
-        given = [*every[0], *_given(self._parts)]
+        given = [*every[0], *filter(_is_in_memory, _given(self._parts))]
         taken = {each.data_ptr() for each in given} - {0}
         stateful, tensors = _alive()
         # Tensors are kept with their ids, since an id may be reused.
         ours = {id(each): each for each in (*given, *chain.from_iterable(every), *(each.grad for each in every[0]))}
         plain = _plain([each for each in tensors if id(each) not in ours and not each.is_nested], originals)
         for copy in chain(chain.from_iterable(map(_copies_of, stateful)), plain):
-            places = {each.data_ptr() for each in copy.tensors if not each.is_meta} - {0}
+            places = {each.data_ptr() for each in copy.tensors} - {0}
             if _shapes(copy.tensors) in originals and places and not places & taken:
                 taken |= places
                 yield copy
@@ -171,7 +172,12 @@ def _copies_of(holder: Any) -> Iterator[Copy]:
 def _tensors_in(each: Any) -> list[Tensor]:
     """The tensors of a list, tuple or dict, if all its values are strided tensors; else empty."""
     values = [*each.values()] if isinstance(each, dict) else [*each] if isinstance(each, list | tuple) else []
-    return values if all(isinstance(value, Tensor) and value.layout is torch.strided for value in values) else []
+    return values if all(map(_is_in_memory, values)) else []
+
+
+def _is_in_memory(each: Any) -> bool:
+    """A tensor whose elements can be read: none that is sparse, of the device `meta`, or of a lazy module still."""
+    return isinstance(each, Tensor) and not is_lazy(each) and each.layout is torch.strided and not each.is_meta
 
 
 def _plain(alive: Sequence[Tensor], originals: Mapping[Shapes, Sequence[Sequence[Tensor]]]) -> Iterator[Copy]:
@@ -200,7 +206,7 @@ def _is_near(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> bool:
     """Whether `tensors` are closer to `originals` than zeros are, which does not hold for gradients or moments."""
     distance = size = 0.0
     for each, original in zip(tensors, originals, strict=True):
-        if original.is_floating_point() and not each.is_meta:
+        if original.is_floating_point():
             here = original.to(torch.float32)
             distance += float(torch.dist(each.to(here), here)) ** 2
             size += float(torch.linalg.vector_norm(here)) ** 2
@@ -208,9 +214,15 @@ def _is_near(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> bool:
 
 
 def _given(parts: Mapping[str, Stateful]) -> Iterator[Tensor]:
-    """Tensors that a joiner receives with `parts`, or that these objects hold."""
+    """Tensors that a joiner receives with `parts`, or that these objects hold.
+
+    Tensors that an optimizer updates are not part of its state: if these are copies of parameters in another type
+    (masters), the script has to pass them on.
+    """
     for part in parts.values():
-        stack: list[Any] = [part.state_dict(), *getattr(part, "__dict__", {}).values()]
+        changed = ["param_groups"] if isinstance(part, torch.optim.Optimizer) else []
+        held = (each for name, each in getattr(part, "__dict__", {}).items() if name not in changed)
+        stack: list[Any] = [part.state_dict(), *held]
         while stack:
             each = stack.pop()
             if isinstance(each, Tensor):

@@ -199,6 +199,32 @@ def test_what_a_joiner_is_given_is_not_named(caplog: pytest.LogCaptureFixture) -
     assert [line for each in averages for line in named(copies, each, caplog)] == []
 
 
+def test_copies_that_an_optimizer_in_extra_changes_are_named() -> None:
+    """Its state has moments, and no parameters: masters in float32, for a model in bfloat16."""
+    model = model_of(3, 6, 4).to(torch.bfloat16)
+    masters = [each.detach().float() for each in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.01)
+
+    def update() -> None:
+        for master, each in zip(masters, model.parameters(), strict=True):
+            master.grad = torch.ones_like(each).float()
+        optimizer.step()
+
+    assert train(ModelCopies(model, {"SGD in extra=": optimizer}, standing), model, 20, update) == [4]
+
+
+def test_tensors_without_elements_are_no_copies() -> None:
+    """A lazy module that has seen nothing, in whatever holds it; sparse ones, and those of the device `meta`."""
+    model = model_of(4, 5)
+    lazy = nn.LazyLinear(5)
+    held: list[Any] = [lazy, [torch.zeros(5, 4), lazy.bias], {"meta": torch.zeros(5, 4), "b": nn.Linear(4, 5).bias}]
+    held[2]["meta"] = held[2]["meta"].to("meta")
+    sparse = nn.Module()
+    sparse.weight, sparse.bias = nn.Parameter(torch.eye(5, 4).to_sparse()), nn.Parameter(torch.zeros(5))
+    assert train(ModelCopies(model, {"extra": Average(lazy)}, standing), model, 20) == []
+    assert len(held) == 3 and sparse.weight.is_sparse
+
+
 def test_what_is_no_copy_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 7, 2)
     around = nn.ModuleDict({"the same parameters": model})
