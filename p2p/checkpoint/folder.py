@@ -26,7 +26,10 @@ from .tree import Row, from_json, name_slots
 NAME: Final = re.compile(r"\d{8,}(~\d+)?")
 """Of a checkpoint: its step; behind `~` the start of one that had this step before."""
 
-LEFTOVER: Final = re.compile(rf"\.{NAME.pattern}\.(\w+|\d+\.gone)")
+GONE: Final = ".gone"
+"""Ends the name of what is being removed."""
+
+LEFTOVER: Final = re.compile(rf"\.{NAME.pattern}\.(\w+|\d+\{GONE})")
 """What `put` and `remove` make of that; other hidden folders are somebody else's."""
 
 NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -176,16 +179,16 @@ def remove_leftovers(folder: Path) -> None:
 
 def remove(path: Path) -> None:
     """A checkpoint, if it is there: at once for others, by a rename."""
-    gone = path.with_name(f".{path.name}.{os.getpid()}.gone")
+    gone = path.with_name(f".{path.name}.{os.getpid()}{GONE}")
     with suppress(OSError):
         path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
 
 def _is_nobodys(path: Path) -> bool:
-    """Whether something is in it, which nobody writes."""
+    """Whether it is to be removed: it was about to be, or has something in it, which nobody writes."""
     try:
-        if next(path.iterdir(), None) is None:
+        if path.suffix != GONE and next(path.iterdir(), None) is None:
             return False  # who has made it is about to lock it
         with _locked(path):
             return True

@@ -94,6 +94,12 @@ def in_words(path: str, run: str, step: int) -> str:
     return f"{path} is of run {run[:8]}, step {step}"
 
 
+def is_abandoned(each: Manifest, later: Manifest) -> bool:
+    """Whether a later start of the run has begun before `each`: nobody is led back there if that start is damaged."""
+    theirs, ours = later.ancestry, each.ancestry
+    return theirs.run == ours.run and theirs.start > ours.start and theirs.parent_step < each.step
+
+
 def misfit(tree: Any, ours: Any) -> str:
     """How the model in a packed state differs from that in ours, in words; empty: not at all.
 
@@ -177,10 +183,11 @@ class Resume:
         ours = unpack_tree(self._replica.pack().tree)
         paths = [Path(self._forced)] if self._forced else checkpoints(self._folder)
         fitting: list[tuple[Manifest, Path]] = []
+        seen: list[Manifest] = []
         trouble, latest = "", 0
         for path in paths:
             try:
-                manifest = read_manifest(path)
+                seen.append(manifest := read_manifest(path))
                 latest = max(latest, manifest.ancestry.start)
                 if why := self._why_not(manifest, ours):
                     raise UnusableCheckpointError(f"checkpoint {path}: {why}")
@@ -192,6 +199,7 @@ class Resume:
                 trouble = self._bad[manifest.id]
                 continue
             fitting.append((manifest, path))
+        fitting = [(each, path) for each, path in fitting if not any(is_abandoned(each, later) for later in seen)]
         starts = [each.ancestry.start for each in manifests(self._folder).values()] if self._forced else []
         latest = max(latest, *starts, 0)  # the next start is later than all of them
         if not fitting:
@@ -219,7 +227,7 @@ class Resume:
 
     def _say_once(self, path: Path, trouble: str) -> None:
         if path not in self._said and not self._forced:
-            logger.warning("%s; the one before is taken", trouble)
+            logger.warning("%s; it is passed over", trouble)
         self._said.add(path)
 
     # To all.

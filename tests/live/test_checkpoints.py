@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(swarm: Swarm,
     ended(list(again.peers))
     said = [line for peer in again.peers for line in peer.stderr]
     (line,) = [line for line in said if "not as it was written" in line]
-    assert f"{last}: tensor " in line and line.endswith("the one before is taken")
+    assert f"{last}: tensor " in line and line.endswith("; it is passed over")
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_its_first_tensor_on_every_peer(swarm: Swarm, folder: Path) -> None:

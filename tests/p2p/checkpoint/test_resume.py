@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from collectives import Array
 from p2p.catchup.replica import Replica
 from p2p.checkpoint.folder import checkpoints
-from p2p.checkpoint.manifest import TENSORS, Ancestry, Manifest
+from p2p.checkpoint.manifest import TENSORS, Ancestry, Manifest, read_manifest
 from p2p.checkpoint.resume import Resume
 from p2p.data.share import Share
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState
-from tests.p2p.checkpoint.states import RUN, make_state, written
+from tests.p2p.checkpoint.states import RUN, make_state, manifest, written
 
 HANG_S: Final = 20.0
 LINEAGE: Final = b"\x01" * 16
@@ -179,6 +179,26 @@ def test_one_that_is_not_whole_is_passed_over_by_all(folders: Mapping[str, Path]
     founders = [swarm.add(folder) for folder in (tmp_path, folders["short"])]
     swarm.run()
     assert all(has(founder, 20) for founder in founders)
+
+
+def test_where_the_last_start_is_not_whole_nobody_is_led_back_to_what_it_had_left_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(tmp_path, [10, 20, 30])
+    before = read_manifest(tmp_path / "00000010")
+    later = written(tmp_path, [], start=2)
+    later.begin(make_state(15), manifest(15, Ancestry(RUN, 2, before.id, 10)))
+    later.wait()
+    damaged = tmp_path / "00000015"
+    (damaged / TENSORS).write_bytes(b"")
+    (tmp_path / "00000005").mkdir()
+    swarm = Founders()
+    founder = swarm.add(tmp_path)
+    swarm.run()
+    assert has(founder, 10)
+    said = [record.getMessage() for record in caplog.records if "not as it was written" in record.getMessage()]
+    assert [each.partition(":")[0] for each in said] == [f"checkpoint {tmp_path / '00000005'}", f"checkpoint {damaged}"]
+    assert all(each.endswith("; it is passed over") for each in said), "one after step 5 is taken, and none before it"
 
 
 def test_where_none_is_whole_all_are_told_why(folders: Mapping[str, Path], tmp_path: Path) -> None:
