@@ -4,6 +4,7 @@ State(D) is everything that the next step depends on: parameters, buffers, optim
 the script (`extra`), after `optimizer.step` of step D. Imports torch; `import p2p` does not import this module.
 """
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -240,7 +241,7 @@ def _load(part: Stateful, state: dict[str, Any]) -> None:
     The flags that select the implementation of updates stay those of this peer.
     """
     if not isinstance(part, torch.optim.Optimizer):
-        part.load_state_dict(state)
+        part.load_state_dict(_in_kinds_of(part.state_dict(), state))
         return
     groups, before, held = part.param_groups, [*part.param_groups], part.state
     flags = [{key: group[key] for key in FLAGS if key in group} for group in before]
@@ -251,6 +252,25 @@ def _load(part: Stateful, state: dict[str, Any]) -> None:
     groups[:] = before
     if "param_groups" in vars(part):  # not a property that returns those of an inner optimizer
         part.param_groups, part.state = groups, held
+
+
+def _in_kinds_of(own: Any, state: Any) -> Any:
+    """`state` with the kinds of dict that `own` has, which are sent as plain ones.
+
+    A schedule may count in one of its own, and what a module makes has the versions of its layers: without them these
+    take it for a state of long ago, and convert it.
+    """
+    if isinstance(own, list) and isinstance(state, list):
+        return [_in_kinds_of(mine, each) for mine, each in zip(own, state, strict=False)] + state[len(own) :]
+    if not isinstance(own, dict) or not isinstance(state, dict):
+        return state
+    values = {key: _in_kinds_of(own.get(key), value) for key, value in state.items()}
+    if type(own) is dict:
+        return values
+    made = copy.copy(own)
+    made.clear()
+    made.update(values)
+    return made
 
 
 def _with_flags(state: dict[str, Any], flags: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -231,6 +231,42 @@ def test_plain_values_keep_their_types() -> None:
     assert torch.equal(tensor, torch.ones(2))
     del plain["c"]
     assert received == plain and repr(received) == repr(plain)
+
+
+class Doubled(nn.Module):
+    """States of its first version had half of its number."""
+
+    _version = 2
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.register_buffer("number", torch.tensor(number))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, known: dict[str, Any], *others: Any) -> None:
+        if known.get("version", 1) < 2:
+            state[f"{prefix}number"] = 2 * state[f"{prefix}number"]
+        super()._load_from_state_dict(state, prefix, known, *others)
+
+
+def test_dicts_that_a_part_has_made_remain_of_their_kinds() -> None:
+    """Milestones of a schedule are counted, and a module finds in its own dict which version its state is of."""
+
+    def make(number: float) -> tuple[Any, Any, Doubled, Holder]:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 2, 4])
+        rest = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3])
+        chain = torch.optim.lr_scheduler.ChainedScheduler([steps, rest], optimizer)
+        return optimizer, chain, Doubled(number), Holder({"by name": defaultdict(list, a=[number])})
+
+    theirs, ours = make(3.0), make(0.0)
+    for _ in range(2):
+        theirs[0].step()
+        theirs[1].step()
+    unpack_into(pack({}, theirs, SAMPLES), {}, ours)
+    assert ours[2].number == 3.0
+    assert ours[3].state["by name"]["another"] == []
+    steps = ours[1]._schedulers[0]
+    assert steps.last_epoch == 2 and sorted(steps.milestones.elements()) == [2, 2, 4]
 
 
 class Pair(NamedTuple):
