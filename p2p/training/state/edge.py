@@ -14,6 +14,7 @@ import xxhash
 from torch import Tensor, nn
 
 from ...session.history import NEVER
+from ..tensors.layouts import in_memory_order
 from .replica_state import raw_bytes
 
 EXTRA_STATE: Final = "_extra_state"
@@ -114,10 +115,10 @@ class Edge:
         return known in (None, self._constant[name])
 
     def are_same(self, kept: Tensor, live: Tensor) -> bool:
-        """Whether a buffer equals its copy; False for a buffer on a device, which is not read."""
+        """Whether a buffer has the bits of its copy (-0 differs from 0, NaN equals itself); False on a device: not read."""
         if self._is_on_device(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
             return False
-        return torch.equal(kept, live)
+        return torch.equal(*(in_memory_order(each.detach()).view(torch.uint8) for each in (kept, live)))
 
     def _live(self) -> Iterator[tuple[str, Tensor]]:
         for prefix, owner in self._owners:

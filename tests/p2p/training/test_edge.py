@@ -141,6 +141,21 @@ def test_a_small_constant_is_copied_once() -> None:
     assert edge.kept()[0]["mask"] is first["mask"] and not edge.changes
 
 
+def test_buffers_are_kept_bit_by_bit_and_one_without_numbers_is_copied_once() -> None:
+    module, steps = nn.Module(), [0]
+    module.register_buffer("sign", torch.zeros(2))
+    module.register_buffer("unknown", torch.full((2,), torch.nan))
+    edge = Edge(module, lambda: steps[-1])
+    edge.keep()
+    (before, _) = edge.kept()
+    module.get_buffer("sign").neg_()
+    steps.append(1)
+    edge.keep()
+    (after, _) = edge.kept()
+    assert torch.signbit(after["sign"]).all() and not torch.signbit(before["sign"]).any()
+    assert after["unknown"] is before["unknown"]
+
+
 def test_what_has_no_edge_is_lent_as_it_is() -> None:
     model, optimizer = make()
     parts: list[Stateful] = [optimizer, ModuleState(model, Edge(model, lambda: 0), {})]
