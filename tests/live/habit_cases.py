@@ -268,7 +268,7 @@ def two_optimizers_may_step_in_any_order(peer: Peer) -> None:
         torch.manual_seed(3)
         nets = nn.ModuleDict({"g": nn.Linear(4, 3), "d": nn.Linear(3, 1)})
         alone = copy.deepcopy(nets)
-        with p2p.join(swarm=f"order-{first}") as another:
+        with p2p.join(swarm=f"order-{first}") as another, Said() as lines:
             ours, theirs = (
                 {name: torch.optim.SGD(net.parameters(), lr=0.1) for name, net in each.items()}
                 for each in (nets, alone)
@@ -286,6 +286,7 @@ def two_optimizers_may_step_in_any_order(peer: Peer) -> None:
                     optimizers["g"].zero_grad()  # and what is in `d` is added to, as in most scripts
                     used["d"](fake).square().mean().backward()
                     optimizers["g"].step()
+        assert not [line for line in lines if "were added to" in line], "they are dropped before they are used"
         for one, other in zip(nets.parameters(), alone.parameters(), strict=True):
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-6), (one, other)
 

@@ -179,3 +179,27 @@ def every_parameter_has_its_turn_where_each_step_has_another_operation_beside_it
                         damaged.data += 1
 
             raises(p2p.ReplicasDiverged, "", steps)
+
+
+@case
+def gradients_that_are_never_dropped_are_named_once(peer: Peer) -> None:
+    """Of one of two optimizers; the other one's are dropped, or filled with zeros."""
+    for name, forgotten in (("none", ""), ("head", "head"), ("table", "table")):
+        table, head = nn.Embedding(5, 4, sparse=True), nn.Linear(4, 3)
+        optimizers = {
+            "table": torch.optim.SparseAdam(table.parameters(), lr=0.1),
+            "head": torch.optim.SGD(head.parameters(), lr=0.1),
+        }
+        with p2p.join(swarm=f"never-{name}") as another, Said() as lines:
+            parallel = wrap(another, nn.Sequential(table, head), optimizers["head"], extra=[optimizers["table"]])
+            words = torch.Generator().manual_seed(another.rank)
+            for _ in range(6):
+                for key, each in optimizers.items():
+                    if key != forgotten:
+                        each.zero_grad(set_to_none=key == "table")
+                parallel(torch.randint(5, (4,), generator=words)).square().mean().backward()
+                nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+                for each in optimizers.values():
+                    each.step()
+        said = [line.split()[0] for line in lines if "makes an update with gradients that were added to" in line]
+        assert said == {"": [], "head": ["SGD"], "table": ["SparseAdam"]}[forgotten], lines

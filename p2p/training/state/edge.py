@@ -115,7 +115,7 @@ class Edge:
         return known in (None, self._constant[name])
 
     def are_same(self, kept: Tensor, live: Tensor) -> bool:
-        """Whether a buffer has the bits of its copy (-0 differs from 0, NaN equals itself); False on a device: not read."""
+        """Whether a buffer has the bits of its copy (-0 is not 0, NaN equals itself); False on a device."""
         if self._is_on_device(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
             return False
         return torch.equal(*(in_memory_order(each.detach()).view(torch.uint8) for each in (kept, live)))

@@ -1,7 +1,7 @@
 """The gradients of the models of one wrapper in a step: from backward into buckets, and from the commit to `grad`."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Literal, get_args
 
@@ -334,6 +334,21 @@ class Gradients:
         bucket, index = self._place[parameter]
         return bucket.was_added_to(index)
 
+    def kept(self, first: torch.nn.Parameter) -> Iterator[torch.Tensor]:
+        """Whose gradients are what was handed out, neither dropped nor zeros; a pass has reached `first` alone."""
+        for parameter, (bucket, index) in self._place.items():
+            if parameter is first:
+                is_kept = bucket.was_added_to(index)
+            else:
+                is_kept = bucket.is_handed_out(index) and _has_values(parameter.grad)
+            if is_kept:
+                yield parameter
+
+    def has_added(self, parameter: torch.Tensor) -> bool:
+        """Whether this peer had a gradient for it in the step that was just handed out."""
+        bucket, index = self._place[parameter]
+        return index not in bucket.empty
+
     def check_are_committed(self, parameters: Iterable[torch.Tensor]) -> None:
         """Raise ShoalError if the `grad` of a parameter was not committed, or the model has changed."""
         for parameter in parameters:
@@ -351,10 +366,8 @@ class Gradients:
         """Whether a committed gradient of `parameters` is still to be used: neither dropped nor all zeros."""
         for parameter in parameters:
             bucket, index = self._place.get(parameter, (None, 0))
-            if bucket is not None and bucket.is_handed_out(index):
-                assert parameter.grad is not None
-                if parameter.grad.is_sparse or bool(parameter.grad.any()):
-                    return True
+            if bucket is not None and bucket.is_handed_out(index) and _has_values(parameter.grad):
+                return True
         return False
 
     def match(self, given: Given, model: str = "") -> dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]:
@@ -362,6 +375,11 @@ class Gradients:
         if model not in self._models:
             raise ValueError(f"gradients were given for {model!r}, which is none of {', '.join(self._models)}")
         return match(dict(self._models[model].named_parameters()), self._place, given)
+
+
+def _has_values(gradient: torch.Tensor | None) -> bool:
+    """Whether it is more than zeros. Reads it, if it is dense."""
+    return gradient is not None and bool(gradient._nnz() if gradient.is_sparse else gradient.any())
 
 
 def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:

@@ -11,6 +11,7 @@ from ..checks.other_optimizers import OtherOptimizers
 from ..checks.outside import OUTSIDE, Outside
 from ..checks.rates import Rates
 from .gradients import Gradients
+from .kept_gradients import KEPT, KeptGradients
 from .scaling import LrScaling, ScaledRates
 
 logger = logging.getLogger("p2p")
@@ -91,6 +92,7 @@ class Updates:
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
         self._has_warned = False
+        self._kept = KeptGradients(gradients, self._name_kept)
         self._outside = Outside(lambda: self._last_pass, self._name_outside)
         self._others = OtherOptimizers(
             self._optimizers,
@@ -142,6 +144,7 @@ class Updates:
         self._due |= its
         if weight is not None:
             self.scaled.committed(its, weight)
+        self._kept.committed()
         self._since_commit, self._has_updated = set(), False
         self.num_stale = max(0, self.num_stale - 1)
 
@@ -188,6 +191,8 @@ class Updates:
                 model = self._gradients.model_of(parameter)
                 raise ShoalError(LEFT_OVER.format(model) if model else TWICE)
             self._due -= its  # the gradient was dropped, or set to zeros
+        if parameter is not None:
+            self._kept.begin_pass(parameter)
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
@@ -200,6 +205,7 @@ class Updates:
             self._gradients.drop()
         if closure is None:
             self._check(optimizer)
+        self._kept.update(optimizer, _parameters(optimizer))
         self._under_way = optimizer
         self._rates.look(optimizer)
         if closure is None:
@@ -239,6 +245,10 @@ class Updates:
     def _name_outside(self, name: str) -> None:
         if not self._allow_local:
             logger.warning(OUTSIDE, name)
+
+    def _name_kept(self, name: str) -> None:
+        if not self._allow_local:
+            logger.warning(KEPT, name)
 
     def _scale(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer in self._due or not self._allow_local:  # else the gradients are local
