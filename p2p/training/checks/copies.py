@@ -10,7 +10,7 @@ import gc
 import logging
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -117,9 +117,11 @@ class ModelCopies(Beside):
         # Tensors are kept with their ids, since an id may be reused.
         ours = {id(each): each for each in (*given, *chain.from_iterable(every), *(each.grad for each in every[0]))}
         plain = _plain([each for each in tensors if id(each) not in ours and not each.is_nested], originals)
-        for copy in chain(chain.from_iterable(map(_copies_of, stateful)), plain):
+        masters = _masters(self._parts.values(), {id(each) for each in every[0]})
+        for copy in chain(masters, chain.from_iterable(map(_copies_of, stateful)), plain):
             places = {each.data_ptr() for each in copy.tensors} - {0}
-            if _shapes(copy.tensors) in originals and places and not places & taken:
+            is_like = copy.holder in self._parts.values() or _shapes(copy.tensors) in originals
+            if is_like and places and not places & taken:
                 taken |= places
                 yield copy
 
@@ -167,6 +169,15 @@ def _copies_of(holder: Any) -> Iterator[Copy]:
     for each in held:
         if tensors := _tensors_in(each):
             yield Copy(holder, type(holder).__name__, holder, tensors)
+
+
+def _masters(parts: Iterable[Stateful], ours: Collection[int]) -> Iterator[Copy]:
+    """What an optimizer among `parts` has that is none of `ours`; it may be of some parameters alone."""
+    for part in parts:
+        if isinstance(part, torch.optim.Optimizer):
+            every = (each for group in part.param_groups for each in group["params"])
+            if tensors := [each for each in every if id(each) not in ours and _is_in_memory(each)]:
+                yield Copy(part, type(part).__name__, part, tensors)
 
 
 def _tensors_in(each: Any) -> list[Tensor]:

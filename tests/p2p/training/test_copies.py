@@ -199,18 +199,25 @@ def test_what_a_joiner_is_given_is_not_named(caplog: pytest.LogCaptureFixture) -
     assert [line for each in averages for line in named(copies, each, caplog)] == []
 
 
-def test_copies_that_an_optimizer_in_extra_changes_are_named() -> None:
-    """Its state has moments, and no parameters: masters in float32, for a model in bfloat16."""
+@pytest.mark.parametrize("number", [1, 4])
+def test_copies_that_an_optimizer_in_extra_changes_are_named(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Its state has moments, and no parameters: masters in float32, for a model in bfloat16, or for some of it.
+
+    Other tensors of the same shapes hide none.
+    """
     model = model_of(3, 6, 4).to(torch.bfloat16)
-    masters = [each.detach().float() for each in model.parameters()]
-    optimizer = torch.optim.SGD(masters, lr=0.01)
+    masters = [each.detach().float() for each in model.parameters()][:number]
+    optimizer, others = torch.optim.SGD(masters, lr=0.01), [[torch.zeros_like(each)] * 99 for each in masters]
 
     def update() -> None:
-        for master, each in zip(masters, model.parameters(), strict=True):
-            master.grad = torch.ones_like(each).float()
+        for master in masters:
+            master.grad = torch.ones_like(master)
         optimizer.step()
 
+    samples = [torch.zeros_like(each) for row in others for each in row]
     assert train(ModelCopies(model, {"SGD in extra=": optimizer}, standing), model, 20, update) == [4]
+    assert [record.getMessage().split(" has a copy")[0] for record in caplog.records] == ["SGD"]
+    assert samples
 
 
 def test_tensors_without_elements_are_no_copies() -> None:
