@@ -33,13 +33,10 @@ from .effects import (
     Send,
 )
 from .given_up import Cause, GivenUp, GivingUp, latest_view
-from .levels import chain, common_level, difference, has_finished, recency, who_stays, without_void
+from .levels import chain, common_level, difference, has_finished, is_sound, recency, who_stays, without_void
 from .parting import Parting
-from .progress import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Progress, Ready
+from .progress import LAST_STEP, NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Progress, Ready
 from .view import Member, View
-
-LAST_STEP = 2**62
-"""No run is as long; and numbers travel in 64 bits."""
 
 
 class Phase(Enum):
@@ -149,7 +146,7 @@ class StepMachine:
         """`source` is a member of the installed view, and `body` was said in it."""
         assert self.view is not None
         match body:
-            case Ready() | Progress() if not _is_sound(body, self.view):
+            case Ready() | Progress() if not is_sound(body, self.view):
                 return []
             case Ready():
                 fixed = source in self._ready and self._ready[source].seated
@@ -204,7 +201,7 @@ class StepMachine:
         self.finish = None
         if (self.done, self.digest) != (done, digest):
             effects.append(Diverged(done, f"step {done} has digest {self.digest.hex()} here, {digest.hex()} elsewhere"))
-        return effects
+        return [*effects, *self.parting.go_damaged(self.done + 1)]
 
     # Steps that are given up.
 
@@ -257,6 +254,12 @@ class StepMachine:
         """Say what is called here, to members that have called something else."""
         self._called[abort.operation] = abort
         return self._tell_all(abort)
+
+    def damaged(self, why: str) -> list[Effect]:
+        """As `Parting.damaged`; others may have committed a step that is finished here, so its outcome is awaited."""
+        self.parting.damaged = why
+        is_open = self.finish is None or self.parting.is_void
+        return [*self.parting.go_damaged(self.done + 1)] if is_open else []
 
     def go(self) -> None:
         """This member is not of those who stay: it says so with LEAVE, and what it has finished is void."""
@@ -383,15 +386,7 @@ class StepMachine:
         self.parting.committed(finish)
         self._giving_up.is_in_use = False
         self._giving_up.keep_of(self.done + 1)
-        return [Committed(finish.agreed, self._finish_view)]
+        return [Committed(finish.agreed, self._finish_view), *self.parting.go_damaged(self.done + 1)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Abort) -> list[Effect]:
         return [Send(member, body) for member in self._others]
-
-
-def _is_sound(body: Ready | Progress, view: View) -> bool:
-    """Whether a member of `view` can say so: it has finished no other step than the next, and knows of older views."""
-    if isinstance(body, Ready) and body.given_up is not None and latest_view(body.given_up) >= view.number:
-        return False
-    in_range = NOTHING_DONE <= body.done < LAST_STEP
-    return in_range and (body.finish is None or body.finish.step == body.done + 1)

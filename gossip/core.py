@@ -264,18 +264,18 @@ class Core(Standing):
         """Data do not get through to `member`, which answers (G16). To be said again while that is so."""
         self._next.undelivered(now, member)
 
-    def leave(self, now: float, outvoted: int = NOTHING_DONE, why: str = "") -> list[Effect]:
+    def damaged(self, now: float, why: str) -> list[Effect]:
+        """The parameters here have changed since the open step was computed with them (R28)."""
+        return self._follow_up(now, self._steps.damaged(why))
+
+    def leave(self, now: float, outvoted: int = NOTHING_DONE) -> list[Effect]:
         """Start no further step; `Left` follows when the others can do without this peer.
 
-        Args:
-            now: the time.
-            outvoted: the open step, if this peer differs in it from who stays.
-            why: it differs, if that is known to this peer alone.
+        `outvoted`: the open step, if this peer differs in it from the members that stay.
         """
         self._next.leavers[self.me] = None
         if outvoted == self.done + 1:
             self._steps.go()
-            self._steps.parting.why = why or self._steps.parting.why
         else:
             self._steps.parting.why = ""
         self._leave_by = min(self._leave_by, now + self._config.leave_s)

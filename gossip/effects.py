@@ -215,9 +215,14 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class Outvoted:
-    """This member has other parameters than who stays: it leaves, and is removed once the others go on without it."""
+    """This member leaves with `step`, the open one, and is removed once the others continue without it.
+
+    Its parameters are not those of the members that stay (R17), or, if it `is_damaged`, are not those that it has
+    computed with (R28).
+    """
 
     step: int
+    is_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

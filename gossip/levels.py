@@ -8,8 +8,8 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from . import numerics
-from .given_up import GivenUp
-from .progress import Finish, Progress, Ready
+from .given_up import GivenUp, latest_view
+from .progress import LAST_STEP, NOTHING_DONE, Finish, Progress, Ready
 from .seniority import NOBODY
 from .view import Member, View
 
@@ -102,3 +102,11 @@ def _finishes(me: Member, mine: Finish, others: Mapping[Member, Progress]) -> di
 
 def _differ(what: str, step: int, one: Member, at_one: bytes, other: Member, at_other: bytes) -> str:
     return f"{what} of step {step} differ: {at_one.hex()} at {one}, {at_other.hex()} at {other}"
+
+
+def is_sound(body: Ready | Progress, view: View) -> bool:
+    """Whether a member of `view` can say so: it has finished no other step than the next, and knows of older views."""
+    if isinstance(body, Ready) and body.given_up is not None and latest_view(body.given_up) >= view.number:
+        return False
+    in_range = NOTHING_DONE <= body.done < LAST_STEP
+    return in_range and (body.finish is None or body.finish.step == body.done + 1)

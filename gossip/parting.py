@@ -6,7 +6,7 @@ and had other parameters, is remembered until the step commits: of founders with
 
 from collections.abc import Mapping
 
-from .effects import Explain
+from .effects import Explain, Outvoted
 from .progress import NOTHING_DONE, Finish, Progress
 from .seniority import NOBODY, staying
 from .view import Member, Seat, View
@@ -20,13 +20,14 @@ class Parting:
         is_void: what is finished of the open step in the installed view is of no use.
         goes_in: the step in which this member has to go; NOTHING_DONE: it need not.
         why: it is removed in the end, and may come back; empty: it leaves.
+        damaged: why this member has to leave once it is known whether the open step commits (R28); empty: it need not.
         departed: seats of older views, and with which parameters (`Finish.bits`) they had finished the open step.
     """
 
     def __init__(self, me: Member) -> None:
         self.founded_in = 0
         self.is_void = False
-        self.goes_in, self.why = NOTHING_DONE, ""
+        self.goes_in, self.why, self.damaged = NOTHING_DONE, "", ""
         self.departed: dict[Seat, bytes] = {}
         self._me = me
         self._outvoted: frozenset[Member] = frozenset()
@@ -46,6 +47,13 @@ class Parting:
             return []
         self.is_void, self._outvoted = True, self._outvoted | {member}
         return [Explain(f"{member} differs in step {step} from the members that stay, who do it over without it")]
+
+    def go_damaged(self, step: int) -> list[Outvoted]:
+        """Leave with `step`, which is open and not finished here, if this member is damaged."""
+        if not self.damaged:
+            return []
+        self.why, self.damaged = self.damaged, ""
+        return [Outvoted(step, is_damaged=True)]
 
     def why_contradicted(self, view: View, step: int, digest: bytes) -> str:
         """How founders that have gone differ from these parameters of `step`, if too few are left to outvote them.

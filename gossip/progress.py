@@ -7,6 +7,9 @@ from .given_up import GivenUp
 NOTHING_DONE = -1
 """The step before step 0: no step is committed."""
 
+LAST_STEP = 2**62
+"""No run is as long; and numbers travel in 64 bits."""
+
 NOT_CALLED = "nothing, since the step ends before it,"
 """The fingerprint of an operation that a member has not called, and will not."""
 

@@ -105,6 +105,11 @@ class Standing:
     def leaving(self) -> bool:
         return self._next.leaving
 
+    @property
+    def has_to_go(self) -> bool:
+        """Whether this peer leaves because the others stay without it (R17, R28): it gives its state to no peer."""
+        return self._steps.parting.goes_in == self.done + 1
+
     # Who is there.
 
     def introduction(self) -> tuple[m.Gossip, m.Sync]:

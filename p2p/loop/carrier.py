@@ -369,11 +369,11 @@ class Carrier:
 
     def serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        if self.parts.donor.is_asked and self.parts.core.seated and (view := self.parts.core.view) is not None:
-            core, is_due = self.parts.core, self.parts.open_step.agreed.is_due
+        core = self.parts.core
+        if self.parts.donor.is_asked and core.seated and not core.has_to_go and (view := core.view) is not None:
+            is_due = self.parts.open_step.agreed.is_due
             if why := self.parts.donor.why_damaged(self.now(), core.done, self.parts.open_step.why_damaged):
-                self.parts.open_step.stop()
-                self.carry_out(core.leave(self.now(), core.done + 1, why))
+                self.carry_out(core.damaged(self.now(), why))
                 return
             record = StateRecord(core.digest, view, core.numerics, is_due)
             for member, reason in self.parts.donor.serve(self.now(), core.done, record, self._donors_for):

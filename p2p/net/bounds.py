@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gossip.acceptor import MAX_ROUND
-from gossip.commit import LAST_STEP
+from gossip.progress import LAST_STEP
 from gossip.view import LAST_VIEW, MOST_MEMBERS, NO_NUMERICS
 
 MAX_STR_LEN: Final = 1024

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 
 from gossip import Member, Phase, Seat
-from gossip.commit import LAST_STEP, StepMachine
+from gossip.commit import StepMachine
 from gossip.effects import Activated, Committed, Diverged, Installed, Removed, Send
 from gossip.levels import chain
-from gossip.progress import Beat, Finish, Progress, Ready
+from gossip.progress import LAST_STEP, Beat, Finish, Progress, Ready
 from gossip.view import founding_view
 
 from .machines import (

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip import Phase, Seat, View
-from gossip.commit import LAST_STEP, StepMachine
+from gossip.commit import StepMachine
 from gossip.effects import Aborted, Activated, Committed, Diverged, Send
 from gossip.given_up import LONGEST_REASON, Cause, GivenUp, GivingUp, graver
-from gossip.progress import Beat, Finish, Progress, Ready
+from gossip.progress import LAST_STEP, Beat, Finish, Progress, Ready
 
 from .machines import (
     DIGEST_0,

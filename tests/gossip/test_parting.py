@@ -152,6 +152,31 @@ def test_who_has_to_go_for_its_parameters_votes_until_the_others_go_on_and_is_re
     assert peer.ended
 
 
+def test_a_damaged_member_goes_with_a_step_that_it_has_not_finished() -> None:
+    peer = seated(B, C)
+    assert only(Outvoted, peer.damaged(0.0, "its memory has changed")) == [Outvoted(0, is_damaged=True)]
+    assert not peer.has_to_go and bodies(Leave, peer.leave(0.0, 0)) == [(B, Leave(0)), (C, Leave(0))]
+    assert peer.has_to_go
+    assert only(Removed, say(peer, B, Decide(after(view_at(peer), B, C)))) == [Removed("its memory has changed")]
+
+
+def test_a_damaged_member_goes_with_the_next_step_if_it_has_finished_the_open_one() -> None:
+    peer = seated(B, C)
+    view = view_at(peer)
+    peer.finished(0.0, 0, b"bits", b"state")
+    assert only(Outvoted, peer.damaged(0.0, "its memory has changed")) == []
+    said = Progress(-1, genesis(), finish(0, view))
+    assert only(Outvoted, say(peer, B, said)) == []
+    effects = say(peer, C, said)
+    assert only(Outvoted, effects) == [Outvoted(1, is_damaged=True)] and peer.done == 0
+
+
+def test_a_damaged_member_goes_with_a_finished_step_that_is_redone() -> None:
+    machine = finished()
+    assert machine.damaged("its memory has changed") == []
+    assert only(Outvoted, barrier(machine, NOTHING)) == [Outvoted(0, is_damaged=True)]
+
+
 def test_whose_script_leaves_is_not_removed() -> None:
     peer = seated(B, C)
     for member in (B, C):

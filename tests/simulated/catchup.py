@@ -118,6 +118,8 @@ class CatchUp:
         if not self.is_own(peer.done + 1):
             peer.perform(peer.core.is_whole(peer.now(), peer.done))
         self.shares.serve()
+        if peer.core.has_to_go:
+            return
         for (member, step), served in self._asked.items():
             has_seat = peer.view is not None and peer.view.since(member) is not None
             is_later = step <= peer.done and not has_seat and not self.is_own(peer.done + 1)

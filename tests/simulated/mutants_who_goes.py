@@ -59,6 +59,11 @@ def _news_since_its_seat(original: Callable[..., GivenUp | None]) -> Callable[..
     return news
 
 
+def _part_at_once(self: StepMachine, why: str) -> Sequence[Effect]:
+    self.parting.damaged = why
+    return self.parting.go_damaged(self.done + 1)
+
+
 WHO_GOES: dict[str, Mutant] = {
     "R17: majority of those who have called": mutant(
         (p2p.step.mismatch, "staying", _among_those_who_have_spoken),
@@ -102,5 +107,10 @@ WHO_GOES: dict[str, Mutant] = {
     ),
     "R17: what founders raise does not concern who has a seat afterwards": mutant(
         (GivingUp, "news", _news_since_its_seat(GivingUp.news)), breaks="S19", seed=1422
+    ),
+    "R28: a step that is finished where memory is damaged is void": mutant(
+        (StepMachine, "damaged", _part_at_once),
+        breaks="S14",
+        scenario="DAMAGED: a member whose memory changes has finished the step, which another one has committed",
     ),
 }

@@ -185,11 +185,11 @@ class Peer:
         self._world.membership.accused(member)
         self.perform(self.core.refused(self.now(), member, reason))
 
-    def leave(self, outvoted: int = NOTHING_DONE, why: str = "") -> None:
+    def leave(self, outvoted: int = NOTHING_DONE) -> None:
         self.leaving = True
         self._world.invariants.left.add(self.member)
         self._world.membership.accused(self.member)
-        self.perform(self.core.leave(self.now(), outvoted, why))
+        self.perform(self.core.leave(self.now(), outvoted))
 
     def give_up(self, withdraw: bool) -> None:
         """The script raises in the middle of the open step, or calls other operations than the others."""
@@ -309,8 +309,7 @@ class Peer:
         if self.member not in self._world.invariants.damaged:
             raise Violation("never", f"{self.member}: {why}")
         self._world.invariants.seen["damages found"] += 1
-        self.training.open_step.stop()
-        self.leave(self.done + 1, why)
+        self.perform(self.core.damaged(self.now(), why))
 
     def _perform_for_core(self, effect: fx.Effect) -> None:
         world, seen = self._world, self._world.invariants.seen
@@ -350,6 +349,9 @@ class Peer:
                 seen["removed"] += 1
                 self.arena.tag = NO_TAG
                 world.come_back(self, reason)
+            case fx.Outvoted(step, is_damaged=True):
+                self.training.open_step.stop()
+                self.leave(step)
             case fx.Outvoted(step):
                 self._be_outvoted(step)
             case fx.Left(reason):

@@ -1,7 +1,9 @@
 """Members that differ, in calls and in parameters, and who of them goes: R17 of PROTOCOL.md."""
 
 from gossip import Member
+from gossip.messages import Accept
 from gossip.progress import Abort, Beat, Progress
+from gossip.view import Policy
 from tests.simulation import Failure
 
 from .peer import Peer
@@ -122,3 +124,26 @@ def _the_last_founder_raises() -> None:
     stage.until(lambda: last.training.num_told or last.done >= step)
     if not last.training.num_told:
         raise Failure("S19", f"the last founder commits step {step}, in which the other one had other parameters")
+
+
+@scenario("DAMAGED: a member whose memory changes has finished the step, which another one has committed")
+def _what_others_may_have_committed_is_not_void() -> None:
+    stage = Stage(num_peers=3, num_hosts=3, places=(0, 1, 2), policy=Policy.MAJORITY, founding_size=3)
+    stage.until_trained(3)
+    odd, other, victim = (stage.peer(name) for name in ("p1", "p2", "p3"))
+    ends = victim.member, odd.member
+    stage.table.holds = lambda source, target, frame: (source, target) == ends and isinstance(frame, Progress | Beat)
+    stage.until(lambda: other.done > odd.done and odd.core.has_finished)
+    stage.table.on_table.clear()
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Accept)
+    gone = victim.member
+    stage.end(victim, "dies")
+    for peer in stage.alive():
+        peer.declare_dead(gone, "its process has ended", None)
+    stage.until(lambda: stage.table.on_table)  # a view with the two others is proposed
+    _damage(stage, "p1")
+    stage.act(odd.go_damaged, "its memory has changed")
+    stage.wait(0.01)  # what it says of that overtakes the view
+    stage.table.release()
+    stage.until(lambda: stage.excluded(odd.member, "p2"))
+    stage.end_well()
