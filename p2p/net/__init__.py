@@ -1,1 +1,1 @@
-"""Sockets and bytes: links, listeners, frames, and the codec. Everything that arrives is checked here."""
+"""Sockets and bytes: links, listeners, frames, and the codec. All received bytes are validated here."""

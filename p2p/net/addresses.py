@@ -1,4 +1,4 @@
-"""Where peers are reached: `ipc://` and a path on one host, `tcp://host:port` between hosts."""
+"""Addresses of peers: `ipc://` and a path on one host, `tcp://host:port` between hosts."""
 
 import ipaddress
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 ANY: Final = "*"
-"""As a host to listen on: every address of this machine, of both versions of IP."""
+"""As a host to listen on: all addresses of this machine, IPv4 and IPv6."""
 
 _WILDCARDS: Final = (ANY, "0.0.0.0", "::")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
@@ -19,14 +19,14 @@ _ELSEWHERE: Final = "192.0.2.1"  # for documentation (RFC 5737); nothing is sent
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host (a name, an IPv4 or an IPv6 address without brackets) and a port; 0: any that is free."""
+    """A host (a name, an IPv4 or an IPv6 address without brackets) and a port; 0: any free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `host:port`, `[IPv6]:port` or `*:port`; raise ValueError for anything else, and link-local addresses."""
+        """Parse `host:port`, `[IPv6]:port` or `*:port`; raise ValueError otherwise, and for link-local addresses."""
         host, colon, digits = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -66,7 +66,7 @@ def _is_ip(host: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Add
 
 
 def check_address(address: str) -> None:
-    """Raise ValueError unless one can connect to `address`, which may come from a peer."""
+    """Raise ValueError unless `address` can be connected to. It may come from a peer."""
     if address.startswith("tcp://"):
         endpoint = Endpoint.parse(address.removeprefix("tcp://"))
         is_multicast = _is_ip(endpoint.host, ipaddress.IPv4Address) and ipaddress.ip_address(endpoint.host).is_multicast
@@ -82,7 +82,7 @@ def check_address(address: str) -> None:
 
 
 def resolve(host: str) -> frozenset[str]:
-    """The numeric addresses of `host`; none if nobody knows it. May take as long as a name server does."""
+    """The numeric addresses of `host`; empty if it cannot be resolved. Blocks for as long as the name server takes."""
     try:
         return frozenset(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
     except (OSError, UnicodeError):
@@ -90,29 +90,30 @@ def resolve(host: str) -> frozenset[str]:
 
 
 def has_ipv4(addresses: Collection[str]) -> bool:
-    """Whether one of these, in digits, is of the version that all hosts have a way to, if they have one."""
+    """Whether one of these numeric addresses is IPv4, which every connected host can reach."""
     return any(":" not in address for address in addresses)
 
 
 def to_listen_at(host: str, addresses: Collection[str], is_here: Callable[[str], bool] | None = None) -> list[str]:
-    """At which of `addresses`, those of `host`, to listen: at all of this machine, since others may use any.
+    """The `addresses` of `host` to listen at: all that belong to this machine, since other peers may use any of them.
 
-    If none of them is of this machine, at what an error will name.
+    If none belongs to this machine, one address for the error message to name.
     """
     ordered = sorted(addresses, key=lambda address: (":" in address, address))
     return [address for address in ordered if (is_here or _is_here)(address)] or ordered[:1] or [host]
 
 
 def is_interface(host: str) -> bool:
-    """Whether this machine has an interface of this name: one can listen there, too."""
+    """Whether this machine has an interface of this name, which is also valid to listen at."""
     return host in (name for _, name in socket.if_nameindex())
 
 
 def why_ambiguous(seed: Endpoint, addresses: Collection[str], is_here: Callable[[str], bool] | None = None) -> str:
-    """Why `seed`, a name with these numeric addresses, is not one peer; empty if it may be.
+    """Why `seed`, a name with these numeric addresses, does not identify one peer; empty if it may.
 
-    A name of this machine and of others is each one's own, so that each would found. Of several machines that are not
-    this one any may answer, and several addresses of this one are one machine.
+    A name that resolves to this machine and to others makes each of them take itself for the seed and found a swarm.
+    Several addresses of other machines are fine (any of these may answer), and so are several addresses of this
+    machine.
     """
     here = sorted(address for address in addresses if (is_here or _is_here)(address))
     elsewhere = sorted(each for each in {*addresses} - {*here} if not ipaddress.ip_address(each).is_loopback)
@@ -126,10 +127,10 @@ def why_ambiguous(seed: Endpoint, addresses: Collection[str], is_here: Callable[
 
 
 def advertised(bound: Endpoint, seeds: Sequence[Endpoint]) -> Endpoint:
-    """What to tell others, of a socket that is bound to `bound`, if nobody has said it.
+    """The endpoint to advertise for a socket bound to `bound`, if none was configured.
 
-    A seed's own spelling if it is this one, so that all speak of a seed in the same words; the address itself if it is
-    one; of several, the one that packets to the first seed, or to the world, leave from.
+    The spelling of a seed if this peer is that seed, so that all peers name a seed alike; otherwise `bound`, if it is a
+    single address; for a wildcard, the source address of packets to the first seed, or to the internet.
     """
     if not bound.is_wildcard:
         mine = resolve(bound.host)
@@ -143,7 +144,7 @@ def advertised(bound: Endpoint, seeds: Sequence[Endpoint]) -> Endpoint:
 
 
 def _is_here(host: str) -> bool:
-    """Whether `host`, in digits, is an address of this machine."""
+    """Whether the numeric address `host` belongs to this machine."""
     try:
         with _udp(host) as probe:
             probe.bind((host, 0))
@@ -153,7 +154,7 @@ def _is_here(host: str) -> bool:
 
 
 def _leaves_from(target: str) -> str | None:
-    """The address that packets to `target`, in digits, would have; nothing is sent."""
+    """The source address of packets to the numeric address `target`. Sends none."""
     try:
         with _udp(target) as probe:
             probe.connect((target, 9))

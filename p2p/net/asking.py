@@ -1,4 +1,4 @@
-"""Asks a peer of another host how it stands, as somebody who is no peer, but has the swarm key."""
+"""Status query to a peer on another host, by a process that has the swarm key but is no peer."""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,11 +17,11 @@ _LOOK_S: Final = 0.1
 
 
 def ask_status(config: TcpConfig, clock: Callable[[], float]) -> StatusAnswer:
-    """What the first peer says that is at one of the seeds of `config`, asked in turn. `clock`: monotonic seconds.
+    """The status of the first peer that answers at a seed of `config`, tried in turn. `clock`: monotonic seconds.
 
     Raises:
-        NetworkError: none of them answers; says of each what came of asking.
-        RemoteProtocolError: what is answered is of another version.
+        NetworkError: no seed answered; names the outcome for each.
+        RemoteProtocolError: the answer has another protocol version.
     """
     credentials = Credentials(config.realm, "", config.secret, config.ipv4_names)
     query = Codec(CONTROL_TYPES).encode(StatusQuery())
@@ -45,7 +45,7 @@ def ask_status(config: TcpConfig, clock: Callable[[], float]) -> StatusAnswer:
 
 
 def _ask(call: SeedCall, query: bytes, clock: Callable[[], float], until: float) -> tuple[bytes | None, Verdict]:
-    """The answer, if there is one, and what came of the call."""
+    """The answer, if any, and the outcome of the call."""
     verdict, is_asked = Verdict.SILENT, False
     while (left_s := until - clock()) > 0:
         if (answer := call.wait(min(left_s, _LOOK_S))) is not None:

@@ -1,7 +1,7 @@
-"""What the fields of control messages and records may hold: how long, how large, which characters.
+"""Limits on the fields of control messages and records: length, magnitude, characters.
 
-A bound is checked where a frame is decoded, so that nothing behind it meets a number that some field, file or page of
-ours has no room for, or a name that is no name. Encoders check it, too: nobody says what others would drop.
+Decoding a frame checks them, so that later code never sees a number that some field, file or page of this peer cannot
+hold, or a malformed name. Encoders check them, too, so that no peer sends what others would drop.
 """
 
 import re
@@ -17,15 +17,15 @@ MAX_BYTES_LEN: Final = 1 << 20
 MAX_ARRAY_LEN: Final = 4096
 MAX_HOST_LEN: Final = 64
 MAX_SOCKET_LEN: Final = 113
-"""`ipc://`, and the path of a socket."""
+"""`ipc://` and the path of a socket."""
 MAX_ADDRESS_LEN: Final = 265
-"""`tcp://`, the name of a host, and a port."""
+"""`tcp://`, a host name and a port."""
 MAX_DIGEST_LEN: Final = 64
 MAX_COUNT: Final = 1 << 32
 
 
 class Bound(NamedTuple):
-    """Of a plain value: what it has to be, in words, whether its length counts, and what that, or it, may be."""
+    """Limit of a plain value: the rule in words, whether it applies to the length, and the range of length or value."""
 
     rule: str
     is_sized: bool
@@ -50,7 +50,7 @@ PLAIN: Final[dict[Any, Bound]] = {
     str: _str(MAX_STR_LEN),
     bytes: Bound(f"bytes, at most {MAX_BYTES_LEN}", True, range(MAX_BYTES_LEN + 1)),
 }
-"""Whatever field it is."""
+"""Default limits by type."""
 
 
 def _utf8(most: int) -> tuple[str, Callable[[str], object]]:
@@ -64,8 +64,8 @@ TEXTS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     **dict.fromkeys(("Contact.control", "Contact.data"), _utf8(MAX_SOCKET_LEN)),
     **dict.fromkeys(("Contact.remote_control", "Contact.remote_data"), _utf8(MAX_ADDRESS_LEN)),
 }
-"""What a str has to be, in words, and whether it is. Names become paths and keys; of two views of `MOST_MEMBERS`, with
-their addresses, an acceptor record is made."""
+"""By field: the rule for a str, in words, and the test. Names become paths and keys; an acceptor record must hold two
+views of `MOST_MEMBERS` with their addresses."""
 
 _STEP, _VIEW, _COUNT = _numbers(-1, LAST_STEP), _numbers(0, LAST_VIEW), _numbers(0, MAX_COUNT - 1)
 _BELOW_LAST: Final = Bound(f"below {LAST_VIEW + 1}", False, range(LAST_VIEW + 1))
@@ -95,12 +95,12 @@ _BY_NAME: Final = {
     **dict.fromkeys(("digest", "digests", "state_digest", "previous"), _bytes(0, MAX_DIGEST_LEN)),
     "numerics": _bytes(len(NO_NUMERICS), len(NO_NUMERICS)),
 }
-"""Of all fields of these names."""
+"""By field name, in any class."""
 
 MOST: Final = {"View.seats": MOST_MEMBERS}
-"""Of arrays that have less room than others."""
+"""Maximum lengths of arrays that are bounded below `MAX_ARRAY_LEN`."""
 
 
 def bound_of(annotation: Any, where: str) -> Bound:
-    """Of the field `where`, as in `Class.field`, whose values are plain ones of this type."""
+    """The limit for the field `where` (`Class.field`), whose values are plain ones of this type."""
     return _BY_FIELD.get(where) or _BY_NAME.get(where.rpartition(".")[2]) or PLAIN[annotation]

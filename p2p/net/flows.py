@@ -1,4 +1,4 @@
-"""What the kernel counts of a TCP connection (TCP_INFO): round trips and rates of what is sent anyway."""
+"""The kernel's counters of TCP connections (TCP_INFO): round trips and rates, measured on regular traffic."""
 
 import os
 import socket
@@ -7,24 +7,25 @@ from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 
 Ends = tuple[Any, Any]
-"""Addresses of a connection: here, and there."""
+"""Local and remote address of a connection."""
 
 _TCP_INFO: Final = struct.Struct("<16xI48xI48xQQ12xI8xQ24xI")
-"""Of struct tcp_info, in its order: tcpi_snd_mss, tcpi_rtt (us), tcpi_bytes_acked and tcpi_bytes_received, tcpi_min_rtt
-(us), tcpi_delivery_rate (the last one that the sender did not limit, or the highest that it did), and tcpi_delivered,
-in packets: also of those behind a lost one."""
+"""Fields of struct tcp_info, in its order: tcpi_snd_mss, tcpi_rtt (us), tcpi_bytes_acked and tcpi_bytes_received,
+tcpi_min_rtt (us), tcpi_delivery_rate (the last one that was not limited by the sender, or the highest that was), and
+tcpi_delivered (in packets, including those received after a lost one)."""
 _INFO_BYTES: Final = 256
 _ANOTHER: Final = "reno"
-"""Every kernel has it, and lets everybody use it."""
+"""Available in every kernel, to unprivileged processes too."""
 _NO_RTT: Final = 2**32 - 1
 
 QUEUE_US: Final = 5_000
 QUEUE_SHARE: Final = 0.125
-"""Packets wait on the way if round trips take so much longer than the shortest, and so large a part of it."""
+"""Packets are queueing if round trips exceed the shortest by more than `QUEUE_US` and by more than this fraction of
+it."""
 
 
 def copy_of(fd: int) -> socket.socket | None:
-    """None: it is closed by now, or is no socket, or there is no room for a copy."""
+    """A duplicate of `fd`; None: it is closed, or no socket, or no descriptor is left for the duplicate."""
     try:
         number = os.dup(fd)
     except OSError:
@@ -44,14 +45,14 @@ def ends_of(copy: socket.socket) -> Ends | None:
 
 
 class Flow(NamedTuple):
-    """Of one connection, since it was opened.
+    """Counters of one connection since it was opened.
 
     Attributes:
         rtt_us: the shortest round trip of the last minutes; 0: not known.
-        bytes_per_s: at which it has delivered lately; of a transfer that had the way to itself, its rate.
-        acked, received: bytes that the other side has, and that have come.
-        delivered: about as many as acked, but without waiting for those that were lost before them.
-        is_queueing: round trips take longer than they have to.
+        bytes_per_s: recent delivery rate; for a transfer without competing traffic, its rate.
+        acked, received: bytes that the other side has acknowledged, and that have arrived here.
+        delivered: like `acked`, approximately, but including bytes received after a lost packet.
+        is_queueing: round trips are longer than the shortest one, by more than the limits above.
     """
 
     rtt_us: int
@@ -63,7 +64,7 @@ class Flow(NamedTuple):
 
 
 class Connection:
-    """A connection of libzmq, by the descriptor that its monitor has named. `ends`: None, if that was none any more."""
+    """A connection of libzmq, by the descriptor that its monitor reported. `ends`: None if that was closed already."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -75,10 +76,10 @@ class Connection:
                 self.ends, self._family = ends_of(copy), copy.family
 
     def flow(self) -> Flow | None:
-        """What the kernel has counted; None: it is closed by now, or the kernel is old."""
+        """The kernel's counters; None: the connection is closed, or the kernel is too old."""
         if self.ends is None:
             return None
-        # Read first, then looked whose it is: ends that are still there have been there at the reading, too.
+        # Read first, then compare the ends: if they match now, they matched at the time of reading.
         try:
             borrowed = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP, self._fd)
         except OSError:
@@ -92,20 +93,20 @@ class Connection:
             borrowed.detach()
 
     def prefer(self, congestion_control: str) -> None:
-        """For what is sent from now on; the kernel's default stays where this one is not there, or not allowed."""
+        """Use this congestion control from now on; keep the kernel's default if it is unavailable or forbidden."""
         self._switch("", congestion_control)
 
     def renew(self, congestion_control: str) -> None:
-        """Have it begin anew with what it knows of the way, if this is the one in use.
+        """Restart this congestion control's path estimate, if it is the one in use.
 
         BBR sends four packets per round trip, and no more, for 200 ms, when the shortest round trip that it has seen is
-        10 s old (PROBE_RTT: Cardwell et al., ACM Queue 14(5), 2016). Who begins anew takes the shortest one of the last
-        minutes from the kernel, and the window as it was. It costs some ten system calls.
+        10 s old (PROBE_RTT: Cardwell et al., ACM Queue 14(5), 2016). A restarted BBR takes the shortest round trip of
+        the last minutes from the kernel, and keeps its window. Costs about ten system calls.
         """
         self._switch(congestion_control, _ANOTHER, congestion_control)
 
     def _switch(self, used: str, *names: str) -> None:
-        """To these in turn; if `used` is one, only where that is in use now."""
+        """Set these in turn; if `used` is not empty, only if that one is in use now."""
         if self.ends is None or (copy := copy_of(self._fd)) is None:
             return
         option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
@@ -117,7 +118,7 @@ class Connection:
 
 
 def _parse(info: bytes) -> Flow | None:
-    if len(info) < _TCP_INFO.size:  # of an old kernel
+    if len(info) < _TCP_INFO.size:  # old kernel
         return None
     mss, rtt_us, acked, received, least_us, rate, num_delivered = _TCP_INFO.unpack_from(info)
     is_queueing = least_us != _NO_RTT and rtt_us - least_us > max(QUEUE_US, QUEUE_SHARE * least_us)

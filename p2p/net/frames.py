@@ -1,9 +1,9 @@
-"""What this peer says, as frames, and the frames of others as what they say. Belongs to the loop.
+"""Conversion between this peer's messages and frames, in both directions. Belongs to the loop.
 
-Control frames carry envelopes. Data frames carry segments of operations and FINISHED: there is one in every step, it
-is as urgent as data, and a fixed layout makes it cheap. A data frame of another view than the installed one is dropped
-here. Parcels go to who is in no view yet, and are acknowledged from there: instead of a view, their frames name the
-sender and its *stream*, all that it sends to one peer in a row.
+Control frames carry envelopes. Data frames carry segments of operations and FINISHED: every step has one, it is as
+urgent as data, and a fixed layout makes it cheap. Data frames of any view but the installed one are dropped here.
+Parcels go to peers that are in no view yet, and these acknowledge them: instead of a view, their frames name the sender
+and its *stream*, the sequence of all that it sends to one peer.
 """
 
 import struct
@@ -44,15 +44,15 @@ from .wire import Codec
 
 @dataclass(frozen=True, slots=True)
 class StatusQuery:
-    """STATUS?: where do you stand? Asked by who is no peer, and answered on the connection on which it came."""
+    """STATUS?: asks for a status. Sent by a process that is no peer, and answered on the same connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusAnswer:
-    """STATUS: as `telemetry.snapshot.Snapshot.pack` has made it, at most a second ago.
+    """STATUS: the result of `telemetry.snapshot.Snapshot.pack`, at most a second old.
 
     Attributes:
-        now_ns: by the monotonic clock of the sender, to which the times in the snapshot belong.
+        now_ns: the sender's monotonic clock, which the times in the snapshot refer to.
     """
 
     now_ns: int
@@ -60,17 +60,17 @@ class StatusAnswer:
 
 
 CONTROL_TYPES = (Envelope, StatusQuery)
-"""What control frames carry."""
+"""Types of control frames."""
 
 ANSWER_CODEC = Codec([StatusAnswer])
-"""Of what goes to who is no peer."""
+"""For answers to processes that are no peers."""
 
 RECORD_CODEC = Codec([m.AcceptorRecord])
-"""Of the pages that outlive their peers."""
+"""For acceptor pages, which outlive their peers."""
 
 
 class Segment(NamedTuple):
-    """One segment as it came from the wire: which operation of this view, and whose."""
+    """One received segment of an operation of the installed view."""
 
     sequence: int
     source: int
@@ -81,7 +81,7 @@ class Segment(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A segment of a parcel, and where it comes from."""
+    """A received segment of a parcel, with its sender."""
 
     source: Member
     stream: int
@@ -89,7 +89,7 @@ class Delivery(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """`source` has taken so many segments of our `stream` to it."""
+    """Acknowledgement: `source` has processed this many segments of our `stream` to it."""
 
     source: Member
     stream: int
@@ -97,7 +97,7 @@ class Taken(NamedTuple):
 
 
 class ChunkQuery(NamedTuple):
-    """`source` needs these chunks of the state after `step` from us, its first donor; none: nothing any more."""
+    """`source` needs these chunks of the state after `step` from us, its first donor; empty: no more."""
 
     source: Member
     step: int
@@ -111,7 +111,7 @@ class Frames:
     """The frames of one peer, in the view that it has installed.
 
     Attributes:
-        num_sent_bytes: of operations, with their headers, so far.
+        num_sent_bytes: bytes sent for operations so far, headers included.
     """
 
     def __init__(self, me: Member, transport: Transport) -> None:
@@ -127,7 +127,7 @@ class Frames:
         self.num_sent_bytes = 0
 
     def install(self, view: View) -> None:
-        """From now on everything is said in `view`."""
+        """Send all further messages in `view`."""
         self._members = view.members
         self._stamp, self._view = view.stamp, pack_stamp(view.stamp)
         self._rank = view.members.index(self._me)
@@ -138,10 +138,10 @@ class Frames:
     # Out.
 
     def send(self, effect: Send) -> None:
-        """Say something to a peer, in the view in which it was made. Encoded once if it is said to many in a row."""
+        """Send a message to a peer, in the view of the effect. Encoded once if sent to several peers in a row."""
         target, body, stamp = effect.target, effect.body, effect.stamp or NO_VIEW
         if isinstance(body, Progress) and body.finish is not None:
-            if stamp == self._stamp:  # else nobody is in that view any more who could hear it
+            if stamp == self._stamp:  # else no receiver is in that view any more
                 self._transport.send_data(target.peer_id, self._finished(body, body.finish).pack(), b"")
             return
         if self._encoded is None or self._encoded[0] is not body or self._encoded[1] is not stamp:
@@ -149,7 +149,7 @@ class Frames:
         self._transport.send_control(target.peer_id, self._encoded[2])
 
     def encode(self, body: m.Body) -> bytes:
-        """The control frame that says `body`, in the installed view."""
+        """The control frame with `body`, in the installed view."""
         return self._codec.encode(Envelope(self._me, self._stamp, body))
 
     def _finished(self, progress: Progress, finish: Finish) -> FinishedHeader:
@@ -164,7 +164,7 @@ class Frames:
         )
 
     def send_segment(self, view_number: int, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
-        """Send a segment of an operation to a rank of that view; nothing if another one is installed."""
+        """Send a segment of an operation to a rank of that view; no effect if another view is installed."""
         if view_number != self._stamp.number:
             return
         peer, transfer, segment, payload = outgoing
@@ -173,7 +173,7 @@ class Frames:
         self._transport.send_data(self._members[peer].peer_id, header, payload)
 
     def send_parcel(self, target: Member, stream: int, segment: ParcelSegment) -> None:
-        """Send a segment of a parcel, in whatever view `target` is."""
+        """Send a segment of a parcel, whatever the view of `target`."""
         header = ParcelHeader(
             is_state=segment.is_state,
             is_last=segment.is_last,
@@ -190,7 +190,7 @@ class Frames:
         self._transport.send_data(target.peer_id, header.pack(), segment.payload)
 
     def send_taken(self, target: Member, stream: int, num_segments: int) -> None:
-        """Say how many segments of its `stream` have come."""
+        """Acknowledge `num_segments` segments of the `stream` from `target`."""
         header = TakenHeader(bytes.fromhex(self._me.peer_id), self._me.incarnation, stream, num_segments)
         self._transport.send_data(target.peer_id, header.pack(), b"")
 
@@ -217,13 +217,13 @@ class Frames:
         self._transport.send_data(target.peer_id, header.pack(), b"".join([_CHUNK.pack(*chunk) for chunk in chunks]))
 
     def send_probe(self, peer_id: str, num_bytes: int) -> None:
-        """Send so many bytes that nobody looks at."""
+        """Send `num_bytes` for a bandwidth measurement; receivers discard them."""
         self._transport.send_data(peer_id, ProbeHeader().pack(), bytes(num_bytes))
 
     # In.
 
     def read_control(self, frame: bytes) -> Envelope | StatusQuery:
-        """What a peer says, or somebody asks.
+        """The envelope of a peer, or a status query.
 
         Raises:
             RemoteProtocolError: it is neither.
@@ -235,10 +235,10 @@ class Frames:
     def read_data(
         self, frame: memoryview, payload: memoryview
     ) -> Envelope | Segment | Delivery | Taken | Wish | ChunkQuery | None:
-        """FINISHED, a segment of an operation or of a parcel, that some have come, or what is asked for of a state.
+        """FINISHED, a segment of an operation or of a parcel, an acknowledgement, or a request for parts of a state.
 
         Returns:
-            None: of another view, a probe.
+            None for frames of another view, and for probes.
 
         Raises:
             RemoteProtocolError: it is none of these.

@@ -1,9 +1,9 @@
-"""Connections that strangers have opened, and of which nothing has come that only a holder of the key can say.
+"""Half-open connections: accepted, but without proof yet that the other side holds the swarm key.
 
-libzmq tells which descriptor it has accepted, not whose handshake has succeeded. What tells that is how much this side
-has sent: whoever connects is sent a greeting, and WELCOME for a HELLO, which may be a member's, said again by somebody
-who has heard it; READY only for what answers that WELCOME. A descriptor that libzmq named may be another one by now, so
-it is looked at, and shut down, through a copy, which pins what it is a copy of.
+libzmq reports which descriptor it has accepted, but not whose handshake succeeded. The number of bytes that this side
+has sent tells that: every connection receives a greeting, and WELCOME for a HELLO (which may be a replay of a
+member's); only an answer to that WELCOME receives READY. A descriptor that libzmq reported may belong to another
+connection by now, so it is examined and shut down through a duplicate, which pins the connection.
 """
 
 import ipaddress
@@ -16,24 +16,24 @@ from typing import Final
 from .flows import Connection, Ends, copy_of, ends_of
 
 MOST: Final = 64
-"""At one listening socket; of more the oldest of who has opened most are shut down."""
+"""Per listening socket; beyond it, the oldest ones of the origin with the most are shut down."""
 
 GREETING_BYTES: Final = 64
 CURVE_BYTES: Final = GREETING_BYTES + 170
 PLAIN_BYTES: Final = GREETING_BYTES + 10
-"""Greeting and WELCOME (ZMTP 3.1, RFC 37; CurveZMQ, RFC 26): READY is what follows."""
+"""Greeting and WELCOME (ZMTP 3.1, RFC 37; CurveZMQ, RFC 26); READY follows."""
 
 _SENT: Final = struct.Struct("<QQ")
 _SENT_OFFSET: Final = 200  # of tcpi_bytes_sent and tcpi_bytes_retrans in struct tcp_info
-_NETWORK_BITS: Final = 64  # of an IPv6 address; who has one has them all
+_NETWORK_BITS: Final = 64  # of an IPv6 address; one host controls all addresses below them
 _INFO_BYTES: Final = 256
 
 
 class HalfOpen:
-    """Descriptors that were accepted, oldest first; those that were let in are forgotten when there are too many."""
+    """Accepted descriptors, oldest first; those that were let in are dropped when there are too many."""
 
     def __init__(self, most_bytes: int = CURVE_BYTES) -> None:
-        """`most_bytes`: that are sent to who is not let in."""
+        """`most_bytes`: the most that is sent on a connection that is not let in."""
         self._most_bytes = most_bytes
         self._num_new = 0
         self._ends: dict[int, Ends] = {}
@@ -41,7 +41,7 @@ class HalfOpen:
         self._connections: dict[int, Connection] = {}
 
     def accepted(self, fd: int) -> None:
-        """Libzmq has accepted a connection, as this descriptor."""
+        """Record that libzmq has accepted a connection with this descriptor."""
         connection = self._connections[fd] = Connection(fd)
         self._ends.pop(fd, None)
         if connection.ends is not None:
@@ -49,22 +49,22 @@ class HalfOpen:
             self._num_new += 1
 
     def closed(self, fd: int) -> None:
-        """The connection is no more."""
+        """Drop the record of a closed connection."""
         self._ends.pop(fd, None)
         self._origins.pop(fd, None)
         self._connections.pop(fd, None)
 
     def num_received(self) -> int:
-        """Bytes that have come over all connections, those that were let in, too."""
+        """Bytes received over all connections, including those that were let in."""
         return sum(flow.received for each in self._connections.values() if (flow := each.flow()) is not None)
 
     def cut(self) -> list[int]:
-        """Shut down, if there are too many, the oldest from where most are. libzmq finds their ends, and closes them.
+        """If there are too many, shut down the oldest ones of the most frequent origin; libzmq then closes them.
 
-        Who is far away takes longer than many others to say what lets it in, and is not cut for that.
+        A distant peer, whose handshake takes longer than many others', is not cut for that.
         """
         cut = []
-        if len(self._ends) > MOST and self._num_new > MOST // 2:  # not each time: a look takes some microseconds
+        if len(self._ends) > MOST and self._num_new > MOST // 2:  # not each time: each check takes some microseconds
             self._num_new = 0
             self._ends = {fd: ends for fd, ends in self._ends.items() if self._is_half_open(fd, ends)}
         while len(self._ends) > MOST:
@@ -75,7 +75,7 @@ class HalfOpen:
         return cut
 
     def _is_half_open(self, fd: int, ends: Ends, *, shuts_down: bool = False) -> bool:
-        """Whether `fd` is still the connection with these ends, with nobody at the other one who was let in."""
+        """Whether `fd` is still the connection with these ends, and was not let in."""
         copy = copy_of(fd)
         if copy is None:
             return False
@@ -83,13 +83,13 @@ class HalfOpen:
             if ends_of(copy) != ends or _num_sent(copy) > self._most_bytes:
                 return False
             if shuts_down:
-                with suppress(OSError):  # the other side was faster
+                with suppress(OSError):  # the other side has closed it already
                     copy.shutdown(socket.SHUT_RDWR)
             return True
 
 
 def _origin(ends: Ends) -> object:
-    """Where a connection comes from: an IPv4 address, or a network of IPv6."""
+    """The origin of a connection: an IPv4 address, or an IPv6 network."""
     host = ends[1][0] if isinstance(ends[1], tuple) else ""
     if ":" not in host:
         return host

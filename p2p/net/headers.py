@@ -1,7 +1,7 @@
 """The headers of data frames: seven kinds, each with a layout of its own (PROTOCOL.md, "Data frames").
 
-All have the same length, and begin with magic, version and kind, so that what follows is read as what it is. A frame of
-another version is told from garbage, in which nothing is looked for.
+All have the same length, and begin with magic, version and kind, which decide how the rest is read. A frame of another
+version is distinguished from garbage; neither is read any further.
 """
 
 import struct
@@ -14,7 +14,7 @@ from ..errors import RemoteProtocolError
 from ..version import VERSION, OtherVersion
 
 NO_DIGEST: Final = bytes(16)
-"""In a header: nothing is said of it."""
+"""In a header: no digest given."""
 
 _MAGIC: Final = b"SHOL"
 _START: Final = struct.Struct("<4sIB")  # magic, version, kind
@@ -22,7 +22,7 @@ _SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START, _PROBE_START, _SHA
     _START.pack(_MAGIC, VERSION, kind) for kind in range(1, 8)
 )
 
-# What follows, little-endian; "x" is a byte that is not used: sent as 0, and not looked at.
+# The fields that follow, little-endian; "x" is an unused byte: sent as 0, and ignored.
 _SEGMENT: Final = struct.Struct("<xH4x40sQII16s16s8x")
 _FINISHED: Final = struct.Struct("<xHI40sQ16s16s16s")
 _PARCEL: Final = struct.Struct("<???I8sQQqI?3x16s40x")
@@ -38,16 +38,16 @@ assert {_START.size + layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _
 
 
 class SegmentHeader(NamedTuple):
-    """Of a segment of an operation, whose elements are the payload.
+    """Header of a segment of an operation; its elements are the payload.
 
     Attributes:
         source: rank of the sender.
-        view: `pack_stamp` of the one that the sender has installed.
-        operation: how many operations came before it since that view became active.
+        view: `pack_stamp` of the view that the sender has installed.
+        operation: index of the operation since that view became active.
         transfer: i: the i-th SEND to the receiver in the sender's schedule.
-        segment: its number in the transfer.
-        fingerprint: what all ranks must have in common who call this operation.
-        digest: xxh3-128 of the payload; `NO_DIGEST`: its sender has not looked.
+        segment: index in the transfer.
+        fingerprint: digest of all that must be equal on all ranks that call this operation.
+        digest: xxh3-128 of the payload; `NO_DIGEST`: not computed by the sender.
     """
 
     source: int
@@ -68,12 +68,12 @@ class FinishedHeader(NamedTuple):
 
     Attributes:
         source: rank of the sender.
-        num_operations: of the step; 0: not said.
-        view: `pack_stamp` of the one that the sender has installed, and in which it has finished.
+        num_operations: of the step; 0: not given.
+        view: `pack_stamp` of the view that the sender has installed and finished the step in.
         step: the step.
-        results: digest over those of its operations; `NO_DIGEST`: it has none.
-        chain: digest of the chain of steps before it.
-        parameters: digest of those that it was computed with; `NO_DIGEST`: there are none.
+        results: digest over the results of its operations; `NO_DIGEST`: the step has no operations.
+        chain: digest of the chain of steps before this one.
+        parameters: digest of the parameters that the step was computed with; `NO_DIGEST`: none.
     """
 
     source: int
@@ -91,18 +91,18 @@ class FinishedHeader(NamedTuple):
 
 
 class ParcelHeader(NamedTuple):
-    """Of a segment of a state, or of a committed step, for a peer without a seat; its bytes are the payload.
+    """Header of a segment of a state or of a committed step, for a peer without a seat; its bytes are the payload.
 
     Attributes:
-        is_state: of a state; if not, of a step.
+        is_state: the parcel is a state; otherwise a step.
         is_last: the last segment of its part.
         is_final: the last segment of the parcel.
-        part: of the parcel; 0 is its record.
-        peer_id, incarnation: who sends it: the receiver is in no view, and has no ranks.
-        stream: all that this sender sends to this receiver in a row.
-        step: the one that was committed, or after which the state is; -1: before the first.
-        segment: its number in the part.
-        is_share: of a share of a state, whose parts other donors send, too.
+        part: index in the parcel; 0 is its record.
+        peer_id, incarnation: the sender: the receiver is in no view, and knows no ranks.
+        stream: number of the sequence of frames from this sender to this receiver.
+        step: the committed step, or the last one before the state; -1: no step yet.
+        segment: index in the part.
+        is_share: the parcel is one share of a state; other donors send the other shares.
         digest: xxh3-128 of the payload.
     """
 
@@ -123,12 +123,12 @@ class ParcelHeader(NamedTuple):
 
 
 class TakenHeader(NamedTuple):
-    """TAKEN: so many segments of a stream have come. No payload.
+    """TAKEN: acknowledges the first `num_segments` segments of a stream. No payload.
 
     Attributes:
-        peer_id, incarnation: who says so.
-        stream: of the receiver of this frame to its sender.
-        num_segments: of it, from the first on.
+        peer_id, incarnation: the sender of this frame.
+        stream: the stream from the receiver of this frame to its sender.
+        num_segments: number acknowledged, from the first on.
     """
 
     peer_id: bytes
@@ -141,16 +141,15 @@ class TakenHeader(NamedTuple):
 
 
 class ShareHeader(NamedTuple):
-    """SHARE?: give a share of a state to an observer, which asked the sender for it. No payload.
+    """SHARE?: asks the receiver to send a share of a state to an observer, which asked the sender for it. No payload.
 
     Attributes:
-        peer_id, incarnation: who says so, the first donor.
-        observer, observer_incarnation: who is to get it.
-        step: after this very one.
-        chunk_bytes: of a chunk.
+        peer_id, incarnation: the sender, which is the first donor.
+        observer, observer_incarnation: the receiver of the share.
+        step: the state is the one after exactly this step.
+        chunk_bytes: size of a chunk.
         number, num_shares: every `num_shares`-th chunk, from that number on.
-        frozen: digest of the frozen parameters that the observer has, which have no chunks; `NO_DIGEST`: it has said
-            nothing of any.
+        frozen: digest of the frozen parameters that the observer has, which have no chunks; `NO_DIGEST`: not given.
     """
 
     peer_id: bytes
@@ -169,9 +168,9 @@ class ShareHeader(NamedTuple):
 
 
 class ChunksHeader(NamedTuple):
-    """CHUNKS?: I need these chunks of the state after `step` from you, its first donor; none: nothing any more.
+    """CHUNKS?: asks the first donor for these chunks of the state after `step`; no chunks: none are missing any more.
 
-    The payload is part and index of each, 4 bytes each.
+    The payload has part and index of each chunk, 4 bytes each.
     """
 
     peer_id: bytes
@@ -183,7 +182,7 @@ class ChunksHeader(NamedTuple):
 
 
 class ProbeHeader(NamedTuple):
-    """Of bytes that nobody looks at: how fast they arrive is what their sender wants to know."""
+    """Header of a bandwidth probe: the payload is discarded; the sender measures how fast it arrives."""
 
     def pack(self) -> bytes:
         return _PROBE_START + _pack(_PROBE, self, fits=True)
@@ -202,36 +201,37 @@ _KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
 }
 
 
-# The header of a segment once more, without an object: what those of one peer have in common in a view, and the rest.
+# The header of a segment again, without an object: the start that all segments of one peer in a view share, and the
+# rest.
 SEGMENT_KIND: Final = _SEGMENT_START
 _SEGMENT_REST: Final = struct.Struct("<QII16s24x")
 _WHOLE_SEGMENT: Final = struct.Struct("<9sxH4x40sQII16s16s8x")
 assert _WHOLE_SEGMENT.size == HEADER_BYTES
 pack_rest = _SEGMENT_REST.pack
-"""Of operation, transfer, segment and fingerprint."""
+"""Packs operation, transfer, segment and fingerprint."""
 
 unpack_segment = _WHOLE_SEGMENT.unpack
-"""Magic, version and kind in one, then the fields of `SegmentHeader`."""
+"""Unpacks magic, version and kind as one field, then the fields of `SegmentHeader`."""
 
 
 def segment_start(source: int, view: bytes) -> bytes:
-    """What stands before `pack_rest`."""
+    """The part of a segment's header before `pack_rest`."""
     return SegmentHeader(source, view, 0, 0, 0, bytes(16)).pack()[: -_SEGMENT_REST.size]
 
 
 def pack_stamp(stamp: Stamp) -> bytes:
-    """The stamp of a view, as it stands in headers: lineage, hash, number."""
+    """The stamp of a view as packed in headers: lineage, hash, number."""
     if not len(stamp.lineage) == len(stamp.hash) == 16:
         raise ValueError(f"lineage and hash of a view have 16 bytes each: {stamp}")
     return _STAMP.pack(stamp.lineage, stamp.hash, stamp.number)
 
 
 def unpack_header(buffer: bytes | memoryview) -> Header:
-    """Read a header that came from a peer.
+    """Parse a header received from a peer.
 
     Raises:
-        OtherVersion: a peer of another version made it; nothing else of it was read.
-        RemoteProtocolError: it is none: wrong magic, kind or length.
+        OtherVersion: a peer of another version made it; the rest was not read.
+        RemoteProtocolError: not a header: wrong magic, kind or length.
     """
     known = _KINDS.get(bytes(buffer[: _START.size]))
     if known is None or len(buffer) != HEADER_BYTES:

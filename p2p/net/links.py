@@ -1,4 +1,4 @@
-"""What one peer sends on: two DEALERs to each other peer, and what ZeroMQ's monitor says of them."""
+"""Outgoing sockets of one peer: two DEALERs to each other peer, and the events of their ZeroMQ monitors."""
 
 import math
 from collections.abc import Iterable
@@ -15,50 +15,52 @@ from .wire import MAX_CONTROL_BYTES
 
 MAX_DATA_BYTES: Final = 8 << 20
 HEARTBEAT_MS: Final = 250
-"""libzmq's own thread answers: without the interpreter, not in a stopped process. After four in vain a link breaks."""
+"""libzmq's own thread answers, without the interpreter, but not in a stopped process. After four unanswered ones a link
+breaks."""
 
 _MOST_UNHEARD_BEATS: Final = 16
-"""4 s, 16 s on a WAN: longer than who is silent, or stopped, whose window is shut, keeps its seat (3 and 12 s; a link
-stalls for 4 s there), shorter than a step waits for lost frames (5 and 20 s), so that it is done over on a new one."""
+"""4 s, 16 s on a WAN: longer than a member that is silent, or stopped with its receive window closed, keeps its seat (3
+and 12 s; a link stalls for 4 s there), but shorter than a step waits for lost frames (5 and 20 s), so that it is redone
+on a new connection."""
 
-_IPC_BUFFER_BYTES: Final = 2 << 20  # as far as the system allows; 16 MB in 0.9 of the time. Never for TCP.
+_IPC_BUFFER_BYTES: Final = 2 << 20  # capped by the system; 16 MB take 0.9 of the time. Never for TCP.
 _HANDSHAKE_MS: Final = 5000
 _CONNECT_MS: Final = 2500
-"""An attempt to open a connection ends after that, and another one begins: the kernel would ask again after 1, 3, 7
-and 15 s, so that a link could stay shut for so long after a cut was healed."""
+"""Timeout of an attempt to connect, after which the next one begins: the kernel would retry after 1, 3, 7 and 15 s, so
+a link could stay closed that long after a network partition healed."""
 _CALL_CONNECT_MS: Final = 1500
-"""The same where nobody may be yet: the kernel asks, or another attempt begins, every second."""
+"""The same where no peer may be listening yet: a retry, by the kernel or as a new attempt, about every second."""
 _RECONNECT_MS: Final = 10
 _RECONNECT_MAX_MS: Final = 500
-_CALL_RECONNECT_MS: Final = 250  # whoever has another key hangs up at once, again and again
+_CALL_RECONNECT_MS: Final = 250  # a peer with another key hangs up at once, every time
 
 
 class Introduce(Protocol):
-    """Lets a socket prove at TCP addresses that it belongs to the swarm, and whom it wants to talk to."""
+    """Gives a socket the credentials for TCP: membership of the swarm, and the name of the target peer."""
 
     def __call__(self, socket: "zmq.Socket[bytes]", target: str, address: str) -> None: ...
 
 
 class _Connection(Enum):
-    """What the monitor said of a link so far."""
+    """State of a link according to its monitor."""
 
     OPENING = auto()
     OPEN = auto()
     BROKEN = auto()
-    """Was open; libzmq will try again."""
+    """Was open; libzmq will retry."""
     REFUSED = auto()
-    """Was open, and the last attempt to open it again failed."""
+    """Was open, and the last attempt to reopen it failed."""
 
 
-# libzmq 4.3.5 on ipc, seen from a DEALER whose peer is killed with SIGKILL: DISCONNECTED and CONNECT_RETRIED at
-# once, then, after the reconnect interval and again after each further one, CLOSED (the attempt was refused) and
+# libzmq 4.3.5 on ipc, seen from a DEALER whose peer is killed with SIGKILL: DISCONNECTED and CONNECT_RETRIED at once,
+# then, after the reconnect interval and again after each further one, CLOSED (the attempt was refused) and
 # CONNECT_RETRIED. The same when the peer closes its socket, and over TCP. An attempt before the peer has bound gives
-# CLOSED too, without DISCONNECTED. A living peer whose backlog is full also refuses: this is evidence, no proof.
+# CLOSED too, without DISCONNECTED. A live peer whose backlog is full also refuses: this is evidence, not proof.
 #
-# Over TCP another process may sit at the peer's port by now: it is connected to, and fails the handshake, after which
-# libzmq does not try again: HANDSHAKE_FAILED_AUTH if it is another peer (listener.py), HANDSHAKE_FAILED_PROTOCOL if it
-# speaks something else, or has no key where we have one. Who has another key, or ends during the handshake, hangs up:
-# HANDSHAKE_FAILED_NO_DETAIL and DISCONNECTED, and libzmq tries again.
+# Over TCP another process may sit at the peer's port by now: the connection opens, but the handshake fails, after which
+# libzmq does not retry: HANDSHAKE_FAILED_AUTH if it is another peer (listener.py), HANDSHAKE_FAILED_PROTOCOL if it
+# speaks another protocol, or has no key where we have one. A process that has another key, or exits during the
+# handshake, hangs up: HANDSHAKE_FAILED_NO_DETAIL and DISCONNECTED, and libzmq retries.
 _TRANSITIONS: Final[dict[tuple[_Connection, int], _Connection]] = {
     (_Connection.BROKEN, zmq.EVENT_CLOSED): _Connection.REFUSED,
     (_Connection.OPEN, zmq.EVENT_DISCONNECTED): _Connection.BROKEN,
@@ -83,7 +85,7 @@ _MONITORED: Final = (
 
 
 class _Monitor:
-    """What libzmq says of the connection of one DEALER."""
+    """Monitor events of the connection of one DEALER."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", congestion_control: str) -> None:
         self.connection = _Connection.OPENING
@@ -116,7 +118,7 @@ class _Monitor:
             self.over.renew(self._congestion_control)
 
     def _is_readable(self) -> bool:
-        events = self._events.getsockopt(zmq.EVENTS)  # half the time of a poll
+        events = self._events.getsockopt(zmq.EVENTS)  # takes half the time of a poll
         assert isinstance(events, int)
         return bool(events & _READABLE)
 
@@ -126,10 +128,10 @@ class _Monitor:
 
 
 class Link:
-    """Our two DEALERs to one peer, and what their monitors say; data has one over TCP only, where its port counts.
+    """Our two DEALERs to one peer, and their monitors; that for data only over TCP, where data has its own port.
 
     Attributes:
-        is_remote: data go over TCP.
+        is_remote: data are sent over TCP.
     """
 
     def __init__(
@@ -142,11 +144,11 @@ class Link:
         heartbeat_ms: int = HEARTBEAT_MS,
         congestion_control: str = "",
     ) -> None:
-        """`introduce`: of who may connect to TCP addresses; the others: there; "": the kernel's default.
+        """`introduce`: None without TCP. `heartbeat_ms`, `congestion_control`: for TCP; "": the kernel's default.
 
         Raises:
             ValueError: a TCP address, and no `introduce`.
-            zmq.ZMQError: libzmq cannot, for now or for ever; nothing is left open.
+            zmq.ZMQError: libzmq cannot, for now or for ever; no socket is left open.
         """
         is_tcp = [address.startswith("tcp://") for address in (control_address, data_address)]
         if any(is_tcp) and introduce is None:
@@ -184,13 +186,13 @@ class Link:
         return self._control_monitor.answers
 
     def has_broken(self) -> bool:
-        """Whether it did not answer at some time since this was asked last."""
+        """Whether the link was down at some time since the last call."""
         is_live, monitor = self.is_live(), self._control_monitor
         has_broken, monitor.has_broken = monitor.has_broken or not is_live, False
         return has_broken
 
     def unopened(self) -> str:
-        """The address to which there is no connection, not yet or not any more; empty: there are both."""
+        """An address without an open connection, not yet or not any more; empty: all are open."""
         for address, monitor in self._monitors.items():
             monitor.look()
             if monitor.connection is not _Connection.OPEN:
@@ -198,31 +200,31 @@ class Link:
         return ""
 
     def flow(self) -> Flow | None:
-        """What the kernel counts of the data that we send there over TCP; None: there is no such connection."""
+        """The kernel's counters of the data sent on this link over TCP; None: no such connection."""
         over = self._monitors[self._data_address].over if self._data_address in self._monitors else None
         return None if over is None else over.flow()
 
     def renew(self) -> None:
-        """Have the congestion control of the data that we send there begin anew, where it was asked for."""
+        """Restart the congestion control of the data sent on this link, if one was configured."""
         if self._data_address in self._monitors:
             self._monitors[self._data_address].renew()
 
     def acked(self) -> int | None:
-        """Bytes of `flow` that have arrived, counted from afar for each further connection; None: as there."""
+        """Bytes acknowledged by the peer, from a much higher base for each new connection; None: as of `flow`."""
         flow = self.flow()
         return None if flow is None else (self._monitors[self._data_address].num_opened << 48) + flow.acked
 
     def num_broken(self) -> int:
-        """Connections for data over TCP that have broken so far, and were not closed by this side."""
+        """Number of data connections over TCP that broke so far, without those closed by this side."""
         monitor = self._monitors.get(self._data_address)
-        if monitor is None:  # closed, since its peer has no seat any more
+        if monitor is None:  # closed, since its peer has lost its seat
             return 0
         monitor.look()
         return monitor.num_broken
 
     def reopen_data(self) -> None:
-        """Send data over another connection from now on; what was not sent, or not taken yet, is lost."""
-        with suppress(zmq.ZMQError):  # libzmq has none, since somebody else answered there
+        """Send data over a new connection from now on; what was not sent or not received yet is lost."""
+        with suppress(zmq.ZMQError):  # libzmq has none, since another process answered there
             self.data.disconnect(self._data_address)
             self.data.connect(self._data_address)
 
@@ -233,17 +235,17 @@ class Link:
         self.control.close(linger_ms)
 
     def close_data(self, linger_ms: int) -> None:
-        """What is not sent within `linger_ms` is forgotten. It may be called again."""
+        """Data not sent within `linger_ms` are dropped. Idempotent."""
         if (monitor := self._monitors.pop(self._data_address, None)) is not None:
             monitor.close()
-        if not linger_ms:  # told to who sends, at once; a close goes through another thread, which may be late
+        if not linger_ms:  # the sender learns of it at once; a close passes through another thread, perhaps late
             with suppress(zmq.ZMQError):
                 self.data.disconnect(self._data_address)
         self.data.close(linger_ms)
 
 
 class Verdict(Enum):
-    """What came of calling an address, in words that go on after the address."""
+    """Outcome of a call to an address, in words that follow the address in a message."""
 
     SILENT = "is silent: is a peer running there, is the address right and the port open?"
     UNKNOWN = "has a name that nobody knew when this peer began: is it spelled right? It is looked up again and again"
@@ -262,21 +264,21 @@ _VERDICTS: Final = {
 
 
 class SeedCall:
-    """Our DEALER to a control address of which we do not know whose it is."""
+    """Our DEALER to a control address whose peer is not known."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, introduce: Introduce) -> None:
         """Begin to connect.
 
         Raises:
-            zmq.ZMQError: libzmq cannot, for now or for ever; nothing is left open.
+            zmq.ZMQError: libzmq cannot, for now or for ever; no socket is left open.
         """
         self.is_over = False
-        """libzmq does not try again."""
+        """Whether libzmq will not retry."""
         self._verdict: Verdict | None = None
         with ExitStack() as on_failure:
             self._dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=10, is_tcp=True)
             on_failure.callback(self._dealer.close, 0)
-            self._dealer.immediate = True  # nothing is queued for who is not there: it is said again anyway
+            self._dealer.immediate = True  # frames are not queued without a connection: they are repeated anyway
             self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
             self._dealer.connect_timeout = _CALL_CONNECT_MS
             introduce(self._dealer, "", address)
@@ -288,7 +290,7 @@ class SeedCall:
             on_failure.pop_all()
 
     def look(self) -> Verdict | None:
-        """What came of it; None: nothing yet."""
+        """The outcome so far; None: none yet."""
         while self._monitor.poll(0):
             event = zmq.Event(recv_monitor_message(self._monitor)["event"])
             self._verdict = _VERDICTS[event]
@@ -296,12 +298,12 @@ class SeedCall:
         return self._verdict
 
     def send(self, frame: bytes) -> None:
-        """To who is there; nothing happens if nobody is."""
+        """Send to the process at this address; dropped without a connection."""
         with suppress(zmq.Again):
             self._dealer.send(frame, zmq.DONTWAIT)
 
     def wait(self, timeout_s: float) -> bytes | None:
-        """Wait until something comes of it: what the other end answers, to who is no peer; None: nothing yet."""
+        """Wait for an event. Returns the answer, which only processes that are no peers get; None: none yet."""
         poller = zmq.Poller()
         poller.register(self._dealer, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
@@ -315,18 +317,18 @@ class SeedCall:
 
 
 class SeedCalls:
-    """Those of one peer, by address."""
+    """Seed calls of one peer, by address."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", introduce: Introduce | None) -> None:
-        """Nobody is called. `introduce`: of the peer's listeners; without them nobody can be."""
+        """Without calls. `introduce`: of the peer's listeners; None: no calls are possible."""
         self._context, self._introduce = context, introduce
         self._calls: dict[str, SeedCall] = {}
 
     def call(self, address: str, frames: Iterable[bytes]) -> Verdict | None:
-        """Say `frames` to whoever is at a TCP address, if somebody is.
+        """Send `frames` to the process at a TCP address, if one is connected.
 
         Returns:
-            What came of this call so far; None: nothing, or there is no file left for it now.
+            The outcome of this call so far; None: none yet, or too few descriptors are left for it now.
         """
         assert self._introduce is not None, "only who has listeners may use TCP"
         if address not in self._calls:
@@ -338,7 +340,7 @@ class SeedCalls:
         for frame in frames:
             call.send(frame)
         if call.is_over:
-            self.hang_up(address)  # the next call begins anew
+            self.hang_up(address)  # the next call starts afresh
         return verdict
 
     def hang_up(self, address: str) -> None:
@@ -355,8 +357,8 @@ class SeedCalls:
 def limit_silence(socket: "zmq.Socket[bytes]", heartbeat_ms: int) -> None:
     """Have the kernel close each TCP connection whose other end has acknowledged nothing for 16 heartbeats.
 
-    Of what was sent, or, where nothing is, of three empty packets (keepalive), which also keep a NAT from forgetting
-    it. A window that is shut for so long counts, too.
+    That means no acknowledgement of data, or on an idle connection of three empty packets (keepalive), which also
+    refresh the entry of a NAT. A receive window that stays closed for so long counts, too.
     """
     unheard_ms = _MOST_UNHEARD_BEATS * heartbeat_ms
     probe_s = max(1, unheard_ms // 5000)
@@ -370,15 +372,15 @@ def open_socket(
 ) -> "zmq.Socket[bytes]":
     """A socket, not bound or connected yet.
 
-    A mark of 0 is no limit. That is for data: what is under way is bounded by the bytes of one step, and a message
-    that is dropped would stall all members. Routing ids are left to libzmq, which draws them: with ids of our own a
-    connection that returns before the ROUTER missed it would be ignored (libzmq#4503), or, with ROUTER_HANDOVER,
-    could take over another's.
+    A mark of 0 is no limit. Data sockets have none: the bytes in flight are bounded by those of one step, and a dropped
+    message would stall all members. Routing ids are left to libzmq, which draws them: with ids of our own a connection
+    that returns before the ROUTER missed it would be ignored (libzmq#4503), or, with ROUTER_HANDOVER, could take over
+    another's.
     """
     socket = context.socket(kind)
     socket.linger = 0
     socket.immediate = False
-    socket.maxmsgsize = max_frame_bytes  # of each part, that is why parts are counted
+    socket.maxmsgsize = max_frame_bytes  # of each part; this is why parts are counted
     socket.sndhwm = socket.rcvhwm = high_water_mark
     if not is_tcp:
         socket.sndbuf = socket.rcvbuf = _IPC_BUFFER_BYTES
@@ -387,5 +389,5 @@ def open_socket(
     socket.reconnect_ivl = _RECONNECT_MS
     socket.reconnect_ivl_max = _RECONNECT_MAX_MS
     if kind == zmq.DEALER:
-        socket.rcvhwm = 1  # nobody answers us
+        socket.rcvhwm = 1  # nothing is received on it
     return socket

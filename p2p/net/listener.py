@@ -1,14 +1,14 @@
-"""The TCP sockets that others connect to, and who is let in (CurveZMQ, RFC 26; ZAP, RFC 27).
+"""Listening TCP sockets, and the authentication of incoming connections (CurveZMQ, RFC 26; ZAP, RFC 27).
 
-With a swarm key each connection is encrypted (CURVE). The server's key pair is the same at every holder of the key; the
-key pair of who connects depends on the swarm's name and on the peer that it wants to talk to. So whoever has no
-key, or another one, is refused before it can say a word, and whoever means another swarm, or a peer that was at this
-port before, is told so. Without a key (`--insecure`) swarm and peer are said in clear (PLAIN): strangers by mistake
-are kept out, nobody else.
+With a swarm key each connection is encrypted (CURVE). All holders of the key have the same server key pair; a client's
+key pair is derived from the swarm's name and the target peer. So a process without the key, or with another one, is
+refused before it can send a message, and one that means another swarm, or a peer that was at this port before, is told
+so. Without a key (`--insecure`) swarm and peer are named in plain text (PLAIN): this keeps out strangers that connect
+by mistake, but no attacker.
 
-libzmq lets everybody in unless a handler answers at `inproc://zeromq.zap.01` and the domain is set and enforced. The
-handler is a socket of ours which whoever drives the loop polls; `TcpListeners` tries strangers on itself before it
-opens.
+libzmq lets every client in unless a handler answers at `inproc://zeromq.zap.01` and the domain is set and enforced. The
+handler is one of our sockets, polled by whoever drives the loop; `TcpListeners` tests itself with unauthorized clients
+before it opens.
 """
 
 import errno
@@ -40,7 +40,7 @@ _NOBODY: Final = "-"  # PLAIN has no empty password
 _SEAL_BYTES: Final = 64  # what CURVE adds to a frame, and more: the limit is for the sealed frame
 _TEST_ROUNDS: Final = 2000
 _TEST_ROUND_MS: Final = 10
-"""Twenty seconds, of which a test needs some milliseconds, unless the machine is busy."""
+"""Twenty seconds; a test takes some milliseconds, unless the machine is busy."""
 _FAILURES: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it means another peer or another swarm",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it has no key, or another one",
@@ -53,12 +53,12 @@ _MONITORED: Final = _ANY_FAILURE | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCC
 _HANDSHAKE_MS: Final = {Network.LAN: 1000, Network.WAN: 5000}
 _HEARTBEAT_MS: Final = {Network.LAN: HEARTBEAT_MS, Network.WAN: 1000}
 _CONGESTION_CONTROL: Final = {Network.LAN: "", Network.WAN: "bbr"}
-"""Others take the window of a link back that was idle for a round trip or two, as it is between rounds."""
+"""Other algorithms shrink the window of a link that was idle for a round trip or two, as links are between rounds."""
 _LOOPBACK: Final = {ANY: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Credentials:
-    """How a peer proves to others that it belongs to the swarm, and how it tells who does."""
+    """A peer's proof that it belongs to the swarm, and its check of the proofs of others."""
 
     def __init__(
         self, swarm: str, peer_id: str, secret: bytes | None, ipv4_names: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class Credentials:
         self._swarm = swarm
         self._secret = secret
         self._ipv4_names = ipv4_names
-        self._own_names = ("", peer_id)  # who calls a seed does not know yet who is there
+        self._own_names = ("", peer_id)  # a caller of a seed does not know its peer_id yet
         self._callers = () if secret is None else tuple(self._public(name) for name in self._own_names)
         self._server = None if secret is None else zmq.curve_public(z85.encode(derive(secret, "server")))
 
@@ -84,7 +84,7 @@ class Credentials:
         return z85.decode(zmq.curve_public(self._key_for(target)))
 
     def admit(self, socket: "zmq.Socket[bytes]") -> None:
-        """Let only those in who are `accepted`."""
+        """Have `socket` let in only what `accepts` accepts."""
         if self._secret is None:
             socket.plain_server = True
         else:
@@ -94,7 +94,7 @@ class Credentials:
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def introduce(self, socket: "zmq.Socket[bytes]", target: str, address: str = "") -> None:
-        """Let `socket` connect to the peer `target`, at this address; "": to whoever is there, or wherever."""
+        """Give `socket` the credentials for the peer `target` at this address; "": any peer, or any address."""
         if self._secret is None:
             socket.plain_username, socket.plain_password = self._swarm.encode(), (target or _NOBODY).encode()
         else:
@@ -105,7 +105,7 @@ class Credentials:
         socket.ipv6 = address.removeprefix("tcp://").rpartition(":")[0] not in self._ipv4_names
 
     def accepts(self, domain: bytes, mechanism: bytes, presented: Sequence[bytes]) -> bool:
-        """Whether whoever has `presented` these may come in."""
+        """Whether a client with the `presented` credentials is let in."""
         if domain != self._swarm.encode():
             return False
         if self._secret is None:
@@ -125,7 +125,7 @@ _MOST_EVENTS: Final = 1000
 
 
 class _Listener:
-    """One ROUTER, and who was sent away from it."""
+    """One ROUTER, with its refused connections."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Listener:
         limit_bytes = max_frame_bytes + _SEAL_BYTES
         self.router = open_socket(context, zmq.ROUTER, limit_bytes, high_water_mark, is_tcp=True)
         self.router.handshake_ivl = _HANDSHAKE_MS[network]
-        limit_silence(self.router, _HEARTBEAT_MS[network])  # of others, who may have vanished: descriptors are few
+        limit_silence(self.router, _HEARTBEAT_MS[network])  # clients may have vanished, and descriptors are scarce
         credentials.admit(self.router)
         address = f"inproc://monitor-{id(self)}"
         self.router.monitor(address, _MONITORED)
@@ -152,10 +152,10 @@ class _Listener:
         self._failures: deque[str] = deque(maxlen=MOST_HALF_OPEN)
 
     def bind(self, where: Endpoint) -> Endpoint:
-        """Listen at `where`; returns that with the port that it is now.
+        """Listen at `where`; returns it with the actual port.
 
         Raises:
-            NetworkError: it cannot be bound.
+            NetworkError: `where` cannot be bound.
         """
         hosts = [where.host] if where.is_wildcard else to_listen_at(where.host, resolve(where.host))
         port = where.port
@@ -179,11 +179,12 @@ class _Listener:
         return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
 
     def sent_away(self) -> list[str]:
-        """Why each of those was sent away who were so since the last call.
+        """The reason for each connection refused since the last call.
 
-        A failure is followed by the DISCONNECTED of its connection; with several I/O threads those of others may come
-        in between, and have its reason. Who does not speak ZMTP 3 is cut off without a word; it is known by nobody
-        having been let in since it came. Of too many that say nothing some are cut.
+        A failure is followed by the DISCONNECTED of its connection; with several I/O threads, events of other
+        connections may come in between, and are then given its reason. A client that does not speak ZMTP 3 is cut off
+        without an event; it is recognized by no connection having been let in since it was accepted. If too many are
+        half open, some are cut.
         """
         reasons = []
         for _ in range(_MOST_EVENTS):  # the rest next time
@@ -205,7 +206,7 @@ class _Listener:
         return reasons
 
     def _why_gone(self, fd: int) -> str:
-        """Why this connection was sent away; empty: it was not."""
+        """The reason why this connection was refused; empty: it was not."""
         failure = self._failures.popleft() if self._failures else ""
         is_unheard = self._before.pop(fd, -1) == self._num_let_in
         self.half_open.closed(fd)
@@ -224,22 +225,23 @@ class TcpListeners:
     """The listening TCP sockets of one peer.
 
     Attributes:
-        context: of all sockets of this peer: the handler serves those of its own context. `close` ends it.
-        credentials: for those that this peer connects with.
-        heartbeat_ms: how often libzmq asks whether the other end of a connection is there.
-        congestion_control: of data, where the kernel has it, and lets us; "": its default.
-        zap_socket: readable when somebody waits to be let in; see `answer`.
-        control, data: ROUTERs; accepted: the connections to the latter.
-        monitors: readable when somebody has come, gone or failed; see `count_refused`.
-        control_address, data_address: what others are told.
+        context: of all sockets of this peer: the handler serves only sockets of its own context. `close` ends it.
+        credentials: for sockets that this peer connects.
+        heartbeat_ms: interval of libzmq's heartbeats on a connection.
+        congestion_control: for data, where the kernel has and permits it; "": the kernel's default.
+        zap_socket: readable when a client waits for authentication; see `answer`.
+        control, data: ROUTERs.
+        accepted: the connections to `data`.
+        monitors: readable after a connection was accepted, closed or failed; see `count_refused`.
+        control_address, data_address: as advertised to others.
     """
 
     def __init__(self, config: TcpConfig, peer_id: str) -> None:
-        """Bind, and make sure that no stranger gets in.
+        """Bind, and test that strangers are refused.
 
         Raises:
             NetworkError: an address cannot be bound.
-            SecurityError: a stranger got in, or nobody does.
+            SecurityError: the test let a stranger in, or refused a member.
         """
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(config.io_threads)
         self.credentials = Credentials(config.realm, peer_id, config.secret, config.ipv4_names)
@@ -248,7 +250,7 @@ class TcpListeners:
         self._has_warned = False
         self._num_refused_early = 0
         self._closing = ExitStack()
-        self._closing.callback(self.context.destroy, linger=0)  # of what failed half-way, sockets are open
+        self._closing.callback(self.context.destroy, linger=0)  # after a failure half-way, sockets are open
         try:
             if config.secret is not None and not zmq.has("curve"):
                 raise SecurityError(f"libzmq {zmq.zmq_version()} has no CURVE: install pyzmq from its wheel")
@@ -283,7 +285,7 @@ class TcpListeners:
         self.data_address = Endpoint(told.host, told.port + 1 if is_mapped else data_port).address
 
     def answer(self) -> None:
-        """Let those in who may, and send the others away. Never blocks."""
+        """Answer the pending authentication requests. Never blocks."""
         while self.zap_socket.poll(0):
             # version, request id, domain, address, routing id, mechanism, credentials
             version, request_id, domain, _, _, mechanism, *credentials = self.zap_socket.recv_multipart()
@@ -292,7 +294,7 @@ class TcpListeners:
             self.zap_socket.send_multipart([version, request_id, *status, b"", b""])
 
     def count_refused(self) -> int:
-        """How many were sent away since the last call, those during the test too; logs the first of the others."""
+        """Number of connections refused since the last call, including those during the test; logs the first one."""
         reasons = [reason for listener in self._listeners for reason in listener.sent_away()]
         if reasons and not self._has_warned:
             self._has_warned = True
@@ -303,7 +305,7 @@ class TcpListeners:
         return num_refused
 
     def close(self) -> None:
-        """Close everything, and the context, whose other sockets must be closed by now. Idempotent."""
+        """Close all sockets and the context, whose other sockets must be closed by now. Idempotent."""
         self._closing.close()
 
     # The test.
@@ -312,7 +314,7 @@ class TcpListeners:
         """Connect as a member, as a stranger with a key of its own, and as one without any.
 
         Raises:
-            SecurityError: not the member alone was let in, or that is not known within twenty seconds.
+            SecurityError: not exactly the member was let in, or the outcome was not known within twenty seconds.
         """
         address = Endpoint(_LOOPBACK.get(host, host), listener.port).address
         with ExitStack() as stack:
@@ -334,7 +336,7 @@ class TcpListeners:
                 num_refused += len(listener.sent_away())
                 found = tuple(trial.look() for trial in trials)
                 if found == _SAFE and num_refused >= _NUM_STRANGERS:
-                    self._num_refused_early += num_refused - _NUM_STRANGERS  # who calls the peer that was here before
+                    self._num_refused_early += num_refused - _NUM_STRANGERS  # calls to the peer that was here before
                     return
                 if found != _SAFE and None not in found:
                     break
@@ -351,18 +353,18 @@ _OUTCOMES: Final = {True: "was let in", False: "was refused", None: "got no answ
 
 
 class _Trial:
-    """Somebody who knocks at the own door."""
+    """A test connection to the own listener."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", who: str) -> None:
         self.who = who
         self.dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1, is_tcp=True)
         self.dealer.ipv6 = True
-        self.dealer.reconnect_ivl = -1  # once is enough, and what comes later would be counted as strangers
+        self.dealer.reconnect_ivl = -1  # one attempt suffices, and later ones would be counted as strangers
         self.monitor = self.dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _ANY_FAILURE)
         self.is_in: bool | None = None
 
     def look(self) -> bool | None:
-        """Whether it was let in; None: not known yet. Once in is in."""
+        """Whether it was let in; None: not known yet. Stays true once true."""
         while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             self.is_in = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or bool(self.is_in)

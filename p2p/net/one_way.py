@@ -1,7 +1,7 @@
-"""Single frames for peers of other hosts, each on a connection of its own: for who is no peer and has no links.
+"""One-way sends: single frames to peers on other hosts, each over its own connection, from a process without links.
 
-libzmq's own thread does the work, so nothing here waits but `close`. What is not handed over in time is said to be
-late, and tried on with: the network between may be cut, and whoever is there waits for the word once it is whole.
+libzmq's thread does the work, so that only `close` blocks. Sends that are not handed over in time are reported as late
+and retried: a network partition may separate the hosts, and the peer waits for the frame when it has healed.
 """
 
 import math
@@ -19,17 +19,17 @@ from .tcp import Network, TcpConfig
 from .wire import MAX_CONTROL_BYTES
 
 PATIENCE_S: Final = {Network.LAN: 5.0, Network.WAN: 20.0}
-"""So long one send may take: it needs five round trips, and some time for lost packets and for links that stall."""
+"""How long one send may take: five round trips, and some time for lost packets and stalled links."""
 
 MOST_LATE: Final = 32
-"""Sends that are late and are tried on with; of more the oldest are given up. Each takes some descriptors."""
+"""Late sends that are retried; beyond it, the oldest are given up. Each takes some descriptors."""
 
 LATE_S: Final = 600.0
-"""So long, after which who waits for a step has ended (`step_timeout_s`)."""
+"""How long late sends are retried; after that, members that wait for a step have ended (`step_timeout_s`)."""
 
-_LATE_LOOK_S: Final = 1.0  # so often it is looked whether these are done
+_LATE_LOOK_S: Final = 1.0  # interval of the checks whether late sends are done
 
-_LAST_WORDS_MS: Final = 1000  # for what a standing connection has not sent yet
+_LAST_WORDS_MS: Final = 1000  # for frames that an open connection has not sent yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _OneWaySend:
     until: float
 
     def is_done(self) -> bool:
-        """Whether the peer that is meant has let us in: then the frame is on its way. Once true, not to be asked."""
+        """Whether the target peer has let us in: then the frame is in flight. Do not call again once true."""
         return bool(self.monitor.poll(0)) and bool(recv_monitor_message(self.monitor))
 
     def close(self, linger_ms: int) -> None:
@@ -50,7 +50,7 @@ class _OneWaySend:
 
 
 class OneWaySends:
-    """Frames under way. For one thread."""
+    """Frames in flight. For one thread."""
 
     def __init__(self, config: TcpConfig, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
@@ -64,14 +64,14 @@ class OneWaySends:
 
     @property
     def deadline(self) -> float:
-        """When to `look` for what is late, or was; infinite if nothing is under way."""
+        """When to call `look` next; infinite if no sends are open."""
         return min((self._late_look_at, *(each.until for each in self._one_way)))
 
     def send(self, address: str, peer_id: str, frame: bytes) -> None:
-        """Say `frame` to the peer of this name at a control address. Returns at once.
+        """Send `frame` to the peer `peer_id` at a control address. Returns at once.
 
         Raises:
-            ValueError: nobody can be reached there, or there are no sockets left.
+            ValueError: not a usable address, or no sockets are left.
         """
         check_address(address)
         if self._context is None:
@@ -87,7 +87,7 @@ class OneWaySends:
             raise ValueError(f"libzmq refuses to connect to {address}: {error}") from None
 
     def look(self) -> list[str]:
-        """Forget what is done. Returns the addresses of what is late since; that is tried on with."""
+        """Drop finished sends. Returns the addresses of sends that became late since; these are retried."""
         now = self._clock()
         if now >= self._late_look_at:
             self._late = _go_on(self._late, now - LATE_S)
@@ -102,7 +102,7 @@ class OneWaySends:
         return [each.address for each in late]
 
     def close(self) -> list[str]:
-        """Wait until everything is done, or late; close all. Returns the addresses of what is late since."""
+        """Wait until each send is done or late; close all. Returns the addresses of sends that became late since."""
         late = self.look()
         while self._one_way:
             poller = zmq.Poller()
@@ -115,12 +115,12 @@ class OneWaySends:
             each.close(linger_ms=0)
         self._late, self._late_look_at = [], math.inf
         if self._context is not None:
-            self._context.destroy(linger=0)  # of what could not be sent at all; the rest is closed, and lingers
+            self._context.destroy(linger=0)  # for sends that failed to start; the other sockets are closed, and linger
         return late
 
 
 def _go_on(sends: list[_OneWaySend], since: float = -math.inf) -> list[_OneWaySend]:
-    """Those that are not done, and were late after `since`; the others are closed."""
+    """The sends that are neither done nor late since before `since`; the others are closed."""
     left = []
     for each in sends:
         if each.is_done():

@@ -1,9 +1,9 @@
-"""Between hosts far apart, data leave at the rate of this peer's line, one peer after the other.
+"""Pacing: between distant hosts, data are sent at the bandwidth of this peer's line, to one peer after the other.
 
-What is handed over at once otherwise leaves at once: to all others, by connections of which each has the whole line by
-its own account. They overflow a queue on the way, here or where the others' meet at one receiver, and lost packets cost
-round trips. Since peers begin with who follows them, at one rate no two of them send to one at a time;
-where they do all the same, what is under way to one receiver is bounded (credits.py).
+Otherwise data handed over at once also leave at once: to all peers, over connections each of which assumes the whole
+line for itself. They overflow a queue, either here or where several meet at one receiver, and lost packets cost round
+trips. Since each peer begins with its successor, at equal rates no two peers send to the same receiver at a time; if
+they do all the same, the bytes in flight to one receiver are bounded (credits.py).
 """
 
 import math
@@ -14,24 +14,24 @@ from typing import Final
 from .credits import Credits
 
 HEADROOM: Final = 1.25
-"""So many times what was measured: what has become faster is noticed, and TCP itself decides in the end."""
+"""Factor on the measured bandwidth, so that an increase is noticed; TCP itself has the last word."""
 
 LATE_S: Final = 0.01
-"""Who looks so much too late catches up."""
+"""A caller that is late by up to this much catches up."""
 
 LOOK_S: Final = 0.002
-"""Who waits for bytes to arrive looks this often."""
+"""Polling interval while bytes in flight are awaited."""
 
 SMALL_BYTES: Final = 4 << 10
-"""Frames of at most this much wait for nothing but earlier ones to the same peer."""
+"""Frames of at most this size wait only for earlier ones to the same peer."""
 
 
 class Pacer:
-    """Of one peer. Frames to one peer keep their order.
+    """Pacer of one sending peer. Frames to the same receiver keep their order.
 
     Attributes:
-        bytes_per_s: of the line, as measured; 0: it is not known, and nothing waits for it.
-        credits: what may be under way to each.
+        bytes_per_s: measured bandwidth of the line; 0: not known, frames do not wait for it.
+        credits: how much may be in flight to each receiver.
     """
 
     def __init__(
@@ -43,28 +43,28 @@ class Pacer:
     ) -> None:
         """`send` queues header and payload for a peer; False: they were dropped. `acked`: as of `Credits`.
 
-        Payloads of fewer than `lent_from_bytes` may be written again at once, so those that are held are copied.
+        The caller may overwrite payloads shorter than `lent_from_bytes` at once, so these are copied if held.
         """
         self.bytes_per_s = 0
         self.credits = Credits(acked)
         self._lent_from_bytes = lent_from_bytes
         self._clock = clock
         self._send = send
-        self._held: dict[str, deque[tuple[bytes, memoryview]]] = {}  # none is empty; who comes first is next
+        self._held: dict[str, deque[tuple[bytes, memoryview]]] = {}  # none is empty; the first peer is next
         self._free_at = self._look_at = 0.0
 
     @property
     def is_on(self) -> bool:
-        """Whether anything may have to wait."""
+        """Whether frames may have to wait."""
         return self.bytes_per_s > 0 or self.credits.is_on or bool(self._held)
 
     @property
     def next_at(self) -> float:
-        """When to call `go_on`; infinity: nothing is held."""
+        """When to call `go_on`; infinity: no frames are held."""
         return max(self._free_at, self._look_at) if self._held else math.inf
 
     def send(self, peer_id: str, header: bytes, payload: memoryview) -> bool:
-        """Send a frame, or hold it until it is its turn; False: it was dropped."""
+        """Send a frame, or hold it until its turn; False: dropped."""
         now = self._clock()
         waits = payload.nbytes > SMALL_BYTES and (
             bool(self._held) or now < self._free_at or not self._may_send(peer_id, header, payload)
@@ -77,7 +77,7 @@ class Pacer:
         return self._pass(peer_id, header, payload)
 
     def go_on(self) -> None:
-        """Send what is due: one frame to each peer by turns, and none to whom much is under way."""
+        """Send the frames that are due: one to each peer by turns, skipping peers without credit."""
         while self._held and (now := self._clock()) >= self.next_at:
             peer_id = next((each for each, frames in self._held.items() if self._may_send(each, *frames[0])), None)
             if peer_id is None:
@@ -87,17 +87,17 @@ class Pacer:
             frames = self._held.pop(peer_id)
             header, payload = frames.popleft()
             if frames:
-                self._held[peer_id] = frames  # behind the others
+                self._held[peer_id] = frames  # after the others
             self._pass(peer_id, header, payload)
 
     def flush(self) -> None:
-        """Send all that is held."""
+        """Send all held frames."""
         self.bytes_per_s, self.credits.is_on = 0, False
         self._free_at = self._look_at = -math.inf
         self.go_on()
 
     def forget(self, peer_id: str) -> None:
-        """What is held for that peer is not sent any more."""
+        """Drop the frames held for this peer."""
         self._held.pop(peer_id, None)
         self.credits.forget(peer_id)
 

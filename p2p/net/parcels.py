@@ -1,9 +1,9 @@
-"""What travels to a peer that has no seat yet: a state, or a committed step, cut into segments and put together again.
+"""Parcels to a peer without a seat: a state or a committed step, cut into segments and reassembled.
 
-A *parcel* has parts: part 0 is its record, which says what it is, the others are raw bytes. Every segment carries the
-xxh3-128 of its bytes, and the last of each part, and of all, says so; a link delivers in order. Of a state that several
-donors give, the parcel of the first one has what only that one sends, and each sends its *share* of the other parts:
-some of their segments (catchup/shares.py). Who sends it when is in donor.py, what becomes of it in observer.py. Leaves
+A *parcel* has parts: part 0 is its record, which describes it, the others are raw bytes. Each segment carries the
+xxh3-128 of its bytes, and flags for the last of a part and of the parcel; a link delivers in order. If several donors
+send a state, the parcel of the first has what only that one sends, and each sends its *share* of the other parts: some
+of their segments (catchup/shares.py). donor.py decides when parcels are sent, observer.py what becomes of them. Leaves
 out: resuming, rate limits.
 """
 
@@ -21,25 +21,25 @@ from ..errors import RemoteProtocolError
 from .wire import Codec
 
 Raw = bytes | memoryview
-"""Of a tensor, or a part of one."""
+"""Bytes of a tensor, or of a part of one."""
 
 RunAside = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
-"""Has a thread of its own do two things, one after the other, and says whether both are done."""
+"""Starts a thread that calls two functions in turn; the result tells whether both have returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """What a replica consists of: `tree` tells what the bytes of `tensors` are.
+    """State of a replica: `tree` describes the bytes of `tensors`.
 
     Attributes:
-        is_whole: whether these are there; they are then a copy. It raises MemoryShort or FrozenDiffer if they will
-            never be. None: they are lent, and there.
-        replicated: indices of those that all members of a numerics class have alike.
-        aside: what is lent is not changed before the first of the two things is done. None: it is lent until the
-            borrower returns.
+        is_whole: whether the copy in `tensors` is complete. Raises MemoryShort or FrozenDiffer if it never will be.
+            None: the tensors are lent, and complete.
+        replicated: indices of tensors that are equal on all members of a numerics class.
+        aside: runs two functions in a thread; lent tensors are not changed before the first has returned. None: they
+            are lent until the borrower returns.
         frozen: indices of the larger frozen parameters (catchup/frozen.py).
-        known: digest of those that whoever it is for has already. A copy leaves them out, and is none if they are
-            others; empty: it has all.
+        known: digest of the frozen parameters that the receiver already has. A copy leaves them out, and fails if they
+            differ; empty: the copy has all.
     """
 
     tree: bytes
@@ -53,15 +53,16 @@ class PackedState:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """Record of a state: the digest of the chain of steps up to its own, and the view that it was committed in.
+    """Record of a state: the digest of the chain of steps up to its own step, and the view in which that was committed.
 
     Part 1 is the tree, part i the (i-2)-th tensor. `numerics`: class of the donor; `is_due`: rows of measured links are
     due in the next training step (step/agreed_rows.py).
 
-    If several `donors` give it, the sender being the first: which parts are cut into shares, and how long they are
-    (`shares.pack_parts`), in chunks of `chunk_bytes`; 16 bytes of digest for each. They are no parts of the parcel.
+    If several `donors` send it, of which the sender is the first: `shared` lists the parts that are cut into shares,
+    with their lengths (`shares.pack_parts`), in chunks of `chunk_bytes`, each with 16 bytes of digest. The parcel does
+    not contain these parts.
 
-    `frozen`: digest of the frozen parameters that are left out, since who asked has them: their parts are empty.
+    `frozen`: digest of the frozen parameters that are left out, since the requester has them: their parts are empty.
     """
 
     digest: bytes
@@ -83,15 +84,15 @@ class Chunk(NamedTuple):
 
 
 SOON: Final = -2
-"""No step: that will be said."""
+"""In place of a step: to be named later."""
 
 
 class Wish(NamedTuple):
     """SHARE?: `first` asks for share `number` of `num_shares` of the state after `step`, to be sent to `observer`.
 
     That is every `num_shares`-th chunk, from that number on. A chunk has `chunk_bytes`, or fewer at a tensor's end.
-    `frozen`: as in STATE?; if the observer has said that, frozen parameters have no chunks.
-    `SOON` in the place of a step says that this will be asked for, so that memory can be made ready (catchup/rooms.py).
+    `frozen`: as in STATE?; if the observer has sent it, frozen parameters have no chunks. `SOON` in place of a step
+    announces the request, so that memory can be prepared (catchup/rooms.py).
     """
 
     first: Member
@@ -105,7 +106,7 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareRecord:
-    """Record of a share of a state of which `first` was asked; what follows are segments of parts of that state."""
+    """Record of a share of the state that `first` was asked for; segments of parts of that state follow."""
 
     first: Member
 
@@ -116,14 +117,14 @@ class StepRecord:
 
     Attributes:
         previous: digest of the chain before the step; `digest` is of the chain up to it.
-        finish: of any member; they are equal.
-        view: in which the step was finished.
+        finish: of any member; all are equal.
+        view: the view in which the step was finished.
         counts: first sample, number and weight of the samples of each member of `view` (step/receipts.py).
         algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
-        shown: what the replica of the sender is compared by; empty where the step is none of a model.
+        shown: what the sender's replica is compared by; empty if the step is not one of a model.
         numerics: class of the sender.
-        path: where in its loop the sender's script has called it (step/place.py), if it is none of a model.
+        path: position in the sender's script that called the step (step/place.py), if it is not one of a model.
     """
 
     previous: bytes
@@ -144,11 +145,11 @@ _CODEC = Codec([StateRecord, StepRecord, ShareRecord])
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A state after `step`, or that step; `parts` are what the record says, once `is_whole`, if there is that.
+    """The state after `step`, or that step; `parts` are as described by the record, once `is_whole`, if given, is true.
 
     Attributes:
-        seal: makes the record, once the parts are whole.
-        chunks: of a share: which each of `parts` is.
+        seal: creates the record, once the parts are complete.
+        chunks: for a share: which chunk each of `parts` is.
     """
 
     step: int
@@ -165,9 +166,9 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class ParcelSegment:
-    """One frame of a parcel: the `index`-th of its part, whether the last of it, and of everything.
+    """One frame of a parcel: segment `index` of its part; whether the last of the part, and of the parcel.
 
-    `is_share`: of a share of a state.
+    `is_share`: the parcel is a share of a state.
     """
 
     step: int
@@ -182,7 +183,7 @@ class ParcelSegment:
 
 
 def cut(parcel: Parcel, segment_bytes: int) -> Iterator[ParcelSegment]:
-    """All segments in order; every part has at least one, so that an empty one arrives too."""
+    """All segments in order; each part has at least one, so that an empty part arrives too."""
     if isinstance(parcel.record, ShareRecord):
         yield from _cut_share(parcel, _CODEC.encode(parcel.record))
         return
@@ -200,7 +201,7 @@ def cut(parcel: Parcel, segment_bytes: int) -> Iterator[ParcelSegment]:
 
 
 def _cut_share(parcel: Parcel, record: bytes) -> Iterator[ParcelSegment]:
-    """The record, and then the segments that it has of parts of a state."""
+    """The record, followed by the share's segments of parts of a state."""
     num_left = len(parcel.chunks)
     for (part, index), payload in zip((Chunk(0, 0), *parcel.chunks), (record, *parcel.parts), strict=True):
         digest = xxhash.xxh3_128_digest(payload)
@@ -209,10 +210,10 @@ def _cut_share(parcel: Parcel, record: bytes) -> Iterator[ParcelSegment]:
 
 
 def read_share(segment: ParcelSegment) -> ShareRecord:
-    """What the first segment of a share says.
+    """The record in the first segment of a share.
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: the segment is damaged, or has no such record.
     """
     check(segment)
     record = _CODEC.decode(bytes(segment.payload))
@@ -222,10 +223,10 @@ def read_share(segment: ParcelSegment) -> ShareRecord:
 
 
 def check(segment: ParcelSegment) -> None:
-    """Look at its digest.
+    """Verify the digest of a segment.
 
     Raises:
-        RemoteProtocolError: these are not the bytes that were sent.
+        RemoteProtocolError: the bytes differ from those that were sent.
     """
     if xxhash.xxh3_128_digest(segment.payload) != segment.digest:
         kind = "state of " if segment.is_state else ""
@@ -233,7 +234,7 @@ def check(segment: ParcelSegment) -> None:
 
 
 class Assembly:
-    """Puts the segments of one parcel together. A wrong one changes nothing."""
+    """Reassembly of one parcel. A wrong segment leaves it unchanged."""
 
     def __init__(self, step: int, *, is_state: bool) -> None:
         self.step, self.is_state = step, is_state
@@ -245,7 +246,7 @@ class Assembly:
         """The parcel, if `segment` was its last.
 
         Raises:
-            RemoteProtocolError: of another parcel, out of order, not the bytes that were sent, or a wrong record.
+            RemoteProtocolError: segment of another parcel, out of order, or damaged; or a wrong record.
         """
         name = f"{'state of' if self.is_state else ''} step {self.step}".strip()
         expected = self.step, self.is_state, len(self._parts), len(self._open)

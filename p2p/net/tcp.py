@@ -1,4 +1,4 @@
-"""What a peer is told about other hosts: where to listen, whom to call first, and the key that keeps strangers out."""
+"""TCP options of a peer: the address to listen at, the seeds, and the swarm key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,16 +11,16 @@ from ..host.keys import read_key, reference
 from .addresses import ANY, Endpoint, has_ipv4, is_interface, resolve, why_ambiguous
 
 YES: Final = ("1", "true", "t", "yes", "y", "on")
-"""As `shoal run` reads a variable; anything else is no."""
+"""Values that `shoal run` reads as yes; any other is no."""
 
 TCP_VARIABLES: Final = (
     *("SHOAL_SEEDS", "SHOAL_BIND", "SHOAL_ADVERTISE"),
     *("SHOAL_KEY", "SHOAL_INSECURE", "SHOAL_NETWORK"),
 )
-"""That say what `TcpOptions` does."""
+"""Environment variables with the contents of `TcpOptions`."""
 
 PORTS_PER_PEER: Final = 2
-"""Control at the port that was asked for, data at the next."""
+"""Control uses the given port, data the next."""
 
 NUM_PORTS: Final = 1 << 16
 
@@ -28,7 +28,7 @@ MOST_IO_THREADS: Final = 4
 
 
 class Network(StrEnum):
-    """What lies between the hosts of a swarm, the same for all: how long a delay means nothing."""
+    """Kind of network between the hosts of a swarm, the same for all peers: which delays are normal."""
 
     LAN = "lan"
     WAN = "wan"
@@ -36,14 +36,15 @@ class Network(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpOptions:
-    """As given by a user, unchecked. All empty: no TCP, only peers of this host.
+    """Options as given by a user, unchecked. All empty: no TCP, only peers on this host.
 
     Attributes:
-        seeds: `host:port,host:port`, the same list everywhere: who is called first, and the first of whom founds.
-        bind: `host:port` to listen at, and the next port; port 0: any two that are free. Without it, any host, port 0.
-        advertise: `host` or `host:port` that others are told; without it, chosen from `bind` and `seeds`.
+        seeds: `host:port,host:port`, the same list everywhere: the peers to call first; the first of them founds the
+            swarm.
+        bind: `host:port` to listen at, and the next port; port 0: any two free ports. Default: any host, port 0.
+        advertise: `host` or `host:port` given to others; default: chosen from `bind` and `seeds`.
         key: file with the swarm key; or `env:NAME`, a variable of the environment; or `fd:N`, a descriptor.
-        insecure: TCP without a key, for a network on which everybody is trusted.
+        insecure: TCP without a key, for a network where all hosts are trusted.
         network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all peers of a swarm.
     """
 
@@ -56,7 +57,7 @@ class TcpOptions:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """What `shoal run` has set."""
+        """The options that `shoal run` has set."""
         key = environ.get("SHOAL_KEY")
         return cls(
             seeds=environ.get("SHOAL_SEEDS", ""),
@@ -68,7 +69,7 @@ class TcpOptions:
         )
 
     def to_environment(self, index: int = 0) -> dict[str, str]:
-        """The same for peer `index` of several on one host, each of which gets two ports of its own."""
+        """Environment for peer `index` of several on one host, each of which gets two ports of its own."""
         offset = PORTS_PER_PEER * index
         given = {
             "SHOAL_SEEDS": self.seeds,
@@ -81,10 +82,10 @@ class TcpOptions:
         return {name: value for name, value in given.items() if value}
 
     def check(self, swarm: str, num_peers: int = 1) -> "TcpConfig | None":
-        """What this amounts to, for the first of so many peers; None: no TCP. Asks the name server for all hosts.
+        """The checked configuration for the first of `num_peers` peers; None: no TCP. Resolves all hosts.
 
         Raises:
-            NetworkError: an address is none, or belongs to nothing, or to this machine and others.
+            NetworkError: an address is malformed, cannot be resolved, or belongs to this machine and others.
             SecurityError: no key and not `insecure`, or the key cannot be used.
         """
         if self.network not in tuple(Network):
@@ -130,14 +131,14 @@ def share_cores(config: "TcpConfig", num_cores: int, num_peers: int) -> "TcpConf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpConfig:
-    """How one peer reaches other hosts, and is reached.
+    """Checked TCP configuration of one peer.
 
     Attributes:
-        bind: the control socket's; data listens at the next port, or any.
-        advertise: the control socket's for others; port 0: the bound one; None: to be chosen.
-        unknown_seeds: addresses whose names nobody knew.
-        ipv4_names: of seeds that have an IPv4 address, and are called there: libzmq takes an IPv6 one where there is
-            one, to which not every host has a way.
+        bind: of the control socket; data listens at the next port, or at any.
+        advertise: of the control socket, for others; port 0: the bound one; None: to be chosen.
+        unknown_seeds: addresses of seeds whose names could not be resolved.
+        ipv4_names: of seeds that have an IPv4 address, which is then used: libzmq would prefer an IPv6 address, to
+            which not every host has a route.
         secret: of the swarm key; None: insecure.
         io_threads: of libzmq; each connection belongs to one of them, which encrypts all that it carries.
     """
@@ -154,7 +155,7 @@ class TcpConfig:
 
     @property
     def realm(self) -> str:
-        """What those have in common who let each other in. No swarm's name has a blank."""
+        """The name that peers must share to let each other in. Names of swarms contain no blanks."""
         return self.swarm if self.network is Network.LAN else f"{self.swarm} {self.network}"
 
 
@@ -176,7 +177,7 @@ def _parse_advertised(text: str) -> Endpoint:
 
 
 def _check_ports(option: str, first: Endpoint, num_peers: int) -> None:
-    """Raises NetworkError if there are too few ports from that of `first` on."""
+    """Raise NetworkError if there are too few ports from that of `first` on."""
     num_ports = PORTS_PER_PEER * num_peers
     if first.port and first.port + num_ports > NUM_PORTS:
         raise NetworkError(
@@ -186,7 +187,7 @@ def _check_ports(option: str, first: Endpoint, num_peers: int) -> None:
 
 
 def _shifted(text: str, offset: int) -> str:
-    """An address `offset` ports further on, if it has a port; what is none is complained about later."""
+    """An address `offset` ports further on, if it has a port; a malformed one is reported later."""
     try:
         endpoint = Endpoint.parse(text)
     except ValueError:

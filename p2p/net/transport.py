@@ -1,12 +1,12 @@
-"""All ZeroMQ sockets of one peer: who is connected to whom, and frames in and out. Knows nothing of their meaning.
+"""All ZeroMQ sockets of one peer: its connections, and frames in and out, without their meaning.
 
-A peer binds two ROUTERs, control and data, which only receive; it sends to another peer on two DEALERs of its own.
-So whoever connects to us cannot be answered by mistake; only who asks for a status is answered where it asked. Who sent
-a frame is said inside the frame: routing ids are ZeroMQ's business and are thrown away.
+A peer binds two ROUTERs, control and data, which only receive; it sends to another peer on two DEALERs of its own. So a
+peer that connects to us cannot be answered by mistake; only a status query is answered on its own connection. Each
+frame names its sender; ZeroMQ's routing ids are discarded.
 
-For peers of other hosts there are two ROUTERs more, on TCP (listener.py).
+Two more ROUTERs, on TCP, serve peers on other hosts (listener.py).
 
-Belongs to one thread; only `wake` may be called by others.
+Belongs to one thread; other threads may only call `wake`.
 """
 
 import logging
@@ -41,11 +41,11 @@ ZERO_COPY_BYTES: Final = 128 << 10
 throughput of a copy at 64 KiB, as much at 128 KiB, 1.3 times at 512 KiB and 1.5 times at 1 MiB."""
 
 JOINED_BYTES: Final = 32 << 10
-"""Up to here a payload follows its header in the same part: copying costs less than a second part."""
+"""Payloads up to this size share a message part with their header: copying costs less than a second part."""
 
 _MAX_DRAIN: Final = 256
-_MOST_VERSIONS: Final = 8  # that are named in the log: who has the key may make up any number
-_MAX_PARTS: Final = 3  # of one message, behind the routing id; more are counted and dropped one by one
+_MOST_VERSIONS: Final = 8  # named in the log: a holder of the key may make up any number
+_MAX_PARTS: Final = 3  # of one message, after the routing id; more are counted and dropped one by one
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums, as of `Socket.get`, they take 1.5 us
 _DONTWAIT, _AND_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _LAST_WORDS_MS: Final = 100
@@ -53,7 +53,7 @@ _LAST_WORDS_MS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What can be done without waiting."""
+    """Sources that are ready."""
 
     control: bool
     data: bool
@@ -65,9 +65,9 @@ class Transport:
 
     Attributes:
         dropped: number of frames dropped, by reason: "no link", "queue full" (not sent), "invalid", "other version"
-            (received); and of connections that were "refused".
-        pacer: of data to other hosts.
-        seed_calls: to addresses, of whoever is there.
+            (received); and of connections: "refused".
+        pacer: for data to other hosts.
+        seed_calls: calls to addresses whose peers are not known.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class Transport:
         listeners: TcpListeners | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Bind both ROUTERs, to `ipc://` and an absolute path. A file that is already there is replaced.
+        """Bind both ROUTERs, to `ipc://` and an absolute path. An existing file is replaced.
 
-        `listeners` is for peers of other hosts; it is closed with this. `clock` is the pacer's, in seconds.
+        `listeners`: for peers on other hosts; closed together with the transport. `clock`: for the pacer, in seconds.
 
         Raises:
-            ValueError: no such address, or its path is too long for a socket.
-            OSError: it cannot be bound.
+            ValueError: a malformed address, or a path too long for a socket.
+            OSError: an address cannot be bound.
         """
         for address in (control_address, data_address):
             check_address(address)
@@ -126,7 +126,7 @@ class Transport:
         self._paths.append(address.removeprefix("ipc://"))
 
     def bind_again(self) -> None:
-        """Make the files of both sockets anew, which somebody has removed, or raise OSError. Connections stay."""
+        """Create the files of both sockets again after their removal, or raise OSError. Connections stay open."""
         for socket, path in zip((self._control, self._data), self._paths, strict=True):
             try:
                 socket.bind(f"ipc://{path}")
@@ -136,16 +136,16 @@ class Transport:
     # Links.
 
     def connect(self, peer_id: str, control_address: str, data_address: str) -> None:
-        """Open a link; frames queue until the peer is there. Addresses may come from a peer.
+        """Open a link; frames queue until the peer is connected. Addresses may come from a peer.
 
         Raises:
-            ValueError: no usable addresses, TCP without listeners, a link to this peer already, no room for files.
+            ValueError: no usable addresses, TCP without listeners, a link to this peer exists, too many files are open.
         """
         check_address(control_address)
         check_address(data_address)
         if peer_id in self._links:
             raise ValueError(f"there is a link to {peer_id}; disconnect it first")
-        if is_nearly_full():  # libzmq ends a process that cannot accept what others open
+        if is_nearly_full():  # libzmq ends a process that has no descriptor left to accept a connection
             raise ValueError("too many files are open")
         try:
             self._links[peer_id] = Link(
@@ -161,51 +161,51 @@ class Transport:
             raise ValueError(f"libzmq refuses to connect to {control_address}, {data_address}: {error}") from None
 
     def disconnect(self, peer_id: str) -> None:
-        """Close the link, if there is one; what was not sent yet is forgotten."""
+        """Close the link, if there is one; frames not sent yet are dropped."""
         link = self._links.pop(peer_id, None)
         if link is not None:
             self.pacer.forget(peer_id)
             link.close(linger_ms=0)
 
     def stop_data(self, peer_ids: Collection[str] | None = None) -> None:
-        """Send them, or (None) anybody, no data any more: what was lent, and not sent yet, is forgotten."""
+        """Stop sending data to these peers (None: to all): payloads lent and not sent yet are dropped."""
         for link in [link for name, link in self._links.items() if peer_ids is None or name in peer_ids]:
             link.close_data(linger_ms=0)
 
     def lost_links(self) -> list[str]:
-        """Peers whose control link broke and could not be opened again, as of now. Ask a few times a second."""
+        """Peers whose control link is broken and could not be reopened. Call this a few times a second."""
         return [peer_id for peer_id, link in self._links.items() if link.is_lost()]
 
     def live_links(self) -> list[str]:
-        """Peers whose process answers on the control link, busy as its interpreter may be."""
+        """Peers whose process answers on the control link, even if its interpreter is busy."""
         return [peer_id for peer_id, link in self._links.items() if link.is_live()]
 
     def broken_links(self) -> list[str]:
-        """Peers whose process did not answer on the control link at some time since this was asked last."""
+        """Peers whose process did not answer on the control link at some time since the last call."""
         return [peer_id for peer_id, link in self._links.items() if link.has_broken()]
 
     def unopened_links(self) -> dict[str, str]:
-        """Peers to which there is no connection, not yet or not any more, and why."""
+        """Peers without an open connection, not yet or not any more, with the reason."""
         found = {peer_id: link.unopened() for peer_id, link in self._links.items()}
         return {name: f"no connection to {address} can be opened" for name, address in found.items() if address}
 
     def flows(self) -> dict[str, Flow]:
-        """What the kernel counts of the data that we send, by peer, where that goes over TCP."""
+        """The kernel's counters of the data sent over TCP, by peer."""
         found = {peer_id: link.flow() for peer_id, link in self._links.items()}
         return {peer_id: flow for peer_id, flow in found.items() if flow is not None}
 
     def renew_flows(self) -> None:
-        """As `Connection.renew`, of the data that we send, where a congestion control was asked for."""
+        """As `Connection.renew`, for the data that this peer sends, where a congestion control was configured."""
         for link in self._links.values():
             link.renew()
 
     def num_broken(self, peer_id: str) -> int | None:
-        """As of `Link`, to a peer on another host; None: it is on this one, or there is no link."""
+        """As `Link.num_broken`, for a peer on another host; None: it is on this host, or has no link."""
         link = self._links.get(peer_id)
         return link.num_broken() if link is not None and link.is_remote else None
 
     def reopen_data(self, peer_ids: Iterable[str]) -> None:
-        """Send data to them over other connections from now on. What they were sent and have not taken yet is lost."""
+        """Send data to these peers over new connections from now on. Data not received yet are lost."""
         for peer_id in peer_ids:
             self.pacer.forget(peer_id)
             self._links[peer_id].reopen_data()
@@ -214,7 +214,7 @@ class Transport:
         return self._links[peer_id].acked() if peer_id in self._links else None
 
     def num_received(self) -> int:
-        """Bytes of data that have come over TCP, on the connections that there are."""
+        """Bytes of data received over TCP, on the open connections."""
         return 0 if self._listeners is None else self._listeners.accepted.num_received()
 
     def _count_refused(self, listeners: TcpListeners) -> None:
@@ -224,7 +224,7 @@ class Transport:
     # Frames.
 
     def send_control(self, peer_id: str, frame: bytes) -> bool:
-        """Queue one frame; False if it was dropped. Never blocks."""
+        """Queue one frame; False if dropped. Never blocks."""
         if len(frame) > MAX_CONTROL_BYTES:
             raise ValueError(f"a control frame has at most {MAX_CONTROL_BYTES} bytes, got {len(frame)}")
         link = self._links.get(peer_id)
@@ -237,13 +237,13 @@ class Transport:
         return True
 
     def send_data(self, peer_id: str, header: bytes, payload: Buffer) -> bool:
-        """Queue header and payload as one message; False if it was dropped. Never blocks.
+        """Queue header and payload as one message; False if dropped. Never blocks.
 
-        A payload of `ZERO_COPY_BYTES` or more is read later, by another thread: it must not be written before the
-        peer is known to have it, or the link was closed.
+        A payload of `ZERO_COPY_BYTES` or more is read later, by another thread: it must not be written before the peer
+        is known to have it, or the link is closed.
         """
         view = memoryview(payload)  # type: ignore[arg-type]  # numpy's types offer no buffer before 3.12
-        if view.nbytes > MAX_DATA_BYTES or not view.c_contiguous:  # found later, it would leave half a message behind
+        if view.nbytes > MAX_DATA_BYTES or not view.c_contiguous:  # found later, half a message would already be sent
             raise ValueError(f"a payload is contiguous and has at most {MAX_DATA_BYTES} bytes, got {view.nbytes}")
         link = self._links.get(peer_id)
         if link is None:
@@ -256,7 +256,8 @@ class Transport:
         link = self._links[peer_id]
         if link.data.closed:
             return self._drop("no link")
-        # No high-water mark, so no call can find the queue full; libzmq has none any more where somebody else answered.
+        # Without a high-water mark the queue is never full; but libzmq has none any more where another process
+        # answered.
         try:
             if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
                 link.data.send(b"".join((header, view)), _DONTWAIT)
@@ -266,7 +267,7 @@ class Transport:
             return self._drop("no link")
         try:
             link.data.send(view, _DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
-        except RuntimeError:  # pyzmq can start no thread, which would let go of it later
+        except RuntimeError:  # pyzmq cannot start the thread that would release the payload later
             link.data.send(view, _DONTWAIT)
         return True
 
@@ -275,7 +276,7 @@ class Transport:
         return False
 
     def receive_control(self) -> Iterator[bytes]:
-        """Frames that are there, up to a bound; ask `poll` for more."""
+        """Pending frames, up to a limit; `poll` reports more."""
         for socket in self._controls:
             for route, (frame, *_) in self._receive(socket, num_parts=(1,)):
                 self._asker = socket, route
@@ -283,18 +284,18 @@ class Transport:
         self._asker = None
 
     def answer(self, frame: bytes) -> None:
-        """To who has sent the control frame that `receive_control` has given last. Dropped if it is gone."""
+        """Answer the sender of the last frame from `receive_control`. Dropped if that has disconnected."""
         if self._asker is not None:
             socket, route = self._asker
             with suppress(zmq.ZMQError):
                 socket.send_multipart([route, frame], zmq.DONTWAIT)
 
     def has_data(self) -> bool:
-        """Whether `receive_data` would give something."""
+        """Whether `receive_data` would yield frames."""
         return bool(int(self._data.getsockopt(_EVENTS)) & _POLLIN) or self._has_remote_data()
 
     def wait_for_data(self, timeout_s: float) -> bool:
-        """Wait until there is data, `wake` was called or the time is over; whether there is. `poll` hears the rest."""
+        """Wait for data, `wake` or the timeout; True if there are data. Other events are left to `poll`."""
         ready = dict(self._data_poller.poll(math.ceil(timeout_s * 1000)))
         return len(ready) > (self._wake_fd in ready)
 
@@ -302,7 +303,7 @@ class Transport:
         return self._listeners is not None and bool(int(self._listeners.data.getsockopt(_EVENTS)) & _POLLIN)
 
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
-        """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""
+        """Pending headers and payloads, up to a limit. A payload is libzmq's own memory, and not aligned."""
         for socket in self._datas:
             for _, parts in self._receive(socket, num_parts=(1, 2)):
                 if len(parts) == 2:
@@ -314,7 +315,7 @@ class Transport:
     def _receive(
         self, socket: "zmq.Socket[bytes]", num_parts: tuple[int, ...]
     ) -> Iterator[tuple[bytes, list[zmq.Frame]]]:
-        """Routing ids and what is behind them."""
+        """Routing ids, each with the parts after it."""
         for _ in range(_MAX_DRAIN):
             if not int(socket.getsockopt(_EVENTS)) & _POLLIN:  # costs a tenth of the exception that `recv` would raise
                 return
@@ -332,7 +333,7 @@ class Transport:
                 self.count_invalid(RemoteProtocolError(f"a message of {len(parts) + num_more} parts"))
 
     def count_invalid(self, error: RemoteProtocolError) -> None:
-        """Count a frame that nobody can use; log the first, and the first of each other version."""
+        """Count an unusable frame; log the first, and the first of each other version."""
         if isinstance(error, OtherVersion):
             self.dropped["other version"] += 1
             if error.version not in self._versions and len(self._versions) < _MOST_VERSIONS:
@@ -346,14 +347,14 @@ class Transport:
     # Waiting.
 
     def watch(self, fd: int) -> None:
-        """Let `poll` report when `fd` (a pidfd, say) is readable. It stays the caller's."""
+        """Let `poll` report when `fd` (a pidfd, say) is readable. The caller keeps owning it."""
         self._poller.register(fd, zmq.POLLIN)
 
     def unwatch(self, fd: int) -> None:
         self._poller.unregister(fd)
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait until something is ready, `wake` was called or the time is over (`math.inf`: never)."""
+        """Wait for a ready source, `wake` or the timeout (`math.inf`: none)."""
         # epoll over libzmq's edge-triggered descriptors was at most 10 % faster in a round trip: not worth its traps.
         timeout_ms = -1 if timeout_s == math.inf else math.ceil(max(timeout_s, 0.0) * 1000)
         ready = dict(self._poller.poll(timeout_ms))
@@ -377,13 +378,13 @@ class Transport:
                 os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """Close everything and remove our socket files. Last words get a tenth of a second. Idempotent."""
-        with self._wake_lock:  # or `wake` might write to whatever gets the number next
+        """Close all sockets and remove our socket files. Queued frames get a tenth of a second. Idempotent."""
+        with self._wake_lock:  # or `wake` might write to the next file with that number
             if self._wake_fd < 0:
                 return
             os.close(self._wake_fd)
             self._wake_fd = -1
-        for path in self._paths:  # libzmq leaves them behind
+        for path in self._paths:  # libzmq does not remove them
             with suppress(FileNotFoundError):
                 os.unlink(path)
         self.pacer.flush()

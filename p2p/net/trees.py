@@ -1,7 +1,6 @@
-"""Trees of plain values as bytes: what a state consists of, its tensors replaced by slots. Packed with msgpack.
+"""Trees of plain values as bytes: a state whose tensors are replaced by slots. Packed with msgpack.
 
-What is unpacked comes from somebody else. It is checked, it never runs anything, and whatever is wrong with it becomes
-a `RemoteProtocolError`.
+Unpacked bytes come from other peers. They are validated and never executed; all errors become `RemoteProtocolError`.
 """
 
 import struct
@@ -55,7 +54,7 @@ def unpack_tree(packed: bytes | memoryview) -> Any:
     """The tree in bytes that came from a peer.
 
     Raises:
-        RemoteProtocolError: nothing that `pack_tree` makes.
+        RemoteProtocolError: not a result of `pack_tree`.
     """
     if len(packed) > MAX_TREE_BYTES:
         raise RemoteProtocolError(f"tree: {len(packed)} bytes, we accept {MAX_TREE_BYTES}")
@@ -103,7 +102,7 @@ def _below(path: str, key: object) -> str:
 
 
 def _restore(node: Any, depth: int) -> Any:
-    """What `_lower` was given."""
+    """The inverse of `_lower`."""
     kind = type(node)
     if kind in _LEAVES:
         return node

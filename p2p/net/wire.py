@@ -1,8 +1,7 @@
 """Control messages and records as bytes: dataclasses, packed with msgpack.
 
-Everything that is decoded here comes from somebody else. It is checked before it is used, it never runs anything,
-and whatever is wrong with it becomes a `RemoteProtocolError`. Leaves out: data frames, whose headers have fixed layouts
-(headers.py), and states (trees.py).
+Decoded bytes come from other peers. They are validated before use and never executed; all errors become
+`RemoteProtocolError`. Leaves out: data frames, whose headers have fixed layouts (headers.py), and states (trees.py).
 """
 
 import math
@@ -25,12 +24,13 @@ from .bounds import MAX_ARRAY_LEN, MAX_BYTES_LEN, MAX_STR_LEN, MOST, PLAIN, TEXT
 MAX_CONTROL_BYTES: Final = 4 << 20
 
 # Control messages. Every annotation has two *converters*, an encoder and a decoder. Each checks a value, returns it
-# changed where that is needed, and raises ValueError, in words that do not repeat what a stranger sent.
+# converted if necessary, and raises ValueError, with a message that does not repeat received text.
 
 _Converter = Callable[[Any], Any]
 
 _MOST_FIELDS: Final = 13
-"""Of what is a frame by itself: an array of up to 15 has a first byte of 0x90 and more, and the version comes next."""
+"""For types that are frames by themselves: msgpack arrays of up to 15 start with one byte, 0x90 or more, and the
+version comes next."""
 
 
 class Codec:
@@ -47,10 +47,10 @@ class Codec:
 
         Args:
             types: dataclasses.
-            is_bounded: False: whatever the field, only its type is checked.
+            is_bounded: False: check only the types of fields.
 
         Raises:
-            TypeError: a field has an annotation that is not listed above, or a type too many fields.
+            TypeError: a field has an annotation not listed above, or a type has too many fields.
         """
         self._encode, self._decode = _union(types, "message", is_bounded)
         if any(len(fields(cls)) > _MOST_FIELDS for cls in types):
@@ -60,7 +60,7 @@ class Codec:
         """The frame of `message`.
 
         Raises:
-            ValueError: not one of our types, or a field that no peer would accept.
+            ValueError: not one of our types, or a field beyond the limits that peers accept.
         """
         frame: bytes = msgpack.packb((VERSION, *self._encode(message)))
         if len(frame) > MAX_CONTROL_BYTES:
@@ -68,7 +68,7 @@ class Codec:
         return frame
 
     def decode(self, frame: bytes | memoryview) -> object:
-        """The message in a frame that came from a peer. Its version is read before anything else.
+        """The message in a frame received from a peer. The version is read first.
 
         Raises:
             OtherVersion: a peer of another version made it.
@@ -94,16 +94,16 @@ def _unpack(packed: bytes | memoryview) -> Any:
         max_bin_len=MAX_BYTES_LEN,
         max_array_len=MAX_ARRAY_LEN,
         max_map_len=0,
-        max_ext_len=0,  # an empty one, or a timestamp, has no type that a converter takes
+        max_ext_len=0,  # an empty one, or a timestamp, is refused by every converter
     )
 
 
 class _Field(NamedTuple):
-    """How a value is converted, one way. A plain one stays as it is: a call for each would be most of the work.
+    """Conversion of a value in one direction. Plain values stay as they are: a call for each would be most of the cost.
 
     Attributes:
-        kind: type of a plain value, which is a number in `fits`, or has a length in it; None: nothing is plain.
-        convert: whatever is not plain.
+        kind: type of plain values, whose value or length lies in `fits`; None: no values are plain.
+        convert: converter of all other values.
     """
 
     kind: Any
@@ -204,7 +204,7 @@ def _array(field: _Field, where: str, most: int) -> _Converter:
 
 
 def _row(row: Sequence[_Field], where: str, make: Callable[..., Any] | None = None) -> _Converter:
-    """Of a tuple of so many values; `make` takes them as its arguments."""
+    """Converter of a tuple with one value per field; `make` receives them as arguments."""
 
     def convert_each(values: Any) -> Any:
         if type(values) is not tuple or len(values) != len(row):
@@ -278,11 +278,11 @@ def _union(types: Sequence[Any], where: str, is_bounded: bool) -> tuple[_Convert
 
 
 MOST_VIEWS: Final = 64
-"""That are remembered. Of those that members propose, decide and write down in a death, each is said many times."""
+"""Size of the cache. Each view that members propose, decide and record after a death is sent many times."""
 
 
 class _Views:
-    """Views as bytes: each is encoded once, and its bytes are decoded, and checked, once. For any thread."""
+    """Views as bytes, cached: each is encoded once, and its bytes are decoded and checked once. For any thread."""
 
     def __init__(self, is_bounded: bool) -> None:
         self._encode, self._decode = _record(View, is_bounded)
@@ -290,7 +290,7 @@ class _Views:
         self._views: dict[bytes, View] = {}
 
     def encode(self, view: Any) -> bytes:
-        known = self._packed.get(id(view))  # which no other object has while this one is remembered
+        known = self._packed.get(id(view))  # no other object has this id while the view is cached
         if known is not None:
             return known[1]
         packed: bytes = msgpack.packb(self._encode(view))
