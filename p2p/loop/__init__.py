@@ -1,1 +1,1 @@
-"""What one thread drives: sockets, clock and protocol state of one peer, and the one place that carries effects out."""
+"""The loop: sockets, clock and protocol state of one peer, driven by one thread; effects are carried out here."""

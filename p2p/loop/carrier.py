@@ -1,6 +1,6 @@
-"""Carries out what the core and the open step ask for: one effect after the other, in the order of the asking.
+"""Carries out the effects of the core and of the open step, one after the other, in the order in which they are issued.
 
-What an effect entails stands behind those that are still waiting, as in the simulation.
+Effects that result from an effect are queued after those already pending, as in the simulation.
 """
 
 import logging
@@ -47,7 +47,7 @@ PARTED: Final = {
 }
 
 FINISHED, COMMITTED = Kind.FINISHED, Kind.COMMITTED
-"""Of each step: an enum looks its members up slowly."""
+"""Used in each step: access to enum members is slow."""
 
 Effect = fx.Effect | sx.StepEffect
 
@@ -57,12 +57,12 @@ _ENDS = {
     fx.Paused: Kind.PAUSED,
     fx.Diverged: Kind.DIVERGED,
 }
-"""What ends this peer."""
+"""Effects that end this peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a running peer is made of. `note`: of the flight recorder; `ended`: set when everything may be closed."""
+    """Parts of a running peer. `note`: of the flight recorder; `ended`: set when all may be closed."""
 
     core: Core
     open_step: OpenStep
@@ -80,7 +80,7 @@ class Parts:
 
 
 class Carrier:
-    """The effects of one peer."""
+    """Effects of one peer."""
 
     now = staticmethod(time.monotonic)
 
@@ -92,12 +92,12 @@ class Carrier:
         self._held: sx.Finish | None = None
 
     def shared(self) -> SharedRunner | None:
-        """What runs over the memory of others."""
+        """The runner over shared memory, if the step has one."""
         run = self.parts.open_step.run
         return run.runner if run is not None and isinstance(run.runner, SharedRunner) else None
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Do what is asked for, in order; what that entails, last. After an error nothing that stands behind it."""
+        """Carry out effects in order, and those that result from them last. An error discards all effects after it."""
         is_under_way = bool(self._effects)
         self._effects.extend(effects)
         if is_under_way:
@@ -188,7 +188,7 @@ class Carrier:
                 self.parts.note(_ENDS[type(effect)], self.parts.core.done)
                 has_stalled = self.parts.neighbours.stalls.has_stalled(self.parts.core.done + 1)
                 self.parts.inbox.tell(error_of(effect, has_stalled=has_stalled))
-                if isinstance(effect, fx.Diverged):  # and says so until the others know
+                if isinstance(effect, fx.Diverged):  # and repeats that until the others know
                     self.parts.open_step.stop()
                     self.carry_out(self.parts.core.leave(self.now()))
             case _:
@@ -206,14 +206,14 @@ class Carrier:
                 self.parts.observer.discard(step, digest)
 
     def _provide(self, member: Member, step: int, frozen: bytes) -> None:
-        """Give `member` the state after `step`, or, while it has no seat, after a later one."""
+        """Send `member` the state after `step`, or, while it has no seat, after a later step."""
         self.parts.note(Kind.GIVES, step, peer=peer_number(member.peer_id))
         has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
         self.parts.donor.ask(member, step, has_seat=has_seat, frozen=frozen)
         self.serve_state()
 
     def _leave(self, reason: str) -> None:
-        """The others can do without this peer."""
+        """Leave: the others can continue without this peer."""
         logger.info("left: %s", reason)
         self.parts.note(Kind.LEFT)
         self.parts.resources.host_memory.install(None)
@@ -221,16 +221,16 @@ class Carrier:
         self.parts.ended.set()
 
     def _tell(self, notice: Notice) -> None:
-        if isinstance(notice, Commit):  # an observer was fed with it
+        if isinstance(notice, Commit):  # received as an observer
             self.parts.note(Kind.FOLLOWED, notice.receipt.step)
         self.parts.inbox.tell(notice)
 
     # Steps.
 
     def _finish(self, effect: sx.Finish) -> None:
-        """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then.
+        """Announce that a step is finished here, unless another view is installed, whose READY is already fixed.
 
-        Later, if another one is about to come that is of no use behind this step.
+        Deferred while a view is about to be installed that would be of no use after this step.
         """
         if self.parts.core.holds_step(self.now()):
             self._held = effect
@@ -246,7 +246,7 @@ class Carrier:
         self.carry_out(self.parts.core.finished(self.now(), step, digest, state_digest, is_shown=runner is not None))
 
     def see(self, mine: bytes, shown: list[tuple[int, bytes]]) -> list[fx.Effect]:
-        """These ranks show the open step as finished, with these digests; `mine` are what this peer shows."""
+        """Process `shown`: the digests with which ranks show the open step as finished; `mine`: those of this peer."""
         view, step, now = self.parts.core.view, self.parts.core.done + 1, self.now()
         assert view is not None
         if [digests for _, digests in shown] == [mine] * (len(view.members) - 1):
@@ -266,11 +266,11 @@ class Carrier:
             self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit, self.parts.core.numerics)
         self.parts.inbox.tell(commit)
 
-    # Views, and who is in them.
+    # Views and members.
 
     def _install(self, effect: fx.Installed) -> None:
         view = effect.view
-        self.parts.resources.host_memory.install(view)  # before anything is said in it
+        self.parts.resources.host_memory.install(view)  # before messages are sent in it
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
         came = [member for member in view.members if member not in self._members]
         why = Why.FIRST if not self._members else Why.CAME if came else Why(0)
@@ -287,14 +287,14 @@ class Carrier:
         self.parts.neighbours.part(member for member, _ in effect.gone)
         self.parts.frames.install(view)
         if effect.has_stalled:
-            stayed = [member for member in view.members if member not in came]  # who came may be under way to its state
+            stayed = [member for member in view.members if member not in came]  # others may still receive their state
             self.parts.neighbours.stalls.redone(self.parts.core.done + 1, stayed)
         self.carry_out(self.parts.open_step.installed(view))
         self.parts.donor.install()
         self.parts.donor.end_exchange()
         try:
             self.parts.registry.mark_member()
-        except RegistryError as error:  # who enters later would take it for one that waits, and found another run
+        except RegistryError as error:  # a later peer would take it for one that waits, and found another run
             self.parts.inbox.tell(error)
             self.carry_out(self.parts.core.leave(self.now()))
         self.parts.neighbours.open_records(view.members)
@@ -313,7 +313,7 @@ class Carrier:
         self.carry_out(self.parts.open_step.activated(view, effect.done, runner, effect.founded_in))
 
     def _note_belief(self, claim: Claim) -> None:
-        """What this peer believes of another one now."""
+        """Record this peer's new belief about another."""
         how = How.OWN_PROBE if claim.accuser == self.parts.core.me.peer_id else How.HEARSAY
         self.parts.note(BELIEFS[claim.state], peer=peer_number(claim.member.peer_id), how=how)
 
@@ -340,22 +340,22 @@ class Carrier:
             self.carry_out(effects)
 
     def begin_exchange(self) -> None:
-        """The first operation of a step is submitted."""
+        """Called when the first operation of a step is submitted."""
         if self.parts.core.seated:
             self.parts.donor.begin_exchange()
 
     def expect(self) -> None:
-        """This peer has asked for a seat, and for a state with it."""
+        """Prepare for a state: this peer has asked for a seat."""
         self.parts.note(Kind.ASKED, self.parts.core.done)
         self.parts.observer.expect()
 
     def use(self, replica: Replica) -> None:
-        """States are of this one."""
+        """Send and receive the states of `replica`."""
         self.parts.donor.use(replica)
         self.parts.observer.use(replica)
 
     def take_wish(self, wish: Wish) -> None:
-        """Another donor, a member of this view, asks for a share of a state."""
+        """Process the request of another donor for a share of a state; ignored unless that is a member of this view."""
         core = self.parts.core
         if core.seated and core.view is not None and core.view.since(wish.first) is not None:
             self.parts.note(Kind.GIVES, wish.step, peer=peer_number(wish.observer.peer_id))
@@ -363,12 +363,12 @@ class Carrier:
             self.serve_state()
 
     def go_on_giving(self) -> None:
-        """A copy of the state is whole, or will never be."""
+        """Continue after a copy of the state was completed or has failed."""
         self.parts.donor.go_on(self.now())
         self.serve_state()
 
     def serve_state(self) -> None:
-        """Send the state to whoever waits for it, if this is the time at which it may be copied."""
+        """Send the state to the peers that wait for it, if it may be copied now."""
         core = self.parts.core
         if self.parts.donor.is_asked and core.seated and not core.has_to_go and (view := core.view) is not None:
             is_due = self.parts.open_step.agreed.is_due
@@ -378,15 +378,15 @@ class Carrier:
             record = StateRecord(core.digest, view, core.numerics, is_due)
             for member, reason in self.parts.donor.serve(self.now(), core.done, record, self._donors_for):
                 self.carry_out([core.no_state_for(member, reason)])
-                self.declare_dead(member, reason, how=How.UNKNOWN)  # nobody else can send it either: go on without it
+                self.declare_dead(member, reason, how=How.UNKNOWN)  # no other peer can send it either
 
     def _donors_for(self, member: Member) -> tuple[Member, ...]:
-        """Who gives it the state of which this peer was asked."""
+        """The donors that send `member` the state that this peer was asked for."""
         core = self.parts.core
         assert core.view is not None
         return donors_of(core.view, core.me, core.host_of(member), core.has_state)
 
 
 def in_three(digests: bytes) -> tuple[bytes, bytes, bytes]:
-    """Of results, of parameters, and of the chain of steps, as the board has them."""
+    """Split digests from the board: of results, of parameters, and of the chain of steps."""
     return digests[:16], digests[16:32], digests[32:]

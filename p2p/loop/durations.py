@@ -1,8 +1,8 @@
-"""How long sums have taken here, by algorithm and size: what prices are compared with. Belongs to the loop.
+"""Measured durations of sums, by algorithm and size, for comparison with prices. Belongs to the loop.
 
-Only of those that had the links to themselves: no other one ran when they began, nor until their result was there. What
-is counted is the wait for the slowest, too; so of all members the one that waits least knows best.
-An algorithm that is not taken any more is remembered by what it took over what the prices of that time said.
+Only sums that had the links to themselves count: no other sum was running when they began, or until their result was
+complete. The wait for the slowest member counts, too; so of all members the one that waits least has the best value. An
+algorithm that is no longer used is remembered by the ratio of its duration to the price at that time.
 """
 
 from collections import deque
@@ -20,16 +20,16 @@ from ..step.run import Run
 from ..step.runner import MessageRunner
 
 NUM_KEPT: Final = 15
-"""Of which the median counts."""
+"""Samples kept; their median counts."""
 
 FEWEST: Final = 5
-"""Of fewer none does."""
+"""Samples needed for a median."""
 
 KEPT_S: Final = 60.0
-"""So long what was measured counts as it is; links may be others by then."""
+"""How long a measured duration counts as it is; after that, links may have changed."""
 
 REMEMBERED_S: Final = 600.0
-"""So long it counts over what was expected, so that what was tried, and is slow, is not tried again and again."""
+"""How long its ratio to the expected duration counts, so that an algorithm that proved slow is not tried repeatedly."""
 
 
 Key = tuple[str, int]
@@ -37,7 +37,7 @@ Key = tuple[str, int]
 
 
 class Sample(NamedTuple):
-    """One sum. `expected_s`: by the prices that were used then; 0: none were."""
+    """One sum. `expected_s`: by the prices in use then; 0: there were none."""
 
     at: float
     took_s: float
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class Durations:
-    """Of one peer."""
+    """Measured durations of one peer."""
 
     def __init__(self) -> None:
         self._samples: dict[Key, deque[Sample]] = {}
@@ -54,7 +54,7 @@ class Durations:
         self._num_started = self._num_complete = 0
 
     def watch(self, now: float, open_step: OpenStep) -> None:
-        """Operations may have begun or ended since this was called last, by messages."""
+        """Update after operations over messages may have begun or ended."""
         run, submission = open_step.run, open_step.submission
         if run is not self._run or run is None or run.num_complete < self._num_complete:
             self._run, self._began, self._num_started, self._num_complete = run, None, 0, 0
@@ -74,18 +74,18 @@ class Durations:
         self._num_started, self._num_complete = run.num_started, run.num_complete
 
     def add(self, key: Key, now: float, took_s: float, expected_s: float = 0.0) -> None:
-        """A sum had the links to itself, and is over."""
+        """Record a finished sum that had the links to itself."""
         self._samples.setdefault(key, deque(maxlen=NUM_KEPT)).append(Sample(now, took_s, expected_s))
 
     def forget(self) -> None:
-        """The members are others now."""
+        """Drop all samples: the members have changed."""
         self._samples.clear()
         self._began = None
 
     def medians(self, now: float, table: Table | None = None) -> Mapping[Key, float]:
-        """In seconds, of what is chosen from; what was measured a while ago, as a factor of the price in `table`."""
+        """Medians in seconds, of candidate algorithms; older measurements count as a factor of the price in `table`."""
         found = {}
-        for key, kept in self._samples.copy().items():  # which has no tuples to make: nobody comes between
+        for key, kept in self._samples.copy().items():  # creates no tuples, so no other thread can interrupt it
             if key[0] not in CANDIDATES:
                 continue
             samples = list(kept)
@@ -101,10 +101,10 @@ class Durations:
 
 
 def expected_s(table: Table | None, key: Key) -> float:
-    """What the model says, in the prices that are used; 0: there are none."""
+    """The duration that the model predicts with the prices in use; 0: no prices."""
     return table.predicted.get(key, 0) / 1e9 if isinstance(table, PriceTable) else 0.0
 
 
 def _counts(operation: Operation) -> bool:
-    """Whether it is a sum that takes something of the links; those of a few numbers do not."""
+    """Whether this is a sum large enough to load the links."""
     return operation.collective.is_priced and operation.input.nbytes >= SIZES_BYTES[0]

@@ -1,4 +1,4 @@
-"""What the loop has for the training thread."""
+"""Notices from the loop to the training thread."""
 
 import time
 from collections import deque
@@ -14,13 +14,13 @@ NUM_EXPLAINED: Final = 16
 
 
 class Inbox:
-    """Filled by whoever drives the loop, emptied by the training thread.
+    """Filled by the thread that drives the loop, emptied by the training thread.
 
     Attributes:
         notices: in the order in which they happened.
-        failure: why this peer cannot go on.
-        explained: the last reasons for what happened to members, in words, with their times (monotonic ns).
-        crash: why the loop drives nothing any more: the same for whoever waits, or calls something later.
+        failure: why this peer cannot continue.
+        explained: the last explanations of events of members, with their times (monotonic ns).
+        crash: why the loop has stopped: the same error for all waiting and later callers.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Inbox:
         self.crash: ShoalError | None = None
 
     def tell(self, notice: Notice) -> None:
-        """After an error that ends this peer there is no further one."""
+        """Add a notice. After an error that ends this peer, further such errors are dropped."""
         if isinstance(notice, ShoalError) and not notice.goes_on:
             if self.failure is not None:
                 return
@@ -38,7 +38,7 @@ class Inbox:
         self.notices.put(notice)
 
     def tell_crash(self, error: BaseException) -> None:
-        """The loop has failed with `error`."""
+        """Report that the loop has failed with `error`."""
         self.crash = ShoalError(f"the loop of this peer failed: {error!r}; see the log, and start this peer again")
         self.crash.__cause__ = error
         self.failure = self.failure or self.crash
@@ -48,20 +48,20 @@ class Inbox:
         """Wait for a notice.
 
         Raises:
-            Empty: none came within `timeout`, in seconds.
+            Empty: none arrived within `timeout`, in seconds.
         """
         notice = self.notices.get(timeout=timeout)
         if notice is self.crash:
-            self.notices.put(notice)  # there may be others who wait
+            self.notices.put(notice)  # for other callers that wait
         return notice
 
     def explain(self, reason: str) -> None:
-        """Why something happened to members, for people."""
+        """Keep a human-readable reason of an event of members."""
         self.explained.append((time.monotonic_ns(), reason))
 
 
 def error_of(effect: Refused | Removed | Paused | Diverged, *, has_stalled: bool = False) -> ShoalError:
-    """What the training thread raises when the core has this to say. `has_stalled`: as of `RemovedFromView`."""
+    """The error that the training thread raises for this effect. `has_stalled`: as of `RemovedFromView`."""
     match effect:
         case Refused(refusal):
             return JoinRefused(refusal)

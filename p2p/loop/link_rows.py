@@ -1,4 +1,4 @@
-"""What a peer has measured of its links, as bytes of one length, and what those of all members amount to. Pure."""
+"""Rows: a peer's measurements of its links as bytes of fixed length, and what the rows of all members imply. Pure."""
 
 from collections.abc import Generator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -16,41 +16,42 @@ from gossip import View
 from ..step.agreed_rows import Rows
 
 MOST_PEERS: Final = 64
-"""That there is room for; in a larger view sizes decide."""
+"""Capacity of a row; in a larger view only sizes decide."""
 
 MOVED: Final = 1.2
-"""A row that differs by this factor somewhere has moved."""
+"""A row has moved if any entry differs by this factor."""
 
 SURPRISING: Final = 1.3
-"""A sum that takes so many times as long does so for a reason."""
+"""A duration that differs by this factor is significant."""
 
 SETTLED_S: Final = 3.0
-"""So long after rows were gathered nobody wants it again, in a view of the same members."""
+"""How long after rows were gathered they are not gathered again, in a view of the same members."""
 
 TRIED_S: Final = 10.0
-"""So long not, if it is only that sums take longer than was said, or not as long."""
+"""The same if only the durations of sums have changed."""
 
 ALIKE_PERCENT: Final = 140
-"""A line that is faster by less is as fast, as far as measuring can tell."""
+"""Lines whose ratio is below this are equally fast, within the error of measurement."""
 
 OPENED: Final = 8
 LEAST_LINE: Final = 12_500_000
-"""So many times what was reached a line carries, if nobody knows of one that was full, and so many bytes per second.
+"""Assumed bandwidth if no member knows of a full line: `OPENED` times the rate reached, and at least `LEAST_LINE`
+bytes/s.
 
-What is reached then is what windows let through, and three round trips later a window that is in use is eight times as
-wide (slow start); behind a long way it is no measure at all. Prices that are too low fill the line, and then it is
-known; with prices that are too high nothing does.
+The rate reached then is limited by windows, and three round trips later a window in use is eight times as wide (slow
+start); over a long path it measures nothing. Prices that are too low fill the line, so that its bandwidth becomes
+known; prices that are too high never do.
 """
 
 LEAST_US: Final = 200
-"""A round trip that differs by less has not."""
+"""A round trip that differs by less has not moved."""
 
 _PAIR: Final = np.dtype([("peer", "<u8"), ("rtt_us", "<u4"), ("bytes_per_s", "<u4")])
 _MOST: Final = 2**32 - 1
 
 
 class Pair(NamedTuple):
-    """To one other peer: the shortest round trip, and the highest rate at which it has had something from here."""
+    """Link to one other peer: the shortest round trip, and the highest rate at which it has received data from here."""
 
     rtt_us: int
     bytes_per_s: int
@@ -60,7 +61,7 @@ NO_PAIR: Final = Pair(0, 0)
 
 
 Took = Mapping[tuple[str, int], int]
-"""Microseconds that a sum has taken, by algorithm and size."""
+"""Duration of a sum in microseconds, by algorithm and size."""
 
 _PLACES: Final = tuple((name, size) for name in CANDIDATES for size in SIZES_BYTES)
 
@@ -68,19 +69,19 @@ _PLACES: Final = tuple((name, size) for name in CANDIDATES for size in SIZES_BYT
 _FIELDS: Final = [("up", "<u4"), ("down", "<u4"), ("message_ns", "<u4"), ("num", "<u4"), ("to", _PAIR, MOST_PEERS)]
 _ROW: Final = np.dtype([*_FIELDS, ("took_us", "<u4", len(_PLACES)), ("lines", "<u4")])
 _UP, _DOWN = 1, 2
-"""Of `lines`."""
+"""Bits of `lines`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of one peer. 0 is what is not measured yet.
+    """Measurements of one peer. 0: not measured yet.
 
     Attributes:
-        up, down: bytes per second, sent to all others, and received of them.
-        message_ns: what a message costs it.
-        to: by peer_id.
-        took: without what was not measured.
-        up_is_line, down_is_line: whether that is the rate of the line; else the line carries more, as far as is known.
+        up, down: bytes per second, sent to all others, and received from them.
+        message_ns: time that the peer takes per message.
+        to: links, by peer_id.
+        took: measured durations only.
+        up_is_line, down_is_line: whether the rate is the bandwidth of the line; else the line may carry more.
     """
 
     up: int = 0
@@ -92,7 +93,7 @@ class Row:
     down_is_line: bool = False
 
     def pack(self) -> Array:
-        """As bytes, whose number is the same for all."""
+        """The row as `ROW_BYTES` bytes."""
         row = np.zeros((), _ROW)
         kept = list(self.to.items())[:MOST_PEERS]
         row["up"], row["down"], row["message_ns"] = (min(each, _MOST) for each in (self.up, self.down, self.message_ns))
@@ -105,7 +106,7 @@ class Row:
 
     @classmethod
     def unpack(cls, raw: Array) -> "Row":
-        """What `pack` has made; of other bytes of that length, something."""
+        """The inverse of `pack`; for other bytes of that length, an arbitrary row."""
         row: Any = raw.view(_ROW)[0]
         pairs = row["to"][: min(int(row["num"]), MOST_PEERS)]
         to = {f"{int(each['peer']):016x}": Pair(int(each["rtt_us"]), int(each["bytes_per_s"])) for each in pairs}
@@ -118,7 +119,7 @@ class Row:
         return self.up > 0 and self.down > 0 and all(self.to.get(each, NO_PAIR).rtt_us for each in peer_ids)
 
     def has_moved(self, since: "Row") -> bool:
-        """Whether it says something else than that one, or of a rate that it is the line's."""
+        """Whether a rate or round trip differs from that in `since`, or a rate has become known as the line's."""
         if (self.up_is_line and not since.up_is_line) or (self.down_is_line and not since.down_is_line):
             return True
         told = [(self.up, since.up, 0), (self.down, since.down, 0)]
@@ -126,16 +127,16 @@ class Row:
         return any(abs(now - before) > max((MOVED - 1) * min(now, before), least) for now, before, least in told)
 
     def is_surprised(self, since: "Row") -> bool:
-        """Whether sums take longer than that one has said, or not as long."""
+        """Whether durations of sums differ from those in `since`."""
         both = ((took_us, since.took[place]) for place, took_us in self.took.items() if place in since.took)
         return any(max(each) > SURPRISING * min(each) for each in both)
 
     def has_tried(self, since: "Row") -> bool:
-        """Whether it says what a sum takes of which that one says nothing."""
+        """Whether it has durations that `since` lacks."""
         return not self.took.keys() <= since.took.keys()
 
     def is_news(self, since: "Row", since_s: float) -> bool:
-        """Whether the others should have this one in the place of that, which was gathered so long ago."""
+        """Whether this row should replace `since`, which was gathered `since_s` seconds ago."""
         return (since_s >= SETTLED_S and (self.has_moved(since) or self.has_tried(since))) or (
             since_s >= TRIED_S and self.is_surprised(since)
         )
@@ -145,27 +146,27 @@ ROW_BYTES: Final = _ROW.itemsize
 
 
 def rows_of(rows: Rows) -> list[Row]:
-    """In the order of ranks."""
+    """The rows in rank order."""
     return [Row.unpack(each) for each in rows.raw.reshape(len(rows.members), ROW_BYTES)]
 
 
 def own_row(rows: Rows, view: View, peer_id: str) -> Row | None:
-    """What that peer has said, if these are rows of the members of `view`."""
+    """The row of that peer, if `rows` are of the members of `view`."""
     names = [member.peer_id for member in rows.members]
     return rows_of(rows)[names.index(peer_id)] if rows.members == view.members and peer_id in names else None
 
 
 def links_of(rows: Rows, segment_bytes: int = SEGMENT_BYTES) -> Links | None:
-    """What lies between the members, in integers, as all find them alike; None: not all of it is measured.
+    """The links between the members, in integers, so that all compute the same; None: not all are measured.
 
-    Members of one host have one line, which is as fast as the fastest of them has found it; what lies between these is
-    not measured. `segment_bytes`: of a message, at most.
+    Members of one host share one line, as fast as the fastest of them has measured; links between them are not
+    measured. `segment_bytes`: maximum size of a message.
     """
     return run_to_end(known_slices(rows, segment_bytes))[0]
 
 
 def known_slices(rows: Rows, segment_bytes: int) -> Generator[None, None, tuple[Links | None, Took]]:
-    """The same, and what sums have taken, in slices: a row in each."""
+    """Links as of `links_of`, and durations of sums; yields after each row."""
     names, hosts, said = [member.peer_id for member in rows.members], rows.hosts, list[Row]()
     for raw in rows.raw.reshape(len(names), ROW_BYTES):
         said.append(Row.unpack(raw))
@@ -189,16 +190,16 @@ def known_slices(rows: Rows, segment_bytes: int) -> Generator[None, None, tuple[
 
 
 def has_known_line(rows: Rows) -> bool:
-    """Whether somebody's rate is that of a line; else all are guessed, and alike."""
+    """Whether any rate is known to be a line's; else all are assumed, and equal."""
     return any(row.up_is_line or row.down_is_line for row in rows_of(rows))
 
 
 class Lines(NamedTuple):
-    """What a peer bounds by what it sends, in bytes per second.
+    """Bandwidths that limit what a peer sends, in bytes per second.
 
     Attributes:
-        own: of its host's line, as all take it for; 0: nobody of its host knows it.
-        down: at which data have come to each member, by its id; its line may be faster.
+        own: of its host's line, as agreed; 0: no member of its host knows it.
+        down: at which each member has received data, by peer_id; its line may be faster.
     """
 
     own: int
@@ -209,7 +210,7 @@ NO_LINES: Final = Lines(0, {})
 
 
 def lines_for(peer_id: str, rows: Rows) -> Lines:
-    """What these rows say to that member. Reads all of them, 0.1 ms each."""
+    """The lines for that member. Reads all rows, 0.1 ms each."""
     names, said, hosts = [member.peer_id for member in rows.members], rows_of(rows), rows.hosts
     rank = names.index(peer_id)
     is_known = any(row.up_is_line for row, host in zip(said, hosts, strict=True) if host == hosts[rank])
@@ -227,11 +228,11 @@ def _downs(names: Sequence[str], said: Sequence[Row]) -> list[int]:
 def _lines_of(
     names: Sequence[str], said: Sequence[Row], hosts: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Bytes per second up and down of each rank, whose line is its host's.
+    """Bytes per second up and down of each rank, for the line of its host.
 
-    A rate that is not known to be the line's says only that it is no slower: such a line is taken for one that is as
-    fast down as up, if one of these is known, and else for the fastest; where none is known all are alike, and faster
-    than what was seen (`OPENED`, `LEAST_LINE`).
+    A rate that is not known to be the line's is only a lower bound: the line is then assumed as fast down as up, if one
+    of these is known, and else as fast as the fastest; if none is known, all are assumed equal, and faster than any
+    rate seen (`OPENED`, `LEAST_LINE`).
     """
     ups = [max([row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)]) for row in said]
     downs = _downs(names, said)
@@ -250,12 +251,12 @@ def _lines_of(
 
 
 def alike(rates: Sequence[int], received: Sequence[int] = ()) -> Mapping[int, int]:
-    """What each of these rates is taken for: one rate for all that may be one.
+    """The rate that each of these is rounded to: one rate for all that may be equal.
 
-    The highest of them, since a line is never faster than it is, and is measured slower where a peer waits for a core,
-    or has sent little yet; or the highest of them that was `received`. What is sent is known by its acknowledgements,
-    which wait behind what comes the other way, and then come together: a sixth too fast. What comes is counted as it
-    comes.
+    That is the highest of them, since measured rates never exceed the line's, and are lower where a peer waits for a
+    core or has sent little yet; or the highest of them that was `received`. Sent bytes are counted by acknowledgements,
+    which queue behind data of the other direction and then arrive together: a sixth too fast. Received bytes are
+    counted as they arrive.
     """
     found: dict[int, int] = {}
     top = 0
@@ -268,6 +269,6 @@ def alike(rates: Sequence[int], received: Sequence[int] = ()) -> Mapping[int, in
 
 
 def took_of(rows: Sequence[Row]) -> Took:
-    """What sums have taken: of each the least that a member says, if all do, since the others have waited for it."""
+    """Durations of sums: the minimum over the members, if all have one, since the others have waited for that one."""
     said = [row.took for row in rows]
     return {place: min(took[place] for took in said) for place in _PLACES if all(place in took for took in said)}

@@ -1,4 +1,4 @@
-"""Looking for data of others before all sockets are asked, for as long as that is worth it. Belongs to the loop."""
+"""Polling for data frames before all sockets are polled, as long as that pays off. Belongs to the loop."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,11 +7,11 @@ _GIVEN_UP: Final = 4
 
 
 class Listening:
-    """As `SharedRunner` is waited with, for who waits for data frames.
+    """The counterpart of `SharedRunner.progress` for waits for data frames.
 
     Attributes:
-        is_over: whether some have come.
-        is_for_much: what is waited for takes longer than any spin.
+        is_over: whether data frames have arrived.
+        is_for_much: the awaited data take longer than any spin.
     """
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
@@ -21,9 +21,9 @@ class Listening:
 
     @property
     def spins(self) -> bool:
-        """Whether to look again before sleeping: not after several waits in which that was all in vain."""
+        """Whether to poll again before sleeping: not after several waits in which that was without success."""
         return self._num_long_waits < _GIVEN_UP and not self.is_for_much
 
     def waited(self, *, is_long: bool) -> None:
-        """A wait is over, or longer than a spin."""
+        """Record a wait; `is_long`: longer than a spin."""
         self._num_long_waits = self._num_long_waits + 1 if is_long else 0

@@ -1,8 +1,8 @@
 """The loop: owns a peer's sockets, its clock and its protocol state, and is driven by one thread at a time.
 
-It brings what arrives to the core (gossip) and to the open step (step/), and has carried out what they ask for
-(carrier.py). Whoever holds the drive lock (ownership.py) drives, so nothing else needs a lock: finishing a step and
-installing a view can never interleave.
+It passes received messages to the core (gossip) and to the open step (step/), and has their effects carried out
+(carrier.py). The thread that holds the drive lock (ownership.py) drives, so no other lock is needed: finishing a step
+and installing a view never interleave.
 """
 
 import logging
@@ -48,21 +48,21 @@ from .seeds import Seeds
 logger = logging.getLogger("p2p")
 
 MUCH_BYTES: Final = 256 << 10
-"""Who waits for an operation of more than this sleeps at once: whoever sends it needs the core."""
+"""A wait for an operation larger than this sleeps at once: the sender needs the core."""
 
 
 class Loop:
-    """The running protocol of one peer. `explain`, `now`: any thread; what is said to be posted: whoever drives.
+    """The running protocol of one peer. `explain`, `now`: for any thread; posted commands: for the driving thread.
 
     Attributes:
         core: its part in the protocol.
-        open_step: the step that is under way.
-        inbox: what the training thread should hear.
-        note: writes into the flight recorder, `records.Half.note`; for whoever drives.
-        measuring: of its links.
+        open_step: the step in progress.
+        inbox: notices for the training thread.
+        note: writes into the flight recorder, `records.Half.note`; for the driving thread.
+        measuring: measurements of its links.
         reactor: the thread that drives this.
         seeds: the addresses that it calls.
-        resources: what it has opened.
+        resources: its open resources.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Loop:
         Args:
             registry: of the swarm.
             config: settings.
-            former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
-            wait_s: it asks for no seat before.
+            former: the loop of a removed peer, stopped: this one continues as the same peer, in another incarnation.
+            wait_s: delay before it asks for a seat.
             founds_anew: all members that `former` knew are dead, and this one founds another lineage.
         """
         before: Resources | None = None if former is None else former.resources
@@ -142,27 +142,27 @@ class Loop:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else was in the registry when this peer entered."""
+        """Whether no other peer was in the registry when this peer entered."""
         return self._seat.role is Role.FOUNDER
 
     @property
     def dropped_frames(self) -> dict[str, int]:
-        """How many arrived and changed nothing, by reason."""
-        dropped = dict(self.resources.transport.dropped)  # a copy at one go: the loop's thread goes on counting
+        """Numbers of received frames that were dropped, by reason."""
+        dropped = dict(self.resources.transport.dropped)  # copied in one go: the loop's thread continues to count
         num_invalid = dropped.pop("invalid", 0) + self.open_step.num_refused
         return {**dropped, "invalid": num_invalid} if num_invalid else dropped
 
     @property
     def num_sent_bytes(self) -> int:
-        """Of operations, by frames."""
+        """Bytes of operations sent in frames."""
         return self._frames.num_sent_bytes
 
     def explain(self) -> str:
-        """What the open step waits for; a snapshot."""
+        """Snapshot of what the open step waits for."""
         return f"{self.core.phase.name}, {explain_waiting(self.core, self.open_step, self.now())}"
 
     def end_incarnation(self) -> bool:
-        """Stop, but keep the arena, for the next incarnation of this peer. Returns what `Reactor.stop` does."""
+        """Stop, but keep the arena for the next incarnation of this peer. Returns the result of `Reactor.stop`."""
         self._keeps_memory = True
         return self.reactor.stop()
 
@@ -174,11 +174,11 @@ class Loop:
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def describe(self, run: Run) -> None:
-        """This peer runs another model from the last step on, and so do all members."""
+        """Switch to another model after the last step, as do all members."""
         self.core.replace_run(run)
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
-        """As `OpenStep.submit`, unless this peer cannot go on."""
+        """As `OpenStep.submit`, unless this peer has failed."""
         if step != self._exit_looks.step:
             self._carrier.begin_exchange()
             self._exit_looks.begin(self.now(), step)
@@ -187,23 +187,23 @@ class Loop:
             self._carrier.carry_out(effects)
 
     def close_step(self, attempt: int, state_digest: bytes, took_us: int = 0, place: Place | None = None) -> None:
-        """As `OpenStep.close`, unless this peer cannot go on."""
+        """As `OpenStep.close`, unless this peer has failed."""
         if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest, took_us, place)):
             self._carrier.carry_out(effects)
 
     def withdraw(self, step: int, attempt: int) -> None:
-        """As `OpenStep.withdraw`, unless this peer cannot go on."""
+        """As `OpenStep.withdraw`, unless this peer has failed."""
         if self.inbox.failure is None:
             self._carrier.carry_out(self.open_step.withdraw(step, attempt))
 
     def void(self, step: int, reason: str) -> None:
-        """As `OpenStep.void`, unless this peer cannot go on."""
+        """As `OpenStep.void`, unless this peer has failed."""
         if self.inbox.failure is None:
             self._carrier.carry_out(self.open_step.void(step, reason))
 
     @property
     def is_asked_for_state(self) -> bool:
-        """Whether somebody waits for the state, or a share of it, or lags, as any thread may ask."""
+        """Whether a peer waits for the state or a share of it, or lags. For any thread."""
         return self._donor.is_asked or self.core.is_lagged(self.now())
 
     def state_complete(self, step: int, packer: Packer, view: View | None = None) -> None:
@@ -213,9 +213,9 @@ class Loop:
         self._carrier.serve_state()
 
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
-        """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.
+        """The training thread waits in an operation, perhaps before `optimizer.step`: no peer may wait for its state.
 
-        But for `patience_s`, who may be given in another way what it lacks.
+        Exception: for `patience_s`, peers that may get what they lack in another way.
         """
         self._donor.withhold(step, patience_s)
         self._carrier.serve_state()
@@ -223,7 +223,7 @@ class Loop:
     def loaded(
         self, offer: StateOffer, state_digest: bytes | None, operations: Sequence[Operation] | None = None
     ) -> None:
-        """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
+        """The offered state is loaded. Arguments as of `OpenStep.loaded`."""
         self.open_step.loaded(offer.step, state_digest, operations, is_due=offer.is_due)
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
@@ -232,28 +232,28 @@ class Loop:
         self._carrier.carry_out(self._observer.not_loaded(self.now(), offer.step, offer.chain, refusal))
 
     def leave(self) -> None:
-        """Say so; `reactor.ended` is set when the others can do without this peer."""
+        """Announce that this peer leaves; `reactor.ended` is set when the others can continue without it."""
         self.note(Kind.LEAVES, self.core.done)
         self._carrier.carry_out(self.core.leave(self.now()))
 
     def interrupt(self) -> None:
-        """As `leave`; behind this nothing that was submitted is read or sent, so that the script may write it."""
+        """As `leave`; after that no submitted tensors are read or sent, so that the script may write to them."""
         self.resources.host_memory.install(None)
         self.open_step.stop()
         self.resources.transport.stop_data()
         self.leave()
 
-    # What the reactor drives.
+    # Driven by the reactor.
 
     def begin(self) -> None:
-        """Meet who is there."""
+        """Contact the known peers."""
         if (doorbell := self.resources.host_memory.doorbell) is not None:
             self.resources.transport.watch(doorbell.fd)
         for claim in self._acquaintances:
             self._carrier.carry_out(self.core.meet(self.now(), claim))
 
     def next_deadline(self) -> float:
-        """Of the core, and of the looks at links and processes."""
+        """The next deadline: of the core, the checks of links and processes, the measurements, or the pacer."""
         self._tick_at = self.core.next_deadline()
         own = self._tick_at, self._next_link_check, self._exit_looks.at, self.measuring.next_at
         return min(*own, self.resources.transport.pacer.next_at)
@@ -267,7 +267,7 @@ class Loop:
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
             return IDLE
-        except DeviceLost as error:  # nothing of the sum is published
+        except DeviceLost as error:  # the sum is not published
             self.inbox.tell(error)
             self.open_step.stop()
             self.leave()
@@ -275,7 +275,7 @@ class Loop:
         if effects:
             self._carrier.carry_out(effects)
         if state is WAITING or not self.core.has_finished or (runner := self.shared()) is None:
-            return state  # nobody else has finished the step, or whoever has says so in a frame
+            return state  # no other member has finished the step, or those that have announce it in frames
         if (seen := runner.all_finished()) is not None:
             self._carrier.carry_out(self._carrier.see(*seen))
         return WAITING if runner.announced is not None else state
@@ -290,7 +290,7 @@ class Loop:
             self._carrier.declare_dead(member, "its process has ended", self._neighbours.record_of(member))
 
     def take(self, polled: Polled) -> None:
-        """Frames, links, and what is due."""
+        """Process received frames, links, and due work."""
         transport = self.resources.transport
         if polled.data:
             self.take_data()
@@ -311,10 +311,10 @@ class Loop:
         if now >= self.measuring.next_at:
             self.measuring.look(self.core.view)
         if now >= self._exit_looks.at and self._exit_looks.is_wanted(now, self.open_step.done):
-            members = () if self.core.view is None else self.core.view.members  # does one of this host run no code?
+            members = () if self.core.view is None else self.core.view.members  # is one of this host exiting?
             for member in self._neighbours.exiting(members):
                 self._carrier.declare_dead(member, "all its threads are exiting", self._neighbours.record_of(member))
-        if now >= self._tick_at:  # what has become due meanwhile is dealt with at the next look
+        if now >= self._tick_at:  # work that became due meanwhile is done next time
             if (progress := self.open_step.progress()) is not None:
                 self.core.submitted(*progress)
             self._carrier.carry_out(self.core.tick(now))
@@ -322,7 +322,7 @@ class Loop:
             self._carrier.carry_out(effects)
 
     def listening(self) -> Listening | None:
-        """For data frames, if a step is open that goes on with these."""
+        """Polling for data frames, if the open step waits for these."""
         run, submission = self.open_step.run, self.open_step.submission
         if run is None or submission is None or self.shared() is not None:
             return None
@@ -342,14 +342,14 @@ class Loop:
         self.inbox.tell_crash(error)
 
     def close(self) -> None:
-        """Let go of everything, apart from the arena of a peer that comes back."""
+        """Release all resources, except the arena of a peer that returns."""
         try:
             self._neighbours.close()
-            self.open_step.stop()  # what ran over the memory of others lets go of it
+            self.open_step.stop()  # releases the memory of others
         finally:
             self.resources.release(keeps_memory=self._keeps_memory)
 
-    # What arrives.
+    # Received frames.
 
     def _take_control(self, frame: bytes) -> None:
         try:
@@ -388,7 +388,7 @@ class Loop:
             self.resources.transport.count_invalid(error)
 
     def _seek(self, request: Callable[[], list[fx.Effect]]) -> None:
-        """Go on towards a seat, or tell the training thread why there will be none."""
+        """Continue the request for a seat, or tell the training thread why it cannot succeed."""
         try:
             effects = request()
         except (RegistryError, RemovedFromView, RunEnded) as error:

@@ -1,8 +1,8 @@
-"""What this peer measures of its links: from what is sent anyway, and from probes where that is too little.
+"""Measurement of this peer's links: from regular traffic, and from probes where that is too little.
 
-The kernel counts (net/flows.py), so a busy interpreter distorts nothing: the shortest round trip and the rate of each
-connection, and what all of them together have carried. Probes are bytes that nobody looks at, to one peer after the
-other, 1 MB or 0.2 s each, and no more than a tenth of the time. Belongs to the loop.
+The kernel counts (net/flows.py), so a busy interpreter does not distort the results: the shortest round trip and the
+rate of each connection, and the bytes that all carry together. Probes carry meaningless bytes, to one peer after the
+other, 1 MB or 0.2 s each, and take at most a tenth of the time. Belongs to the loop.
 """
 
 import math
@@ -34,41 +34,41 @@ Message = tuple[memoryview, memoryview]
 LOOK_S: Final = 0.05
 LOOK_S_PER_LINK: Final = 0.0015
 LEAST_BYTES: Final = 64 << 10
-"""Of a transfer that says something about a rate."""
+"""Least size of a transfer from which a rate is computed."""
 
 SHORTEST_S: Final = 0.2
 LONGEST_S: Final = 1.0
 BLOCK_S: Final = 10.0
 NUM_HIGHEST: Final = 3
-"""A rate counts that was reached so often in this block of time, and the one before."""
+"""A rate counts once it was reached this often in the current block of time and the one before."""
 
 NUM_CERTAIN: Final = 10
-"""So often packets have had to wait where a line is known: a late core, or a first window, can look like it."""
+"""Samples with queueing packets that are needed to know a line: a late core, or a first window, can look alike."""
 
 NEAR_US: Final = 10_000
-"""To peers that are no further away a connection has opened its window long before a rate is taken (`SHORTEST_S`).
+"""For peers within this round trip, a connection has opened its window long before a rate is taken (`SHORTEST_S`).
 
-Further away a rate is known to be the line's once packets have had to wait.
+For more distant peers, a rate is known to be the line's once packets have queued.
 """
 
 FASTER: Final = 1.2
-"""So many times what the own line is taken for may be sent, by what was agreed; `HEADROOM` times that, in the end.
+"""Factor on the agreed bandwidth of the own line that limits the rate of sending; `HEADROOM` is applied on top.
 
-What that reaches on a line that has become faster is news (`MOVED`), also where rows were a sixth too high before.
+The rate thus reached on a line that has become faster is news (`MOVED`), even if rows were a sixth too high before.
 """
 
 RENEW_S: Final = 8.0
 """Less than the 10 s after which BBR would stop a connection to measure its round trip."""
 
 SMALL_BYTES: Final = 16 << 10
-"""A message of less costs what a message costs, whatever is in it."""
+"""The cost of a message smaller than this does not depend on its size."""
 
 LEAST_MESSAGE_NS: Final = 20_000
 MOST_MESSAGE_NS: Final = 5_000_000
 
 
 class High:
-    """What was reached several times lately: the third highest value, so that one outlier is none."""
+    """A value reached several times lately: the third highest, so that a single outlier does not count."""
 
     def __init__(self) -> None:
         self._blocks: tuple[list[int], list[int]] = [], []
@@ -84,13 +84,13 @@ class High:
 
     @property
     def value(self) -> int:
-        """0: nothing was seen."""
+        """The value; 0: none was added."""
         top = sorted(self._blocks[0] + self._blocks[1], reverse=True)[:NUM_HIGHEST]
         return top[-1] if top else 0
 
 
 class Rate:
-    """Of a counter of bytes: what it reaches over a stretch in which it never stands still."""
+    """Rate of a byte counter, over intervals in which it never stalls."""
 
     def __init__(self) -> None:
         self.high = High()
@@ -98,7 +98,7 @@ class Rate:
         self._last = 0
 
     def add(self, now: float, total: int) -> None:
-        """The counter stands at `total`."""
+        """Add a sample of the counter."""
         if self._from is None or total <= self._last or now - self._from[0] > LONGEST_S:
             self._from = now, total
         elif total - self._from[1] >= LEAST_BYTES and now - self._from[0] >= SHORTEST_S:
@@ -109,7 +109,7 @@ class Rate:
 
 
 class Line:
-    """What all connections carry together when it is too much: so fast is the narrowest that they have in common."""
+    """Bandwidth of the shared bottleneck: what all connections carry together while packets queue."""
 
     def __init__(self) -> None:
         self._high = High()
@@ -119,15 +119,15 @@ class Line:
 
     @property
     def bytes_per_s(self) -> int:
-        """0: packets have seldom had to wait."""
+        """The bandwidth; 0: packets have seldom queued."""
         return self._high.value if self._num_rates >= NUM_HIGHEST else 0
 
     def explains(self, rate: int) -> bool:
-        """Whether nothing but the line was in the way of so many bytes per second, as far as measuring can tell."""
+        """Whether this rate was limited by the line alone, within the error of measurement."""
         return self._num_rates >= NUM_CERTAIN and 100 * rate <= ALIKE_PERCENT * self._high.value
 
     def add(self, now: float, flows: Mapping[str, Flow]) -> None:
-        """The counters of all connections. A rate without a queue counts if it is higher than what was known."""
+        """Add the counters of all connections. A rate without queueing counts if it exceeds the known bandwidth."""
         before, took_s, self._flows, self._at = self._flows, now - self._at, flows, now
         both = [(flow, before[name]) for name, flow in flows.items() if name in before]
         carried = sum(flow.delivered - former.delivered for flow, former in both if flow.delivered > former.delivered)
@@ -141,28 +141,28 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BySize:
-    """The table of rows that are not all measured: what is taken without any."""
+    """The table for incomplete rows: algorithms are chosen by size, as without a table."""
 
     world_size: int
     medium: Medium
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
-        """As without a table."""
+        """The algorithm by size alone."""
         return choose_algorithm(num_bytes, self.world_size, self.medium)
 
     def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
-        """Likewise."""
+        """None: sizes decide."""
         return None
 
 
 class Measuring:
-    """Of one peer.
+    """Measurements of one peer.
 
     Attributes:
-        next_at: when it looks again.
-        row: what was measured of the links to the members of the installed view.
+        next_at: when to call `look` again.
+        row: measurements of the links to the members of the installed view.
         durations: of sums in that view.
-        medium: what the links are where nothing of them is measured.
+        medium: assumed kind of links that are not measured.
         flows: the last counters of connections, by peer_id.
     """
 
@@ -175,7 +175,7 @@ class Measuring:
         config: LoopConfig,
         clock: Callable[[], float],
     ) -> None:
-        """Nothing is measured, and without TCP nothing will be."""
+        """Without measurements; without TCP none will follow."""
         self.next_at = 0.0 if config.tcp is not None else math.inf
         self.row = Row()
         self.durations = Durations()
@@ -200,7 +200,7 @@ class Measuring:
         agreed.row = self.row.pack()
 
     def timed(self, messages: Iterator[Message]) -> Iterator[Message]:
-        """The same, and what it takes to deal with one of them, if they are small."""
+        """Pass `messages` through, and measure the time to process one, if they are small."""
         began_s, num_messages, num_bytes = self._clock(), 0, 0
         for message in messages:
             yield message
@@ -210,14 +210,14 @@ class Measuring:
             self._message_ns += (took_ns - self._message_ns) / 16
 
     def watch(self, open_step: OpenStep) -> None:
-        """Operations may have begun, or ended."""
+        """Update after operations may have begun or ended."""
         if self.next_at < math.inf:
             now = self._clock()
             self.durations.watch(now, open_step)
             self._parts.watch(now, open_step.run)
 
     def look(self, view: View | None) -> None:
-        """Read the counters, say what follows from them, and go on with a table that is to be made."""
+        """Read the counters, update the row, and continue to compute a pending table."""
         now = self._clock()
         if now >= self._sample_at and view is not None:
             self._sample(now, view)
@@ -227,18 +227,18 @@ class Measuring:
         self.next_at = now + LOOK_S if self._making is None else self._parts.late_at
 
     def use_wait(self) -> None:
-        """Go on with the table that is being made, if it is time to: a call waits for others."""
+        """Continue the table in progress, if due: a call is waiting for others."""
         if self._making is not None and self._clock() >= self._parts.next_at:
             self._tabulate()
             self.next_at = self._parts.late_at
 
     def links(self, view: View) -> Links | None:
-        """Those over which prices are found in `view`; None: sizes decide there."""
+        """The links on which prices in `view` are based; None: sizes decide there."""
         rows = self._agreed.used
         return None if rows is None or rows.members != view.members else links_of(rows, self._segment_bytes)
 
     def shown(self) -> tuple[Link, ...]:
-        """What is known of each connection, for people. Any thread may ask."""
+        """Data of each connection, for display. For any thread."""
         flows, pairs = self.flows, self._pairs
         return tuple(
             Link(
@@ -279,7 +279,7 @@ class Measuring:
         self._say(now, view, known)
 
     def _bound(self, view: View, flows: Mapping[str, Flow]) -> None:
-        """What may be under way to the other members follows from what they have said of their lines."""
+        """Set the credits for the other members, from the agreed rows and the rates reached."""
         credits, rows = self._transport.pacer.credits, self._agreed.used
         if rows is None or rows.members != view.members:
             self._lines, self._lines_of = NO_LINES, None
@@ -293,14 +293,14 @@ class Measuring:
             bounds[peer_id] = known if down else known._replace(most=max(known.most, UNKNOWN.most))
         credits.set(bounds)
         longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6
-        # Acknowledgements that come together say too much of the line, so what was agreed of it bounds that.
+        # Acknowledgements that arrive together overestimate the line, so the agreed bandwidth limits it.
         line, agreed = self._line.bytes_per_s, int(FASTER * self._lines.own)
         rate = min(line, agreed) if agreed else line
         self._transport.pacer.bytes_per_s = rate
         credits.total = credit_of(rate, longest_s, TOTAL_S, TOTAL_FLOOR_BYTES) if rate else None
 
     def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
-        """What the row is now, and whether the others should know it."""
+        """Update the row, and decide whether to announce it."""
         probed = {each: flow for each, flow in flows.items() if self._probes.is_measured(each, flow)}
         to = {each: Pair(flow.rtt_us, self._pairs[each].value) for each, flow in probed.items()}
         up = max([self._up.high.value, *(pair.bytes_per_s for pair in to.values())])
@@ -320,7 +320,7 @@ class Measuring:
         agreed.row, agreed.wants = row.pack(), is_whole and is_news
 
     def _tabulate(self) -> None:
-        """Go on for a moment with the table that is to be made, if one is."""
+        """Compute a part of the pending table, if there is one."""
         rows = self._agreed.untabulated
         if rows is None:
             self._making = None
@@ -337,7 +337,7 @@ class Measuring:
         self._parts.was_made(self._clock())
 
     def _table_of(self, rows: Rows) -> Generator[None, None, Table]:
-        """In slices."""
+        """Compute the table of `rows`, in slices."""
         links, took_us = yield from known_slices(rows, self._segment_bytes)
         if links is None:
             return BySize(len(rows.members), self.medium)
@@ -345,7 +345,7 @@ class Measuring:
 
 
 def after(me: Member, view: View) -> list[Member]:
-    """The other members, from the next rank on: so that not all look at one of them at a time."""
+    """The other members, from the next rank on, so that not all begin with the same one."""
     if me not in view.members:
         return []
     rank = view.members.index(me)
@@ -353,6 +353,6 @@ def after(me: Member, view: View) -> list[Member]:
 
 
 def on_other_hosts(me: Member, view: View) -> list[Member]:
-    """Of these those that links are measured to; between the members of one host nothing is."""
+    """The other members on other hosts, to which links are measured; those within a host are not."""
     hosts = dict(zip(view.members, hosts_of(view), strict=True))
     return [each for each in after(me, view) if hosts[each] != hosts[me]]

@@ -1,9 +1,10 @@
-"""The peers that this one is linked to, and what the kernel says of their processes. Belongs to the loop.
+"""Neighbours: the peers that this one is linked to, and the state of their processes. Belongs to the loop.
 
-Death is known in two ways. The kernel's word: a handle of the process (pidfd), opened before the process was compared
-with what the peer said of itself, becomes readable when the process ends; who waits for a member looks earlier, at the
-marks of its threads (host/exiting.py). Then its acceptor record, opened while it lived, says what it had promised and
-accepted. Evidence: its link was lost, and opening it again was refused; or data do not get through (stalls.py).
+Death is known by proof or by evidence. Proof is the kernel's word: a handle of the process (pidfd), opened before the
+process was compared with the peer's description of itself, becomes readable when the process ends; a peer that waits
+for a member checks earlier, by the flags of its threads (host/exiting.py). Then its acceptor record, opened while it
+lived, tells what it promised and accepted. Evidence: its link was lost, and reopening it was refused; or data do not
+reach it (stalls.py).
 """
 
 import logging
@@ -31,11 +32,12 @@ REFUSED = "its link was lost, and a new one refused"
 RETRY_S = 0.5
 MADE_ROOM = "too many files are open, and others wait for a link"
 LINKS_FOR_ONE = 2
-"""To lost peers: they have no connections, so one has fewer files than a link to a peer that lives."""
+"""Links to lost peers closed for one new link: they have no connections, so each frees fewer files than a live link
+needs."""
 
 
 def claim_of(entry: Entry) -> Claim:
-    """What an entry of the registry says, as a claim."""
+    """An entry of the registry as a claim."""
     contact = Contact(
         entry.control_address,
         entry.data_address,
@@ -49,7 +51,7 @@ def claim_of(entry: Entry) -> Claim:
 
 
 class Neighbours:
-    """Links, process handles and acceptor records of all peers that are known to be alive."""
+    """Links, process handles and acceptor records of all peers that are believed alive."""
 
     def __init__(self, transport: Transport, registry: Registry) -> None:
         self._transport = transport
@@ -66,15 +68,15 @@ class Neighbours:
         """Connect to a peer and watch its process.
 
         Returns:
-            Why it is not alive, if it is not.
+            The reason why it is dead; empty: it is not known to be.
         """
         is_here = claim.contact.host == self._registry.host
         if why := self._connect(claim):
             logger.warning("peer %s cannot be reached: %s; this is tried again and again", claim.member, why)
-        return self._watch(claim.member, claim.contact) if is_here else ""  # elsewhere its pid is anybody's
+        return self._watch(claim.member, claim.contact) if is_here else ""  # on another host its pid means nothing
 
     def _connect(self, claim: Claim) -> str:
-        """Open a link; why there is none. It may be for lack of open files, say, so who has none is kept in mind."""
+        """Open a link; returns why that failed, or "". A peer without a link (too few files, say) is remembered."""
         member = claim.member
         try:
             self._transport.connect(member.peer_id, *self._addresses(member, claim.contact))
@@ -86,7 +88,7 @@ class Neighbours:
         return ""
 
     def _addresses(self, member: Member, contact: Contact) -> tuple[str, str]:
-        """Sockets in our own folder if they are there: a peer of this host may have another one, out of our sight."""
+        """The sockets in our registry folder, if present: a peer of this host may use another one, out of our reach."""
         is_here = contact.host == self._registry.host
         if is_here and (self._registry.knows(member.peer_id) or not contact.remote_control):
             return contact.control, contact.data
@@ -99,10 +101,10 @@ class Neighbours:
             fd = os.pidfd_open(contact.pid)
         except ProcessLookupError:
             return f"there is no process {contact.pid}"
-        except (OSError, OverflowError) as error:  # no pid at all, or no handle left: its link will have to tell
+        except (OSError, OverflowError) as error:  # no valid pid, or no handle left: its link must tell
             logger.warning("the process of peer %s cannot be watched: %s", member, error)
             return ""
-        self._open_record(member)  # counts only if its writer is found alive afterwards
+        self._open_record(member)  # counts only if the writer is still alive afterwards
         try:
             start = process_start(contact.pid)
         except OSError as error:
@@ -123,15 +125,15 @@ class Neighbours:
         return ""
 
     def exiting(self, members: Sequence[Member]) -> list[Member]:
-        """Which of them run no code any more, although their processes have not ended yet; of this host only."""
+        """Those whose processes run no more code, although they have not ended yet; of this host only."""
         return [each for each in members if (threads := self._threads.get(each)) is not None and threads.are_exiting()]
 
     def is_watched(self, member: Member) -> bool:
-        """Whether the process of `member` was found on this host, and lives."""
+        """Whether the process of `member` was found on this host and is alive."""
         return member in self._processes.values()
 
     def open_records(self, members: Sequence[Member]) -> None:
-        """Try again where a member had no record yet; not where its process may have ended meanwhile."""
+        """Retry for members without a record; discarded if the process may have ended meanwhile."""
         watched = {member: fd for fd, member in self._processes.items()}
         for member in members:
             if member in watched and member not in self._records:
@@ -141,13 +143,13 @@ class Neighbours:
 
     def _open_record(self, member: Member) -> None:
         if not self._registry.knows(member.peer_id):
-            return  # a peer of this host, with another registry folder
+            return  # a peer of this host with another registry folder
         record = RecordReader.open(self._registry.folder, member, RECORD_CODEC.decode)
         if record is not None:
             self._records[member] = record
 
     def record_of(self, member: Member) -> AcceptorRecord | None:
-        """What `member`, whose process has ended, promised and accepted; None if it cannot be read."""
+        """The acceptor record of `member`, whose process has ended; None if it cannot be read."""
         reader = self._records.get(member)
         if reader is None:
             return None
@@ -157,11 +159,11 @@ class Neighbours:
         return record
 
     def part(self, members: Iterable[Member]) -> None:
-        """They have no seat any more, and may not know: data that have not left this peer never reach them (R11)."""
+        """Stop sending data to members without a seat, which may not know yet: unsent data never reach them (R11)."""
         self._transport.stop_data([each.peer_id for each in members if self._linked.get(each.peer_id) == each])
 
     def unlink(self, member: Member) -> None:
-        """Close everything that belongs to `member`."""
+        """Release all resources of `member`."""
         if member.peer_id in self._unlinked and self._unlinked[member.peer_id][0].member == member:
             del self._unlinked[member.peer_id]
         if self._linked.get(member.peer_id) == member:
@@ -173,9 +175,9 @@ class Neighbours:
             self._unwatch(fd)
 
     def ended(self, fds: tuple[int, ...]) -> list[Member]:
-        """Whose processes have ended, of these handles. At once after the wait.
+        """Members whose processes have ended, by these handles. Call this right after the wait.
 
-        Later a handle may be closed, and its number given to another.
+        Later a handle may be closed, and its number reused.
         """
         members = [self._processes[fd] for fd in fds if fd in self._processes]
         for fd in fds:
@@ -184,7 +186,7 @@ class Neighbours:
         return members
 
     def check_links(self, now: float, core: Core) -> list[Effect]:
-        """Tell `core` who answers, who refuses a link, and to whom there is none. For a slow cadence."""
+        """Tell `core` which members answer, which refuse a link, and which have none. Call this at a slow cadence."""
         self._retry(now, core)
         for peer_id in self._transport.broken_links():
             core.broke(now, self._linked[peer_id])
@@ -199,7 +201,7 @@ class Neighbours:
         return [*effects, *core.unopened(now, unopened)]
 
     def _retry(self, now: float, core: Core) -> None:
-        """Links that libzmq would not make, or that had to wait for the end of another one, or for open files."""
+        """Retry links that libzmq refused, or that had to wait for the end of another link or for open files."""
         if now < self._retry_at:
             return
         self._retry_at = now + RETRY_S
@@ -216,9 +218,9 @@ class Neighbours:
             self._make_room(lost, LINKS_FOR_ONE * num_waiting)
 
     def _make_room(self, lost: Mapping[Member, Claim], most: int) -> None:
-        """Close links to peers that are lost, `most` at most, the oldest first, and open them when there is room again.
+        """Close links to lost peers, at most `most`, the oldest first, and reopen them when there is room again.
 
-        Else each is kept for two minutes, since its peer may be cut off, and be there again.
+        Otherwise each is kept for two minutes, since its peer may be behind a network partition, and return.
         """
         for member in [each for each in self._linked.values() if each in lost][:most]:
             del self._linked[member.peer_id]
@@ -240,7 +242,7 @@ class Neighbours:
 
 
 def _has_ended(process_fd: int) -> bool:
-    """Whether the process of this handle has ended. Not by `select`, which takes no number from 1024 on."""
+    """Whether the process of this handle has ended. Not by `select`, which accepts no number from 1024 on."""
     poll = select.poll()
     poll.register(process_fd, select.POLLIN)
     return bool(poll.poll(0))

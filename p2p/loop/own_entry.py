@@ -1,8 +1,8 @@
-"""Whether others of this host find this peer: a registry folder may be removed while peers run.
+"""Own registry entry: restored if the registry folder is removed while the peer runs, for others of this host to find.
 
-A logout does that to the user's runtime folder. Who comes then finds nobody, and founds another run of the same name.
-Left out: the acceptor record, of which those who have it open would read an older one, and the page; so who comes later
-cannot go on alone where all who were there before have died, and `shoal status` does not show these.
+A logout removes the user's runtime folder. Peers that start then find no other, and found another run of the same name.
+Not restored: the acceptor record (peers that have it open would read an older one) and the page; so a later peer cannot
+continue alone if all earlier ones have died, and `shoal status` does not show these.
 """
 
 import logging
@@ -18,7 +18,7 @@ LOOK_S: Final = 1.0
 
 
 class OwnEntry:
-    """Of one peer. Belongs to the loop."""
+    """The entry of one peer. Belongs to the loop."""
 
     def __init__(self, registry: Registry, transport: Transport) -> None:
         self._registry, self._transport = registry, transport
@@ -26,7 +26,7 @@ class OwnEntry:
         self._has_failed = False
 
     def look(self, now: float) -> None:
-        """Write the entry again where it is gone, and bind the sockets; say so, once. For a slow cadence."""
+        """If the entry is gone, write it again and rebind the sockets; log that once. Call this at a slow cadence."""
         if now < self._next_look:
             return
         self._next_look = now + LOOK_S

@@ -1,7 +1,7 @@
 """Which thread drives the loop: its own, or the training thread for the length of a call.
 
-A call that runs in the training thread saves two changes of thread. After it the loop's own thread stands by for a
-moment, since calls come in rows; it comes back when none has come, or when something is posted.
+A call that runs in the training thread saves two thread switches. After it the loop's own thread stands by for a
+moment, since calls come in rows; it resumes if none follows, or when a command is posted.
 """
 
 import threading
@@ -13,7 +13,7 @@ STAND_BY_S = 0.005
 
 
 class Drive(Enum):
-    """What the training thread has to do with the loop. Only that thread changes it."""
+    """State of the training thread towards the loop. Only that thread changes it."""
 
     NOTHING = auto()
     WANTED = auto()
@@ -23,19 +23,19 @@ class Drive(Enum):
     WAIT = auto()
     """It drives, and only waits for sockets: a signal's handler may raise."""
     SHIELDED = auto()
-    """It does not drive, but holds a lock of Python's own, which a handler that raises would leave locked."""
+    """It does not drive, but holds an internal lock of Python, which a handler that raises would leave locked."""
 
 
 INTERRUPTIBLE = (Drive.NOTHING, Drive.WAIT)
 SHIELDED = {Drive.NOTHING: Drive.SHIELDED, Drive.WAIT: Drive.TURN}
-"""What becomes of those; all others are busy already."""
+"""The shielded counterparts of these; all other states are busy already."""
 
 
 class DriveLock:
-    """Who holds it may touch what belongs to the loop: the training thread in a `with` block, the loop's by `hold`."""
+    """Its holder may access what belongs to the loop: the training thread in a `with` block, the loop's by `hold`."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
-        """Nobody holds it. `interrupt` makes the loop's own thread look up."""
+        """Not held. `interrupt` ends the wait of the loop's own thread."""
         self._interrupt = interrupt
         self._held = threading.Lock()
         self._posted = threading.Event()
@@ -46,48 +46,48 @@ class DriveLock:
 
     @property
     def is_wanted(self) -> bool:
-        """The training thread waits for it, or has it."""
+        """Whether the training thread waits for it or holds it."""
         return self._drive in (Drive.WANTED, Drive.TURN, Drive.WAIT)
 
     @property
     def is_wanted_back(self) -> bool:
-        """The training thread waits for it."""
+        """Whether the training thread waits for it."""
         return self._drive is Drive.WANTED
 
     @property
     def is_mine(self) -> bool:
-        """The calling thread waits for it, or has it: a signal's handler runs."""
+        """Whether the calling thread waits for it or holds it: a signal handler is running."""
         return self.is_wanted and self._driver == threading.get_ident()
 
     @property
     def is_busy(self) -> bool:
-        """The training thread must not be interrupted now."""
+        """Whether the training thread must not be interrupted now."""
         return self._drive not in INTERRUPTIBLE
 
     def post(self) -> None:
-        """Something is there for the loop's own thread."""
+        """Signal a posted command to the loop's own thread."""
         self._posted.set()
 
     def seen(self) -> None:
-        """Whoever drives has looked at what was posted."""
-        if self._posted.is_set():  # to clear it takes a lock
+        """The driving thread has seen all posted commands."""
+        if self._posted.is_set():  # clearing it takes a lock
             self._posted.clear()
 
     def hold(self) -> threading.Lock:
-        """For the loop's own thread, until it is wanted."""
+        """The lock, for the loop's own thread, until it is wanted."""
         return self._held
 
     def stand_by(self) -> None:
-        """For the loop's own thread, when it was wanted: wait until it may drive again."""
+        """For the loop's own thread, after the lock was wanted: wait until it may drive again."""
         num_calls = -1
         while self.is_wanted or num_calls != self._num_calls:
             num_calls = self._num_calls
             if self._posted.wait(STAND_BY_S):
-                self._posted.clear()  # whoever drives next finds it
+                self._posted.clear()  # the next driver finds it
                 return
 
     def __enter__(self) -> None:
-        """For the training thread: the loop's own is made to give it up."""
+        """For the training thread: acquire it from the loop's own."""
         self._driver, self._drive = threading.get_ident(), Drive.WANTED
         try:
             if not self._held.acquire(blocking=False):
@@ -109,7 +109,7 @@ class DriveLock:
             self._raise_deferred()
 
     def begin_wait(self) -> None:
-        """Whoever drives only waits now: a signal's handler may raise."""
+        """The driver only waits now: a signal handler may raise."""
         if self._drive is Drive.TURN:
             self._drive = Drive.WAIT
             if self._deferred is not None:
@@ -121,21 +121,21 @@ class DriveLock:
             self._drive = Drive.TURN
 
     def shield(self) -> Drive:
-        """For the training thread: no handler raises until `unshield`, which is given what this returns."""
+        """For the training thread: no handler raises until `unshield`, which takes the returned value."""
         before, self._driver = self._drive, threading.get_ident()
         self._drive = SHIELDED.get(before, before)
         return before
 
     def unshield(self, before: Drive) -> None:
-        """As it was: the training thread may drive, and a handler in its wait have posted something."""
+        """Restore the state `before`: the training thread may drive, and a handler in its wait may have posted."""
         self._drive = before
         if self._deferred is not None and not self.is_busy:
             self._raise_deferred()
 
     def defer(self, interruption: BaseException) -> bool:
-        """For a signal's handler: whether it must not raise now, in the middle of a turn. It is raised later.
+        """For a signal handler: whether it must not raise now, in the middle of a turn. It is then raised later.
 
-        Not if another thread than the handler's is the training thread now: the interruption is not for that one.
+        False if the training thread is now another one than the handler's, for which the interruption is not meant.
         """
         is_late = self.is_busy and self._driver == threading.get_ident()
         if is_late:

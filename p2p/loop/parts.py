@@ -1,21 +1,21 @@
-"""How much of a table of prices is made at a time: what a step can spare. Belongs to the loop."""
+"""Parts in which a price table is computed, as short as a step can spare. Belongs to the loop."""
 
 from typing import Final
 
 SHARE: Final = 0.02
-"""Of a usual step, in one part, and of the time, in all of them at most."""
+"""Of a usual step, for one part; and of all time, at most, for all parts."""
 
 LEAST_S: Final = 50e-6
 MOST_S: Final = 0.5e-3
 WEIGHT: Final = 0.125
-"""Of the last step in what is usual."""
+"""Weight of the last step in the moving average."""
 
 
 class TableParts:
-    """Of one peer. A part in a step is a fiftieth of it, so its slowest hundredth is hardly slower than the others.
+    """Schedule of one peer. A part takes a fiftieth of a step, so that the slowest percentile is hardly slower.
 
     Attributes:
-        next_at: when the next one may be made.
+        next_at: when the next part may begin.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class TableParts:
         self._run: object = None
 
     def watch(self, now: float, run: object) -> None:
-        """The run of the open step, if there is one: each has another."""
+        """Update with the run of the open step, if there is one: each step has a new one."""
         if run is None or run is self._run:
             return
         if self._began_at is not None:
@@ -35,12 +35,12 @@ class TableParts:
 
     @property
     def part_s(self) -> float:
-        """So long one takes, but for its last slice."""
+        """Duration of a part, without its last slice."""
         return min(max(SHARE * self._step_s, LEAST_S), MOST_S)
 
     @property
     def late_at(self) -> float:
-        """Until then it is left to a call that waits for others, which it holds up least: as long again."""
+        """Until then the part is left to a call that waits for others, which it delays least: one more interval."""
         return self.next_at + self.every_s
 
     def was_made(self, now: float) -> None:
@@ -48,5 +48,5 @@ class TableParts:
 
     @property
     def every_s(self) -> float:
-        """From one to the next one."""
+        """Interval between parts."""
         return self.part_s / SHARE

@@ -1,7 +1,8 @@
-"""Bytes that nobody looks at, to find out how much a link carries which has carried little yet. Belongs to the loop.
+"""Bandwidth probes of links that have carried little data yet. Belongs to the loop.
 
-To one peer at a time, by turns: 1 MB or 0.2 s each, in portions that grow once the one before has arrived, so that a
-slow link is not busy with them for long; and a tenth of the time at most, over some seconds: three come in a row.
+They go to one peer at a time, by turns: 1 MB or 0.2 s each, in portions that grow once the previous one has arrived, so
+that they do not occupy a slow link for long; and take at most a tenth of the time, averaged over some seconds: up to
+three come in a row.
 """
 
 from collections.abc import Container, Mapping
@@ -15,16 +16,17 @@ PROBE_S: Final = 0.2
 FIRST_PORTION: Final = 64 << 10
 SHARE: Final = 0.1
 MOST_S: Final = 3 * PROBE_S
-"""That may be used at once, where none was for long."""
+"""Largest budget that accumulates while no probes are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Under way.
+    """A probe in progress.
 
     Attributes:
-        portion: bytes that were sent last; with them `num_bytes` were.
-        until: so many bytes have arrived on the connection when they have.
+        portion: bytes sent last.
+        num_bytes: bytes sent in all.
+        until: count of acknowledged bytes of the connection at which the portion has arrived.
     """
 
     peer_id: str
@@ -35,13 +37,13 @@ class _Probe:
 
 
 class Sender(Protocol):
-    """Sends bytes that nobody looks at (net/frames.py)."""
+    """Sends probes (net/frames.py)."""
 
     def send_probe(self, peer_id: str, num_bytes: int) -> None: ...
 
 
 class Probes:
-    """Of one peer."""
+    """Probes of one sending peer."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -50,15 +52,15 @@ class Probes:
         self._budget_s, self._counted_at = MOST_S, 0.0
 
     def is_measured(self, peer_id: str, flow: Flow) -> bool:
-        """Whether what is known of the connection to that peer says how much it carries."""
+        """Whether the bandwidth of the connection to that peer is known."""
         return flow.rtt_us > 0 and (peer_id in self._done or flow.acked >= PROBE_BYTES)
 
     def keep(self, peer_ids: Container[str]) -> None:
-        """Forget all others."""
+        """Forget all peers but these."""
         self._done = {peer_id for peer_id in self._done if peer_id in peer_ids}
 
     def go_on(self, now: float, flows: Mapping[str, Flow]) -> None:
-        """Send what is to be sent; `flows` of those who may be probed, in turn."""
+        """Send the next portion, if due; `flows`: of the peers to probe, in order."""
         probe = self._probe
         if probe is None:
             peer_id = next((each for each, flow in flows.items() if not self.is_measured(each, flow)), None)

@@ -1,7 +1,7 @@
-"""A thread that drives what belongs to a peer, and lends it to the training thread for the length of a call.
+"""Reactor: a thread that drives a peer's loop, and lends it to the training thread for the duration of a call.
 
-Whoever drives polls the sockets and looks at the memory of others by turns. Nothing but the poll waits. A call that
-waits for data frames looks for these alone at first, since the poll asks every socket and handle there is.
+The driver alternates between polling the sockets and reading the shared memory of others. Only the poll blocks. A call
+that waits for data frames polls for these alone at first, since the full poll covers every socket and handle.
 """
 
 import math
@@ -20,23 +20,23 @@ from ..step.notices import Notice
 from .ownership import DriveLock
 
 SPIN_S: Final = 200e-6
-"""So long a peer looks again and again at the memory of others, or for their data, before it sleeps."""
+"""How long a peer spins on the memory of others, or on its data sockets, before it sleeps."""
 NET_S: Final = 20e-3
-"""Who sleeps looks again after this long, rung for or not."""
+"""Longest sleep, with or without a ring of the doorbell."""
 DEVICE_LOOK_S: Final = 1e-3
-"""Who sleeps while a device of this peer works looks again after this long. The poll of the sockets knows no less."""
+"""Longest sleep while a device of this peer works; the shortest timeout of the poll."""
 END_S: Final = 10.0
-"""Whoever stops it waits so long: a file system or a lock may not answer."""
+"""How long a stop waits for the thread: a file system or a lock may not respond."""
 LOOK_S: Final = 0.01
-"""Who waits for the loop's thread looks so often whether that has ended."""
+"""Interval at which a caller that waits for the loop's thread checks whether that has ended."""
 LOOK_OUT_S: Final = 1e-3
-"""So long the sockets may be left alone while there is other work."""
+"""How long the sockets may go unpolled while there is other work."""
 MUCH_DATA_S: Final = 4e-3
-"""So much longer while data comes that takes long."""
+"""Additional time while large amounts of data arrive."""
 
 
 class Waiting(Protocol):
-    """What is waited for, and whether to look again before sleeping."""
+    """A condition to wait for, and whether to spin before sleeping."""
 
     @property
     def spins(self) -> bool: ...
@@ -47,64 +47,64 @@ class Waiting(Protocol):
 
 
 class WaitingForData(Waiting, Protocol):
-    """The same for data frames; if for many, they are waited for alone at first."""
+    """The same for data frames; if many are awaited, they are polled alone at first."""
 
     is_for_much: bool
 
 
 class Work(Protocol):
-    """What is driven."""
+    """The driven object."""
 
     def begin(self) -> None:
-        """Before the first turn."""
+        """Called before the first turn."""
 
     def next_deadline(self) -> float:
-        """When there is something to do at the latest."""
+        """The latest time of the next turn."""
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait for the sockets, and do nothing about it yet: a signal's handler may raise."""
+        """Wait for the sockets, without processing anything yet: a signal handler may raise."""
 
     def take_deaths(self, polled: Polled) -> None:
-        """At once after the wait: a handle may be closed later, and its number given to another."""
+        """Called right after the wait: a handle may be closed later, and its number reused."""
 
     def take(self, polled: Polled) -> None:
-        """Deal with all else that has arrived, and with what is due."""
+        """Process all other received frames, and due work."""
 
     def use_wait(self) -> None:
-        """A call is about to sleep: do a little of what can wait. It holds up nobody then."""
+        """Called before a call sleeps: do a little deferrable work, which delays no one then."""
 
     def advance(self) -> RunState:
-        """Go on with the operations that run."""
+        """Advance the running operations."""
 
     def shared(self) -> SharedRunner | None:
-        """What runs over the memory of others."""
+        """The runner over shared memory, if there is one."""
 
     def listening(self) -> WaitingForData | None:
-        """For data frames, if what runs goes on with these."""
+        """Polling for data frames, if the running operations wait for these."""
 
     def wait_for_data(self, timeout_s: float) -> bool:
-        """Wait for these alone, or for commands, and do nothing about it yet: whether there are any."""
+        """Wait for data frames or commands only, without processing them yet; whether data frames are pending."""
 
     def take_data(self) -> None:
-        """Deal with the data frames that have come."""
+        """Process the pending data frames."""
 
     def crash(self, error: BaseException) -> None:
-        """Nothing can be driven any more."""
+        """Called when driving has failed for good."""
 
     def close(self) -> None:
-        """After the last turn."""
+        """Called after the last turn."""
 
 
 class Reactor:
     """Runs commands and turns, in one thread at a time.
 
     Attributes:
-        ended: set when everything is closed, or may be.
-        drive_lock: who drives.
+        ended: set when all is closed, or may be.
+        drive_lock: its holder drives.
     """
 
     def __init__(self, work: Work, inbox: SimpleQueue[Notice], wake: Callable[[], None]) -> None:
-        """Nothing runs before `start`. `inbox`: what a call waits for; `wake` makes the poll of the sockets return."""
+        """Idle until `start`. `inbox`: notices that calls wait for; `wake` makes the poll of the sockets return."""
         self.ended = threading.Event()
         self.drive_lock = DriveLock(wake)
         self._work = work
@@ -118,7 +118,7 @@ class Reactor:
     # The training thread's side.
 
     def start(self) -> None:
-        """Begin to drive; if there is no thread for that, close everything, and raise ShoalError."""
+        """Start driving; if no thread can be started, close all and raise ShoalError."""
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -127,18 +127,18 @@ class Reactor:
             raise ShoalError(f"this peer cannot run: {why_no_thread()}") from error
 
     def stop(self, *, is_aside: bool = False) -> bool:
-        """End the thread, and close everything. Whether it has ended within `END_S`."""
+        """End the thread, and close all. Returns whether it has ended within `END_S`."""
         self.post(self._end, is_aside=is_aside)
         self._thread.join(END_S)
         return not self._thread.is_alive()
 
     def post(self, command: Callable[[], None], *, is_aside: bool = False, is_urgent: bool = True) -> None:
-        """Have `command` run by the loop thread, before whatever it does next.
+        """Have the loop thread run `command` before its next work.
 
         Args:
             command: what to run.
             is_aside: the caller is another than the training thread.
-            is_urgent: wake the loop, which costs both threads 0.2 ms; else it looks at its next turn.
+            is_urgent: wake the loop, which costs both threads 0.2 ms; else the command waits for its next turn.
         """
         if is_aside:
             self._hand_over(command, is_urgent)
@@ -150,7 +150,7 @@ class Reactor:
             self.drive_lock.unshield(before)
 
     def run(self, command: Callable[[], None]) -> None:
-        """As `post`, and wait until that is done, `END_S` at most, and not if nothing is driven any more."""
+        """As `post`, and wait until the command has run, at most `END_S`, or until the reactor has ended."""
         is_done = threading.Event()
         self.post(command)
         self.post(is_done.set)
@@ -165,19 +165,19 @@ class Reactor:
             self._wake()
 
     def call(self, *commands: Callable[[], None], timeout_s: float) -> Notice:
-        """Run `commands` and then the loop itself in the calling thread, until it has something to say.
+        """Run `commands` and then the loop itself in the calling thread, until the inbox has a notice.
 
-        The same as `post` and a look into the inbox, without two changes of thread.
+        The same as `post` and a wait for the inbox, without two thread switches.
 
         Raises:
-            Empty: nothing within `timeout_s`.
+            Empty: no notice within `timeout_s`.
         """
         with self.drive_lock:
             try:
                 deadline = time.monotonic() + timeout_s
                 state = IDLE
                 if not self._is_stopping:
-                    while not self._commands.empty():  # what was posted before comes first
+                    while not self._commands.empty():  # earlier commands come first
                         self._commands.get_nowait()()
                     for command in commands:
                         command()
@@ -186,10 +186,10 @@ class Reactor:
                     self._listen(state, deadline)
                     state = self._go_on()
                 if time.monotonic() >= self._next_look_out and not self._is_stopping:
-                    self._look(BUSY)  # others must be heard even if it is done
+                    self._look(BUSY)  # others must be heard even if this is done
             except BaseException as error:
                 is_signal = not isinstance(error, Exception)
-                if self.drive_lock.is_busy or not is_signal:  # a handler that does not defer leaves things half done
+                if self.drive_lock.is_busy or not is_signal:  # a handler that does not defer leaves a turn half done
                     self._crash(error)
                 if is_signal:
                     raise
@@ -225,7 +225,7 @@ class Reactor:
             self._crash(error)
 
     def _end(self) -> None:
-        """Drive nothing any more; a command."""
+        """Stop driving; a command."""
         self._is_stopping = True
 
     def _crash(self, error: BaseException) -> None:
@@ -235,7 +235,7 @@ class Reactor:
     # A turn.
 
     def _go_on(self) -> RunState:
-        """Go on with what runs, for a moment."""
+        """Advance the running operations for a moment."""
         until = time.monotonic() + LOOK_OUT_S
         state = BUSY
         while state in (BUSY, UNDER_WAY) and time.monotonic() < until:
@@ -248,7 +248,7 @@ class Reactor:
         return state
 
     def _spin(self, waiting: Waiting) -> bool:
-        """Look again and again whether the others have come, for a while, unless that was in vain lately."""
+        """Poll for a while whether the wait is over, unless that was without success lately."""
         if not waiting.spins:
             return waiting.is_over()
         limit = time.monotonic() + SPIN_S
@@ -260,7 +260,7 @@ class Reactor:
         return is_over
 
     def _listen(self, state: RunState, limit: float) -> None:
-        """As `_look`; where data is waited for, look for that first, and at all else when it is time."""
+        """As `_look`; if data frames are awaited, poll for these first, and for all else when due."""
         listening = self._work.listening()
         if listening is None:
             self._look(state, limit)
@@ -274,14 +274,14 @@ class Reactor:
                 listening.waited(is_long=slept_s > SPIN_S)
 
     def _sleep_for_data(self) -> bool:
-        """Wait for data alone, not for long: whether some has come. If not, there is more to look at."""
+        """Wait for data frames only, briefly; whether any have arrived. If not, the full poll is due."""
         self.drive_lock.begin_wait()
         has_come = self._work.wait_for_data(LOOK_OUT_S)
         self.drive_lock.end_wait()
         return has_come
 
     def _look(self, state: RunState, limit: float = math.inf) -> float:
-        """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do.
+        """Wait for an event, at most until `limit`, and process it; do not wait if there is more work.
 
         Returns:
             How long it waited, in seconds.
@@ -295,7 +295,7 @@ class Reactor:
             deadline = now
         elif state is UNDER_WAY:
             deadline = min(deadline, now + DEVICE_LOOK_S)
-        elif runner is not None:  # the others know then that they have to ring
+        elif runner is not None:  # then the others know that they have to ring
             deadline = min(deadline, now + NET_S) if runner.progress.doze() else now
         self.drive_lock.begin_wait()
         polled = self._work.poll(max(0.0, deadline - now))

@@ -1,4 +1,4 @@
-"""What a peer opens before it runs, in an order that leaves nothing behind where something cannot be opened."""
+"""Resources that a peer opens before it runs, all of which are released again if one of them cannot be opened."""
 
 import secrets
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from ..telemetry.snapshot import MOST_ARGUMENTS, SHORT, Identity
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """All that is open, and who is here already. `seen`: what others see of this peer, in all its incarnations."""
+    """All open resources, and the entries of other peers here. `seen`: the page of all incarnations of this peer."""
 
     registry: Registry
     own: Entry
@@ -37,10 +37,10 @@ class Resources:
     transport: Transport
 
     def release(self, *, keeps_memory: bool) -> None:
-        """Close all of it, also where a part raises, which then comes out of this at the end.
+        """Close all, even if one part raises; the exception is raised at the end.
 
         Args:
-            keeps_memory: not the arena and what others see, for the next incarnation of this peer.
+            keeps_memory: keep the arena and the page, for the next incarnation of this peer.
         """
         with ExitStack() as last_first:
             if not keeps_memory:
@@ -56,23 +56,23 @@ class Resources:
 def acquire(
     registry: Registry, config: LoopConfig, now_ns: int, clock_ns: Callable[[], int], former: Resources | None = None
 ) -> Resources:
-    """Make the arena, listen to other hosts, enter the registry, make both pages, listen to this host.
+    """Create the arena, listen for other hosts, enter the registry, create both pages, listen for this host.
 
     Args:
         registry: of the swarm.
         config: settings.
         now_ns: the time of day, which becomes the incarnation.
         clock_ns: the monotonic clock.
-        former: of the same peer, which comes back: it keeps its name and its arena, where tensors of the script may be.
+        former: of the same peer, which returns: it keeps its name and its arena, which may hold tensors of the script.
 
     Raises:
-        NetworkError, SecurityError: this peer cannot listen to other hosts, or strangers could get in.
-        RegistryError, OSError: what belongs to this host cannot be opened.
+        NetworkError, SecurityError: this peer cannot listen for other hosts, or strangers could connect.
+        RegistryError, OSError: a resource of this host cannot be opened.
     """
     peer_id = secrets.token_hex(8) if former is None else former.own.peer_id
     incarnation = now_ns if former is None else max(now_ns, former.own.incarnation + 1)  # a clock may be set back
     with ExitStack() as undo:
-        # Others may look for the arena as soon as they see the entry.
+        # Others may open the arena as soon as they see the entry.
         host_memory = _host_memory(peer_id, config) if former is None else former.host_memory
         undo.callback(host_memory.close)
         if former is not None:

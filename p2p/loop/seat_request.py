@@ -1,4 +1,4 @@
-"""How a peer comes by its first seat: it founds the swarm, or asks for one and looks again while it waits."""
+"""Request of a peer for its first seat: it founds the swarm, or asks, and checks again while it waits."""
 
 import os
 
@@ -30,11 +30,11 @@ GOES_ON = "all members have died, and another peer, which holds a newer state or
 
 
 class AllMembersDead(RegistryError):
-    """All members have died, and this peer, which observed, holds the newest state. It goes on where it can."""
+    """All members have died, and this peer, an observer, holds the newest state. It continues the run if it can."""
 
 
 class SeatRequest:
-    """What the registry says that this peer is, and whether its script has asked for a seat."""
+    """Role of this peer according to the registry, and its request for a seat."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SeatRequest:
         former: "SeatRequest | None" = None,
         not_before: float = 0.0,
     ) -> None:
-        """`former`: this peer was removed, and returns; `not_before`: when it asks, at the earliest."""
+        """`former`: of this peer before its removal, if it returns; `not_before`: earliest time of the request."""
         self.role = own.role
         self._first_ns: int = own.incarnation if former is None else former._first_ns
         self._registry = registry
@@ -59,8 +59,8 @@ class SeatRequest:
         """Found the swarm, or ask its members for a seat; the first time only.
 
         Raises:
-            RegistryError: nobody is left whom this peer, which has a state, could join.
-            RunEnded: the run of whom it takes the place has ended.
+            RegistryError: no member is left that this peer, which has a state, could join.
+            RunEnded: the run of the peer that it replaces has ended.
         """
         if self._asked is not None:
             return []
@@ -78,7 +78,7 @@ class SeatRequest:
         self._check_is_not_over(core)
         if self._is_back or core.knows_steps:
             raise RegistryError(RUN_IS_OVER)
-        if elsewhere := self._config.elsewhere:  # it listens to others, and was given no seeds
+        if elsewhere := self._config.elsewhere:  # it listens for other hosts, and has no seeds
             own = core.claims()[0].contact.seed
             core.found_from_seeds(now, Foundation((own,), os.urandom(16), size, policy, elsewhere))
             return core.ask_for_seat(now, run, follows=run.description.trains_model)
@@ -86,23 +86,23 @@ class SeatRequest:
         return core.found(now, os.urandom(16), size, run, policy)
 
     def _check_is_not_over(self, core: Core) -> None:
-        """Raise RunEnded if this peer was to take part in a run that has ended well."""
+        """Raise RunEnded if the run that this peer was to join has ended successfully."""
         since_ns = self._first_ns if core.knows_steps or self._is_back else self._config.since_ns
         if since_ns and self._registry.has_ended_well_since(since_ns):
             raise RunEnded(self._registry.swarm)
 
     def look_soon(self) -> None:
-        """Somebody is gone."""
+        """Make the next check due: a peer is gone."""
         self._next_look = 0.0
 
     def look_again(self, now: float, core: Core, seeds: Seeds) -> list[Effect]:
-        """Ask if it is time to; if nobody whom this peer could join is alive, found the swarm. For a slow cadence.
+        """Ask if due; if no peer that it could join is alive, found the swarm. Call this at a slow cadence.
 
         Raises:
-            AllMembersDead: this peer holds the newest of the states that are left.
-            RegistryError: its state is lost, or who is to say who goes on is not heard.
-            RemovedFromView: all members have died, and another peer goes on.
-            RunEnded: this peer only joins, takes somebody's place, or has observed the run, and that has ended.
+            AllMembersDead: this peer holds the newest remaining state.
+            RegistryError: the state is lost, or the peers that decide who continues are not heard.
+            RemovedFromView: all members have died, and another peer continues.
+            RunEnded: this peer only joins, replaces a peer, or has observed the run, and the run has ended.
         """
         if self._asked is not None and not self._has_begun and now >= self._not_before:
             return self._take_part(now, core, seeds)
@@ -115,7 +115,7 @@ class SeatRequest:
             return []
         self._next_look = now + self._config.look_s
         if several_hosts and core.knows_members and self._have_members_died_here():
-            return []  # those of other hosts may live
+            return []  # members on other hosts may be alive
         if not self._config.may_found and self._config.tcp is None:
             self._registry.check_can_join()
         held = max(core.held, 0)
@@ -133,7 +133,7 @@ class SeatRequest:
         return any(entry.role is Role.MEMBER for entry in dead)
 
     def _bury(self, core: Core, estate: Estate) -> list[Effect]:
-        """The members, on several hosts, are all dead: go on, wait for who does, or end (R29)."""
+        """All members, on several hosts, are dead: continue, wait for the peer that does, or end (R29)."""
         if estate.is_lost or not (self._config.restarts and self._config.may_found):
             lost = [(seat.member.peer_id, seat.contact.pid) for seat in estate.view.seats]
             raise RegistryError(state_lost(self._registry.swarm, lost))

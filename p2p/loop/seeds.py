@@ -1,8 +1,9 @@
-"""Finding a swarm whose peers are known by address only. Belongs to the loop.
+"""Discovery of a swarm whose peers are known by address only. Belongs to the loop.
 
-Each seed is called until the peer that is there has been met by its name, and again once that one is suspected or gone:
-it is told who this is, and answers with everybody it knows. Members of a swarm do so as long as they live, so whoever
-starts at the address of a seed hears of them. Who founds is the core's business (gossip/founding.py).
+Each seed is called until the peer at that address is known by name, and again once that peer is suspected or gone: the
+call introduces this peer, and the answer names all peers that the seed knows. Members of a swarm keep calling as long
+as they live, so a peer that starts at the address of a seed hears of them. The core decides who founds
+(gossip/founding.py).
 """
 
 import logging
@@ -25,11 +26,11 @@ logger = logging.getLogger("p2p")
 
 CALL_S: Final = 0.25
 SILENT_S: Final = 5.0
-"""A seed that is silent for so long is named in a warning; what is certain is said at once."""
+"""A seed that is silent for this long is named in a warning; definite failures are named at once."""
 
 
 class Seeds:
-    """The seeds that this peer was given, and what came of calling them."""
+    """The configured seeds of this peer, and the outcomes of calling them."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Seeds:
         unknown: Collection[str] = (),
         elsewhere: Mapping[str, str] = NO_HOSTS,
     ) -> None:
-        """`unknown`: of the addresses, those whose names nobody knew; `elsewhere`: as in `LoopConfig`."""
+        """`unknown`: the addresses whose names could not be resolved; `elsewhere`: as in `LoopConfig`."""
         self._addresses = tuple(addresses)
         self._silent = {address: Verdict.UNKNOWN if address in unknown else Verdict.SILENT for address in addresses}
         self._founds = founds
@@ -55,32 +56,32 @@ class Seeds:
 
     @classmethod
     def of(cls, config: LoopConfig, resources: Resources, frames: Frames) -> Self:
-        """The seeds in `config`. Whoever finds a member of the swarm on its own host has nothing to found."""
+        """The seeds in `config`. A peer with a member of the swarm on its own host does not found."""
         seeds, unknown = ((), ()) if config.tcp is None else (config.tcp.seeds, config.tcp.unknown_seeds)
         founds = config.may_found and not any(entry.role is Role.MEMBER for entry in resources.others)
         addresses, calls = [each.address for each in seeds], resources.transport.seed_calls
         return cls(addresses, calls, frames, founds=founds, unknown=unknown, elsewhere=config.elsewhere)
 
     def may_found(self, now: float, core: Core, founding_size: int, policy: Policy) -> None:
-        """Let `core` found the swarm, if it is the first seed and no other knows of one."""
+        """Let `core` found the swarm, if this peer is the first seed and no other knows of a swarm."""
         if self._addresses and self._founds:
             foundation = Foundation(self._addresses, os.urandom(16), founding_size, policy, self._elsewhere)
             core.found_from_seeds(now, foundation)
 
     def hear_invalid(self, now: float, core: Core, error: RemoteProtocolError) -> None:
-        """A frame on the control socket cannot be used."""
+        """Note an unusable frame on the control socket."""
         if isinstance(error, OtherVersion):
             self._other_version = str(error)
             core.heard_another_version(now)
 
     def call(self, now: float, core: Core) -> None:
-        """Call those that were not met yet, or are gone: others may be there now. For a slow cadence."""
+        """Call the seeds that are not known yet, or are gone: others may have replaced them. For a slow cadence."""
         if now < self._next_call or not self._addresses:
             return
         if not self._next_call:
             self._warn_from = now + SILENT_S
         self._next_call = now + CALL_S
-        met = {claim.contact.seed for claim in core.claims() if claim.state is State.ALIVE}  # else another may be there
+        met = {claim.contact.seed for claim in core.claims() if claim.state is State.ALIVE}  # a new one may be there
         frames = [self._frames.encode(body) for body in core.introduction()]
         for address in self._addresses:
             if address in met:
@@ -100,6 +101,6 @@ class Seeds:
             logger.warning("seed %s %s", address, verdict.value)
 
     def explain(self) -> str:
-        """What is amiss with those that were not met, or with who calls here; empty: nothing."""
+        """Problems with the seeds that are not known yet, or with incoming calls; empty: none."""
         amiss = [f"seed {address} {verdict.value}" for address, verdict in self._verdicts.items()]
         return "; ".join([*([self._other_version] if self._other_version else []), *amiss])

@@ -1,8 +1,9 @@
-"""Frames that are lost again and again, though control says that all are well: each attempt at a step stalls.
+"""Stalls: data frames are lost repeatedly while control shows all members alive, so that each attempt at a step stalls.
 
-A firewall that forgets a connection swallows what is sent there, which the kernel finds out in some seconds
-(`limit_silence` of net/links.py); a proxy goes on acknowledging it. Both let a new connection be. A path that loses
-large packets (RFC 2923, section 2.1) swallows what is sent on that, too: evidence against who is behind it (G16).
+A firewall that forgets a connection drops its packets silently, which the kernel detects in some seconds
+(`limit_silence` of net/links.py); a proxy may continue to acknowledge them. Both let a new connection pass. A path that
+loses large packets (RFC 2923, section 2.1) drops them on a new connection, too: evidence against the member behind it
+(G16).
 """
 
 import logging
@@ -17,12 +18,12 @@ from ..net.transport import Transport
 logger = logging.getLogger("p2p")
 
 _PATIENCE: Final = 2
-"""So many attempts at a step in a row stall, then connections are opened anew before each further one; if the one to a
-peer breaks in as many behind the first, in a row, data do not get through to it."""
+"""After this many stalled attempts at a step in a row, data connections are reopened before each further one; if that
+to a peer breaks in as many further attempts in a row, data do not reach the peer."""
 
 
 class Stalls:
-    """Attempts at the open step of one peer that have stalled."""
+    """Stalled attempts at the open step of one peer."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -31,7 +32,7 @@ class Stalls:
         self._num_vain: dict[Member, int] = {}
 
     def redone(self, step: int, members: Iterable[Member]) -> None:
-        """`step` has stalled, and is done over in another view: what was sent to these members of it is out of date."""
+        """Record that `step` has stalled and is redone in another view: data sent to these members are obsolete."""
         is_again = step == self._step
         self._step, self._number = step, self._number + 1 if is_again else 1
         numbers = {member: self._transport.num_broken(member.peer_id) for member in members}
@@ -57,9 +58,9 @@ class Stalls:
             )
 
     def has_stalled(self, step: int) -> bool:
-        """Whether `step`, which is open, was done over again and again."""
+        """Whether the open step `step` has been redone repeatedly."""
         return self._number >= _PATIENCE and step == self._step
 
     def undelivered(self, step: int) -> list[Member]:
-        """Who answers, while no connection carries the data of `step`, which is open, to it."""
+        """Members that answer, although no connection delivers the data of the open step `step` to them."""
         return [member for member, number in self._num_vain.items() if number >= _PATIENCE and step == self._step]
