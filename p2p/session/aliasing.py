@@ -1,9 +1,9 @@
-"""The memory that the calls of one open step read and write, so that what they come to does not depend on a guess.
+"""Alias checks: the memory that the calls of one open step read and write, so that results are never ambiguous.
 
-Operations of a step are given what tensors held when they were called, and write results when it commits. Someone who
-knows `torch.distributed` expects that an operation sees the result of the one before. Where these two differ, the call
-is refused; so is a step of which the script has written an input meanwhile. Leaves out what is written past torch's
-count of changes (`.data`, numpy).
+Operations of a step read their tensors when they are called, and write results when the step commits. A user of
+`torch.distributed` expects an operation to see the result of the previous one. A call for which these differ is
+refused; so is a step whose input the script has written in the meantime. Leaves out writes that bypass torch's version
+counter (`.data`, numpy).
 """
 
 from bisect import bisect_left, insort
@@ -17,7 +17,7 @@ from collectives import Array
 from ..errors import ShoalError
 
 MOST_WORK: Final = 100_000
-"""May be spent on whether two strided tensors have an element in common; beyond that, they have none."""
+"""Limit of work to decide whether two strided tensors share an element; beyond it, they are assumed not to."""
 
 TWICE: Final = (
     "an operation of this step, which is not committed yet, writes its result into memory of this tensor, and this one "
@@ -32,7 +32,7 @@ WRITTEN: Final = (
 
 
 class Elsewhere:
-    """A tensor of torch as an array of the same addresses, perhaps of a device: nobody may look at its elements."""
+    """A torch tensor as an array of its addresses, perhaps on a device: its elements must not be read."""
 
     def __init__(self, tensor: Any) -> None:
         size = tensor.element_size()
@@ -46,7 +46,7 @@ class Elsewhere:
 
 
 def addresses_of(tensor: Any) -> Array:
-    """An array of the addresses of a tensor, wherever that lives."""
+    """An array of the addresses of a tensor, on any device."""
     return np.asarray(Elsewhere(tensor)) if tensor.numel() else np.empty(0)
 
 
@@ -57,7 +57,7 @@ def first_byte(array: Array) -> int:
 
 
 def extent(array: Array) -> tuple[int, int]:
-    """The addresses between which all elements lie."""
+    """Start and end of the addresses of all elements."""
     start = stop = first_byte(array)
     if array.flags.c_contiguous:
         return start, start + array.nbytes
@@ -69,25 +69,25 @@ def extent(array: Array) -> tuple[int, int]:
 
 
 class Accesses:
-    """What the calls of one step write when it commits. A call costs a few comparisons, however many there are."""
+    """Memory that the calls of one step write at commit. A call costs a few comparisons, whatever their number."""
 
     def __init__(self) -> None:
         self._written: list[tuple[int, int, int]] = []
-        """First address, the one behind the last, and which call; in ascending order."""
+        """First address, end address, and index of the call; ascending."""
         self._longest = 0
         self._calls: list[tuple[Array, Hashable]] = []
 
     def add(self, reads: Array, writes: Array | None, kind: Hashable) -> None:
-        """A call reads one array, and writes the other one when the step commits.
+        """Add a call that reads one array, and writes the other when the step commits.
 
         Args:
             reads: the input.
-            writes: takes the result; None: new memory does.
-            kind: of calls that may have one tensor in common, as those of tied weights in a loop over a state_dict: to
-                call it again changes nothing. None: there are no such calls.
+            writes: receives the result; None: new memory does.
+            kind: calls of the same kind may share a tensor (tied weights in a loop over a state_dict, say), since
+                repeating them is idempotent. None: no such calls.
 
         Raises:
-            ValueError: a call before it writes what this one reads or writes.
+            ValueError: an earlier call writes memory that this one reads or writes.
         """
         again = None if kind is None else (kind, _identity(reads), writes is not None and _identity(writes))
         for array in (reads,) if writes is None or _identity(writes) == _identity(reads) else (reads, writes):
@@ -120,13 +120,13 @@ def _share_an_element(one: Array, other: Array) -> bool:
 
 
 class Unwritten:
-    """Whether a tensor is as it was, by torch's count of changes.
+    """Check that a tensor is unchanged, by torch's version counter.
 
-    Views of one tensor have one count, so only those are looked at that are all of their memory.
+    Views of one tensor share a counter, so only tensors that cover their whole storage are checked.
     """
 
     def __init__(self, tensor: Any) -> None:
-        """From now on; `tensor` may be an array, which has no count."""
+        """Start now; `tensor` may be an array, which has no counter and is not checked."""
         self._tensor: Any = None
         if isinstance(tensor, np.ndarray) or tensor.is_inference():
             return
@@ -134,6 +134,6 @@ class Unwritten:
             self._tensor, self._version = tensor, tensor._version
 
     def check(self, number: int, what: str) -> None:
-        """Raise ShoalError if it was written; it is that of operation `number` of a step."""
+        """Raise ShoalError if the tensor, of operation `number` of a step, was written."""
         if self._tensor is not None and self._tensor._version != self._version:
             raise ShoalError(WRITTEN.format(number, what))

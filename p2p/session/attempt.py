@@ -1,7 +1,7 @@
-"""What the training thread has submitted for the open step, in this attempt at it.
+"""Operations that the training thread has submitted for the open step, in the current attempt at it.
 
-A step is attempted anew after what was submitted for it was given up, or taken back. What is still on its way to the
-loop then has the number of an older attempt, and is void.
+A new attempt begins after the submitted operations were given up or withdrawn. Commands still on their way to the loop
+then carry the number of an older attempt, and are void.
 """
 
 from enum import Enum
@@ -12,11 +12,11 @@ from ..step.operation import Operation
 
 MOST_EARLY: Final = 256
 MOST_EARLY_BYTES: Final = 64 << 20
-"""A step holds so many operations whose results were handed out, and so many bytes of their inputs."""
+"""Limits per step on operations whose results were returned before the commit, and on the bytes of their inputs."""
 
 
 class OpenedBy(Enum):
-    """What has opened a step, in the words for who opens another one before it is over."""
+    """What has opened a step; the value is the error message for an attempt to open another one before its end."""
 
     BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
     EXCHANGE = "an exchange is under way: call no other operation before it ends"
@@ -25,16 +25,16 @@ class OpenedBy(Enum):
     PARTS = "the parts of a long tensor wait for the others"
     ALONE = "an operation waits for the others"
     EARLY = "results were handed out before their commit"
-    """It is nobody's in particular: whatever is called next belongs to the same step."""
+    """Has no particular owner: the next call joins the same step."""
 
 
 class Attempt:
-    """At the open step, if one is open.
+    """Attempt at the open step, if one is open.
 
     Attributes:
-        number: of this attempt, at whichever step.
-        opened_by: by what; None: none is open.
-        operations: that were submitted.
+        number: of this attempt, over all steps.
+        opened_by: None: no step is open.
+        operations: submitted so far.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Attempt:
         self._buckets: list[int] = []
 
     def begin(self, by: OpenedBy) -> None:
-        """Open the step, or go on with one of which results were handed out.
+        """Open the step, or continue one with results returned early.
 
         Raises:
             ShoalError: another one is open.
@@ -55,16 +55,16 @@ class Attempt:
         self.opened_by = by
 
     def add(self, operation: Operation) -> None:
-        """It is submitted."""
+        """Record a submitted operation."""
         self.operations.append(operation)
         self._num_bytes += operation.input.nbytes
 
     def takes(self, operation: Operation) -> bool:
-        """Whether the result of one more operation may be handed out early: the same on every member."""
+        """Whether the result of one more operation may be returned early; the same on every member."""
         return len(self.operations) < MOST_EARLY and self._num_bytes + operation.input.nbytes <= MOST_EARLY_BYTES
 
     def new_buckets(self) -> list[int]:
-        """Bytes of the sums of a training step, all of which are submitted, if they are not those of the last one."""
+        """Sizes in bytes of the sums of a fully submitted training step, if they differ from those of the last one."""
         operations = self.operations
         if not any(each.collective.is_counts for each in operations):
             return []
@@ -73,7 +73,7 @@ class Attempt:
         return self._buckets if self._buckets != before else []
 
     def end(self) -> list[Operation]:
-        """Nothing more is submitted in this attempt. Returns what was."""
+        """End this attempt. Returns its operations."""
         operations = self.operations
         self.number, self.opened_by, self.operations, self._num_bytes = self.number + 1, None, [], 0
         return operations

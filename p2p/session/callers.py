@@ -1,9 +1,8 @@
-"""Who calls a peer: one thread at a time, in the process that has joined.
+"""Callers of a peer: one thread at a time, in the process that has joined.
 
-A script may use its peer in one thread after the other. A call while another thread is in one, or has a step open,
-would become part of what that thread does, so it raises, and names both. What autograd calls in the course of a
-backward pass belongs to that pass, in whichever thread. A forked child has neither the loop's thread nor the arena: all
-calls raise there.
+A script may use its peer from several threads in turn. A call while another thread is in a call, or has a step open,
+would interfere with that, so it raises an error that names both. Calls by autograd during a backward pass belong to
+that pass, in any thread. A forked child has neither the loop's thread nor the arena: all calls raise there.
 """
 
 import os
@@ -18,13 +17,14 @@ from .attempt import Attempt, OpenedBy
 BACKWARD_CALL = "loss.backward"
 
 EXPECTED = (ShoalError, ValueError, TypeError)
-"""Errors that say what has become of the step, or that nothing was done. All others come in the middle of something."""
+"""Errors that define the outcome of the step, or that the call had no effect. All others interrupt a call half-way."""
 
 
 class Caller:
-    """A thread, and what it has called: a block in which it is in that call.
+    """A thread and its call; the context manager delimits the call.
 
-    If a signal's handler, or another error, ends the block behind a first act, the script cannot know what is done.
+    If a signal handler, or another error, ends the block after a first irrevocable action, the script cannot know the
+    outcome.
     """
 
     __slots__ = ("_callers", "_num_acts", "call", "thread")
@@ -36,11 +36,11 @@ class Caller:
     def __enter__(self) -> None:
         if os.getpid() != self._callers.pid:
             self._callers.check_process(self.call)
-        before = self._callers.in_call.setdefault("now", self)  # at one go
+        before = self._callers.in_call.setdefault("now", self)  # atomic
         if before.thread is not self.thread:
             raise _both(self, before, "is in it")
         opener = self._callers.opener
-        if before is self and opener is not None and opener.thread is not self.thread:  # and no part of another call
+        if before is self and opener is not None and opener.thread is not self.thread:  # and not within another call
             try:
                 self._callers.check_step(opener, self)
             except ShoalError:
@@ -61,8 +61,8 @@ class Pass:
 
     Attributes:
         begun_by: a thread in which it runs; there may be others.
-        number: that `current` returns in all its threads, and in no other.
-        end: what autograd holds as long as it goes on.
+        number: value of `current` in all its threads, and in no other.
+        end: weak reference to an object that autograd holds until the pass ends.
     """
 
     begun_by: Caller
@@ -76,23 +76,23 @@ class Pass:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread works on it."""
+        """Whether the calling thread belongs to it."""
         return self.begun_by.thread is threading.current_thread() or self.current() == self.number
 
 
 class Callers:
-    """Of one peer.
+    """Callers of one peer.
 
     Attributes:
         pid: of the process that has joined.
-        in_call: `now`: who is in a call, if anybody is.
-        opener: who has opened the last step.
-        num_acts: how often a call has begun to do what cannot be taken back; counted by who does it.
-        interrupt: is called when a call ends in the middle of that.
+        in_call: `now`: the caller that is in a call, if any.
+        opener: the caller that opened the last step.
+        num_acts: number of irrevocable actions begun; counted where they are performed.
+        interrupt: called when an error ends a call after such an action.
     """
 
     def __init__(self, attempt: Attempt, interrupt: Callable[[], None] = lambda: None) -> None:
-        """`attempt`: says whether a step is open."""
+        """`attempt`: tells whether a step is open."""
         self._attempt = attempt
         self.num_acts, self.interrupt = 0, interrupt
         self.pid = os.getpid()
@@ -107,7 +107,7 @@ class Callers:
 
     @property
     def other(self) -> Caller | None:
-        """Who is in a call, if it is another thread."""
+        """The caller that is in a call, if it is another thread."""
         caller = self.in_call.get("now")
         return None if caller is None or caller.thread is threading.current_thread() else caller
 
@@ -120,10 +120,10 @@ class Callers:
             )
 
     def call(self, call: str) -> Caller:
-        """A block in which the calling thread is in `call`, unless it is in another one already.
+        """A context manager for `call` of the calling thread; has no effect within another call.
 
         Raises:
-            ShoalError: at its begin, in a forked child, or if another thread is in a call or has a step open.
+            ShoalError: on entry, in a forked child, or if another thread is in a call or has a step open.
         """
         return Caller(self, call)
 
@@ -137,16 +137,16 @@ class Callers:
         raise _both(me, opener, "has a step open with it")
 
     def open_step(self) -> None:
-        """Who is in a call has opened a step."""
+        """Record that the current caller has opened a step."""
         self.opener = self.in_call.get("now")
         if self._pass is not None and self._pass.is_over:
             self._pass = None
 
     def follow_pass(self, end: Callable[[], None], current: Callable[[], int]) -> Callable[[], None]:
-        """A backward pass begins, in the calling thread. Returns `end`, for autograd to hold, and call, at its end.
+        """Begin a backward pass in the calling thread. Returns `end`, for autograd to hold, and to call at its end.
 
         Args:
-            end: nobody else may hold it.
+            end: must not be referenced elsewhere.
             current: returns the number of the pass that the calling thread works on.
         """
         self._pass = Pass(Caller(self, BACKWARD_CALL), current(), current, weakref.ref(end))
@@ -154,11 +154,11 @@ class Callers:
 
     @property
     def is_pass_over(self) -> bool:
-        """Whether no backward pass of autograd is under way."""
+        """Whether no backward pass of autograd is running."""
         return self._pass is None or self._pass.is_over
 
     def check_pass(self, call: str = BACKWARD_CALL) -> None:
-        """Raise ShoalError if a backward pass is under way, and `call` does not come from it."""
+        """Raise ShoalError if a backward pass is running and `call` does not come from it."""
         self.check_process(call)
         under_way = self._pass
         if under_way is not None and not under_way.is_mine and not under_way.is_over:

@@ -1,7 +1,7 @@
-"""What a script calls without a model: one operation, several at a time, or a step by hand.
+"""Calls of a script without a model: one operation, several at a time, or an explicit step.
 
-Several operations are one step: they are submitted in the order of the calls, run while the script goes on, and their
-results are written into the tensors when the step commits.
+Several operations form one step: they are submitted in the order of the calls, run while the script continues, and
+their results are written into the tensors when the step commits.
 """
 
 import math
@@ -37,7 +37,7 @@ IN_BLOCK = (
 )
 
 _ALL_REDUCES: Final = [AllReduce(op) for op in OPS]
-"""The same object for each call with the same `op`: what it is in words is looked up by it."""
+"""One object per `op`, reused by all calls: its description is cached by identity."""
 
 
 class ScriptStep:
@@ -49,25 +49,25 @@ class ScriptStep:
     """
 
     def __init__(self, session: Session, by: OpenedBy) -> None:
-        """Open it."""
+        """Open the step."""
         session.membership.take_seat()
         session.open_step(by)
-        session.membership.post(session.membership.standing_of_state())  # somebody may wait for that
+        session.membership.post(session.membership.standing_of_state())  # a peer may wait for it
         self.number = session.history.done + 1
         self.is_open = True
         self.session = session
         self._calls: list[OperationCall] = []
         self._waiting: deque[tuple[OperationCall, int]] = deque()
-        """Calls, and which one of their operations."""
+        """Calls, each with the index of an operation."""
         self._is_committed = False
         self._what = "`peer.step` block" if by is OpenedBy.BLOCK else "step of asynchronous operations"
         self._accesses = Accesses()
 
     def add(self, call: OperationCall) -> None:
-        """Submit the operations of one more call, each as soon as it is ready, and those before it are.
+        """Submit the operations of one more call, each as soon as it and all before it are ready.
 
         Raises:
-            ValueError: one of the step writes what it reads or writes; nothing is submitted.
+            ValueError: a call of the step writes memory that this one reads or writes; no operation is submitted.
         """
         call.note_access(self._accesses)
         self.session.callers.num_acts += 1
@@ -81,7 +81,7 @@ class ScriptStep:
         self.session.submit(call.operations[index])
 
     def commit(self) -> None:
-        """Wait until all members have finished the step, and write its results. The first time; then there they are."""
+        """Wait until all members have finished the step, and write its results. Idempotent."""
         if self.is_open:
             self.session.callers.num_acts += 1
             self.is_open = False
@@ -99,12 +99,12 @@ class ScriptStep:
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
 
     def check_devices(self) -> None:
-        """Before it is committed: raise ShoalError if a device cannot be called now. The step stays open."""
+        """Before the commit: raise ShoalError if a device cannot be called now. The step stays open."""
         for each in self._calls if self.is_open else ():
             each.check()
 
     def check_inputs(self) -> None:
-        """Before it is committed: raise ShoalError if the script has written an input, and give the step up."""
+        """Before the commit: raise ShoalError if the script has written an input, and give up the step."""
         try:
             for number, each in enumerate(self._calls if self.is_open else (), 1):
                 each.check_input(number)
@@ -113,18 +113,18 @@ class ScriptStep:
             raise
 
     def check(self) -> None:
-        """Raise RootLost if the root of an operation was gone; the current stream sees the committed step."""
+        """Raise RootLost if the root of an operation was gone; make results visible to the current stream."""
         self.follow()
         for call in self._calls:
             call.value()
 
     def follow(self) -> None:
-        """The current stream sees the results that there are."""
+        """Make the available results visible to the current stream."""
         for call in self._calls:
             call.follow()
 
     def withdraw(self, error: BaseException) -> None:
-        """Take everything back: `error` ended the step."""
+        """Withdraw all operations: `error` ended the step."""
         self.is_open = False
         if self.session.membership.unusable is not None:
             return
@@ -133,12 +133,12 @@ class ScriptStep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The step that a `with peer.step()` block makes.
+    """The step of a `with peer.step()` block.
 
     Attributes:
-        number: that `Peer.last_step` has when it is committed.
-        samples: how many this peer adds, so what its tensors weigh; 0 if its batch does not count: it has only just
-            joined, there were too few samples for all, or one could not be loaded.
+        number: value of `Peer.last_step` once it is committed.
+        samples: number of samples that this peer adds, which is the weight of its tensors; 0 if its batch does not
+            count: it has just joined, there were too few samples for all, or one could not be loaded.
     """
 
     number: int
@@ -146,25 +146,25 @@ class Step:
 
 
 class Handle:
-    """An operation whose result is there later: with `async_op`, or in a `with peer.step()` block."""
+    """An operation whose result is available later: with `async_op`, or in a `with peer.step()` block."""
 
     def __init__(self, step: ScriptStep, call: OperationCall, *, is_in_block: bool = False) -> None:
         self._step, self._call, self._is_in_block = step, call, is_in_block
 
     def wait(self) -> Any:
-        """Return when the result is there, and so are those of all operations of the step, which ends here.
+        """Wait for the results of all operations of the step, which ends here.
 
-        Waits until every member has submitted the same operations and called `wait`, `step_timeout_s` at most. A
-        second call, or that of another handle of the step, returns at once; so does that of an operation in a
-        `with peer.step()` block, which is called behind the block.
+        Waits until every member has submitted the same operations and called `wait`, at most `step_timeout_s`. A second
+        call, or one on another handle of the step, returns at once; so does one for an operation in a
+        `with peer.step()` block, which is made after the block.
 
         Returns:
-            What the operation gives back without `async_op`: None, if its result is in the tensor.
+            The return value of the operation without `async_op`; None if its result is in the tensor.
 
         Raises:
             OperationMismatch, OperationInterrupted: as `Peer.all_reduce`; the tensors are untouched, call it again.
             RootLost: the root of one of the operations was gone; the step is committed, all others count.
-            QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on; the tensors are
+            QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot continue; the tensors are
                 untouched.
             ShoalError: the step was given up before, or its block is open.
         """
@@ -193,14 +193,14 @@ class Calls:
     ) -> Handle | None:
         """See `Peer.all_reduce`."""
         with self._session.callers.call("peer.all_reduce"):
-            collective = _ALL_REDUCES[OPS.index(op)] if op in OPS else AllReduce(op)  # which is refused
+            collective = _ALL_REDUCES[OPS.index(op)] if op in OPS else AllReduce(op)  # refused later
             handle: Handle | None = self._run(tensor, Asked(collective, algorithm, out), async_op, commit)
             if self._session.history.own_data.is_late and op in ("sum", "mean"):
                 self._tell_what_is_not_given(tensor)
             return handle if async_op else None
 
     def _tell_what_is_not_given(self, tensor: Any) -> None:
-        """Of several numbers, which may be gradients or parameters; counters are not."""
+        """Count an operation on several numbers, which may be gradients or parameters; counters are not."""
         session, is_one = self._session, math.prod(tensor.shape) <= 1
         if not (is_one or "float" not in str(tensor.dtype) or session.membership.trains_model or session.share.epochs):
             session.history.own_data.add_up()
@@ -225,10 +225,10 @@ class Calls:
             return self._run(tensor, Asked(Moved("reduce-scatter", op), algorithm), async_op, commit)
 
     def _peer_at(self, root: int | str) -> str:
-        """The peer_id of a rank of the view that the script sees, or one that is in it.
+        """The peer_id of a rank of the script's view, or `root` itself if it is the peer_id of a member.
 
         Raises:
-            TypeError, ValueError: it is not.
+            TypeError, ValueError: no such rank or member.
         """
         view = self._session.membership.take_seat()
         there = [member.peer_id for member in view.members]
@@ -248,7 +248,7 @@ class Calls:
         return there[rank]
 
     def _run(self, tensor: Any, asked: Asked, async_op: bool, commit: bool) -> Any:
-        """What the script is given: a handle, or what the call has come to."""
+        """Run a call. Returns a handle, or the value of the call."""
         if async_op and not commit:
             raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
         if self._block is not None:
@@ -264,7 +264,7 @@ class Calls:
             self._asynchronous.add(call)
             return Handle(self._asynchronous, call)
         call = self._make(tensor, asked, is_alone=True)
-        if len(call.operations) > 1:  # which no step that is open may hold early, either
+        if len(call.operations) > 1:  # and no open step may return these early
             step = ScriptStep(self._session, OpenedBy.PARTS)
             step.add(call)
             step.commit()
@@ -293,7 +293,7 @@ class Calls:
                 self._asynchronous.follow()
 
     def _make(self, tensor: Any, asked: Asked, *, is_alone: bool) -> OperationCall:
-        """`is_alone`: no other operation of the same size is open, so that memory for its result can be kept."""
+        """`is_alone`: no other operation of the same size is open, so the memory of its result can be reused."""
         out = asked.out
         device = the_device_of(self._session, tensor, "the tensor")
         if device is HOST:
@@ -306,7 +306,7 @@ class Calls:
             raise ValueError(f"out is on {where}, and the tensor on {tensor.device}: pass both on one device")
 
         def staged(index: int) -> Staged:
-            """For each operation of the call one; memory that is kept has the marks of those before."""
+            """One per operation of the call; reused memory keeps the marks of earlier calls."""
             made = staged_by(self._session, device)
             return self._staged.setdefault((device, index), made) if is_alone else made
 
@@ -322,10 +322,10 @@ class Calls:
             self._session.history.announce()
 
     def move(self, kind: str, array: Array, root: int, algorithm: str | None) -> Array:
-        """One of `collectives.goals` that no method of `Peer` calls, a step of its own: for the benchmark.
+        """Run one of `collectives.goals` that no method of `Peer` offers, as a step of its own: for the benchmark.
 
-        Returns all chunks, of which a rank has those that it is to have; the memory is used again. `array` are all of
-        the own ones, or of a gather the one that it has.
+        Returns all chunks, of which those that are due to this rank are valid; the memory is reused. `array`: all
+        chunks of this rank, or, for a gather, its single one.
         """
         with self._session.callers.call(f"the benchmark's {kind}"):
             peer_id = self._peer_at(root) if GOALS[kind].has_root else ""
@@ -337,7 +337,7 @@ class Calls:
             return operation.result
 
     def gather(self, row: Array, label: str) -> Array:
-        """A step of its own. Returns the rows of all members on its receipt, in their order; `label` is the same."""
+        """A step of its own. Returns the rows of all members in order of the receipt; `label` must be equal on all."""
         operation = Operation(AllGather(label=label), row, row, row.shape, "one-shot")
         with self._session.callers.call(label):
             self._session.run_alone(operation)
@@ -355,7 +355,7 @@ class Calls:
         means = {name: part / total if total else math.nan for name, part in zip(named, sums, strict=True)}
         if not isinstance(value, Mapping):
             return means["value"], int(total)
-        return {name: means[name] for name in value}, int(total)  # in the order that the script has said
+        return {name: means[name] for name in value}, int(total)  # in the order given by the script
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:
@@ -383,7 +383,7 @@ class Calls:
                 step.withdraw(error)
             raise
         finally:
-            if step is not None:  # else another thread has one
+            if step is not None:  # else another thread has a block open
                 self._block = None
 
 

@@ -1,6 +1,6 @@
-"""The run description of this peer, and why it was refused by members that have another one, in words.
+"""Run description of this peer, and explanations of a refusal by members that have another one.
 
-JOIN has names and digests only. Who is refused hears from the member itself what that one has of what differs.
+JOIN has names and digests only. The refusing member tells a refused peer its own values of whatever differs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,14 @@ _TEXT_MAX: Final = SHOWN_MAX + 64
 
 
 def describe_program(program: ProgramTraits, may_differ: Sequence[str]) -> Run:
-    """What a peer runs, whatever it trains."""
+    """Run description of the program alone, without training."""
     traits = tuple([Trait(name, digest) for name, (digest, _) in program.items()])
     description = RunDescription(program=traits, may_differ=tuple([name.lstrip("-") for name in may_differ]))
     return Run(description, {name: text.encode() for name, (_, text) in program.items()})
 
 
 def without_model(share: Share) -> Replica:
-    """Of a peer that trains no model: which samples of `share` are used up."""
+    """Replica of a peer without a model: its state is which samples of `share` are used up."""
     return Replica(
         traits={},
         pack=lambda: PackedState(pack_tree(share.pack()), ()),
@@ -64,7 +64,7 @@ def without_model(share: Share) -> Replica:
 def describe_run(
     replica: Replica, program: ProgramTraits, may_differ: Sequence[str], policies: Mapping[str, bytes] = NO_POLICIES
 ) -> Run:
-    """What this peer trains, by which `policies`, and runs; `may_differ`: names of arguments, or `script`."""
+    """Run description of training, `policies` and program; `may_differ`: names of arguments, or `script`."""
     run = describe_program(program, may_differ)
     how = {**replica.traits, **policies} if replica.trains_model else {}
     training = tuple([Trait(name, xxhash.xxh3_128_digest(text)) for name, text in how.items()])
@@ -73,7 +73,7 @@ def describe_run(
 
 
 def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:
-    """Both values of whatever differs, and what to do."""
+    """Message with both values of whatever differs, and what to do."""
     if refusal.trains_model != replica.trains_model:
         return NO_MODEL_HERE if refusal.trains_model else NO_MODEL_THERE
     names = {trait.name for trait in run.description.training}
@@ -94,7 +94,7 @@ def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:
 
 
 def explain_program(run: Run, differences: Sequence[Difference]) -> str:
-    """Both values of what differs in `run`, and what to do."""
+    """Message with both values of what differs in `run`, and what to do."""
     names = [each.name.lstrip("-") for each in differences]
     may = " ".join(f"--may-differ {name}" for name in names)
     both = "; ".join(_both(run, each) for each in differences)
@@ -110,14 +110,14 @@ def _both(run: Run, difference: Difference) -> str:
 
 
 def _in_words(name: str, text: bytes | None) -> str:
-    """What a stranger may have sent, or has not, in a line."""
+    """Text received from a peer, perhaps missing, sanitized to one line."""
     if text is None:
         return f"no {name}" if name.startswith("-") else f"no argument {name}"
     return "".join(filter(str.isprintable, text.decode(errors="replace")))[:_TEXT_MAX]
 
 
 def explain_late(replica: Replica) -> str:
-    """That a model comes after a peer has asked for its seat with `replica`, for people."""
+    """Message for a model that is wrapped after the peer has asked for its seat with `replica`."""
     why = "trains a model already" if replica.trains_model else "asked for its seat without this model"
     return (
         f"this peer {why}: wrap all models at once, before any operation, as in p2p.DataParallel(peer, "
@@ -128,7 +128,7 @@ def explain_late(replica: Replica) -> str:
 
 
 def explain_unread(resume: Path) -> str:
-    """That a script has nobody to read the checkpoint that it is to go on from, for people."""
+    """Message for a script that is to resume from a checkpoint, but does not read checkpoints."""
     return (
         f"--resume {resume}: this script asks for its seat without checkpoints, so it would begin anew: give "
         "checkpoint=p2p.Checkpoint(...) to p2p.DataParallel or p2p.DiLoCo, or start it without --resume"

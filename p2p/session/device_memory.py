@@ -1,4 +1,4 @@
-"""Memory of the host for operations on tensors of a device: registered where that can be, and copied in pieces."""
+"""Host memory for operations on tensors of a device: registered with the device if possible, and copied in pieces."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ from .session import Session
 
 
 def the_device_of(session: Session, tensor: Any, what: str) -> Device:
-    """Where `tensor`, which `what` is said of, lives: on the host, or on the one device that this peer uses.
+    """The device of `tensor`: the host, or the one device that this peer uses. `what`: name in the error.
 
     Raises:
-        ValueError: it is on another one than before.
+        ValueError: another device than before.
     """
     device = session.device_of(tensor)
     if device is HOST:
@@ -34,18 +34,18 @@ def the_device_of(session: Session, tensor: Any, what: str) -> Device:
 
 
 def is_on_device(session: Session, tensor: Any) -> bool:
-    """Whether the host has to wait for a device to read it."""
+    """Whether the tensor is on a device, which the host must wait for to read it."""
     return session.device_of(tensor) is not HOST
 
 
 def pin(session: Session, device: Device, arrays: Sequence[Array]) -> None:
-    """Register with `device` where `arrays` lie, if in the arena."""
+    """Register the memory of `arrays` with `device`, if it is in the arena."""
     if device is not HOST:
         _pin(session, device, arrays)
 
 
 def pinned(session: Session, device: Device, empty: Empty) -> Empty:
-    """As `empty`, registered with `device`."""
+    """`empty`, with results registered with `device`."""
 
     def make(size: int, dtype: np.dtype[Any]) -> Array:
         array = empty(size, dtype)
@@ -56,17 +56,17 @@ def pinned(session: Session, device: Device, empty: Empty) -> Empty:
 
 
 def staged_by(session: Session, device: Device) -> Staged:
-    """The way of operations between `device` and the arena."""
+    """Staging of operations between `device` and the arena."""
     return Staged(device, cut_of(session), session.membership.interrupt)
 
 
 def cut_of(session: Session) -> Cut:
-    """For copies into the arena, and out of it."""
+    """Cut of copies into the arena and out of it."""
     return lambda array: _memory(session).cut(array)
 
 
 def _pin(session: Session, device: Device, arrays: Sequence[Array]) -> None:
-    """Now, before there is a seat; later by a thread."""
+    """At once before the peer has a seat; later in a thread."""
     _memory(session).pin(device, arrays, is_aside=session.history.view is not None)
 
 

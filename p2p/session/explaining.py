@@ -1,4 +1,4 @@
-"""Why an all-reduce of some size takes which algorithm, for people. Reads what the loop's thread writes: a snapshot."""
+"""Explains which algorithm an all-reduce of some size takes, and why. A snapshot of what the loop's thread writes."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""What the training thread knows to be committed: it changes only when a step commits, or a state is loaded."""
+"""Committed history as the training thread knows it: changes only when a step commits or a state is loaded."""
 
 import logging
 from collections.abc import Callable
@@ -16,30 +16,30 @@ from ..step.speeds import Speeds
 logger = logging.getLogger("p2p")
 
 NEVER: Final = -2
-"""In place of a step after which something was done: it is no `History.done`, which is -1 before step 0."""
+"""In place of a step: never equal to `History.done`, which is -1 before step 0."""
 
 
 class History:
-    """Of one peer, through all its incarnations.
+    """History of one peer, through all its incarnations.
 
     Attributes:
         view: of the last committed step; None until this peer has a seat or, if it observes, a state.
         done: the last committed step; -1 before step 0.
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
-        lacks_state: this peer was removed, or has taken a step back, and has loaded no state since.
-        has_followed: a step of training is committed here, or the state after one was loaded.
-        num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
+        lacks_state: this peer was removed, or has withdrawn a step, and has loaded no state since.
+        has_followed: a training step was committed here, or the state after one was loaded.
+        num_steps, num_samples: steps committed with this peer on the receipt, and samples that it added to them.
         count_listeners: called when the first step is committed that counts this peer.
-        end_listeners: called when nothing more is committed.
-        kept: until then, whether or not the script does: what follows its passes.
+        end_listeners: called when no more steps will be committed.
+        kept: objects kept alive until then, such as those that follow the script's passes.
         seat_listeners: called with the view and the last committed step that the script begins with.
-        own_data: that no loader hands out.
+        own_data: data that no loader provides.
         speeds: of the members.
     """
 
     def __init__(self, share: Share, ledger: Ledger | None, speeds: Speeds) -> None:
-        """Nothing is committed. `share` counts the samples; `ledger`, if there is one, is written."""
+        """Without committed steps. `share` counts the samples; receipts go to `ledger`, if there is one."""
         self.view: View | None = None
         self.done = -1
         self.receipt: Receipt | None = None
@@ -57,7 +57,7 @@ class History:
         self.speeds = speeds
 
     def add(self, commit: Commit, me: Member) -> None:
-        """A step is committed; it is recorded unless `me` was only fed."""
+        """Add a committed step; recorded unless `me` received it as an observer."""
         share = self._share
         counts = next((each.result for each in commit.operations if each.collective.is_counts), None)
         receipt = share.count(commit.receipt, is_training=counts is not None)
@@ -68,7 +68,7 @@ class History:
             if not share.is_of_loader:
                 self.own_data.train(share.contributors, share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
-        share.run = share.run or commit.view.lineage  # of who begins with no state
+        share.run = share.run or commit.view.lineage  # of a peer that begins without a state
         if commit.view.since(me) is not None:
             if receipt.step > 0:  # step 0 is the start, and has no operation
                 self.num_steps += 1
@@ -79,16 +79,16 @@ class History:
                 self._ledger.record(receipt)
 
     def loaded(self, step: int) -> None:
-        """The state behind it is here."""
+        """The state after `step` is loaded."""
         self.done, self.lacks_state = step, False
         self.has_followed |= self._share.num_trained > 0
 
     def show(self, commit: Commit) -> None:
-        """Of a step that the members have committed this peer has results, but not the state behind it."""
+        """Note a step of which this peer has the results, but not the state after it."""
         self.view, self.receipt = commit.view, self._share.count(commit.receipt, is_training=False)
 
     def _judge(self, receipt: Receipt, took_us: list[int], me: Member) -> None:
-        """Say who is slow, once: the first member on the receipt does, and the slow one."""
+        """Log a slow member, once: on the first member of the receipt, and on the slow one."""
         members = tuple([(each.peer_id, each.incarnation) for each in receipt.contributions])
         found = self.speeds.committed(self._share.num_trained, members, took_us)
         if found is not None and (me.peer_id, me.incarnation) in (members[0], found.who):
@@ -99,13 +99,13 @@ class History:
             )
 
     def begin_lineage(self, continued: Continued) -> None:
-        """All members have died; what comes now is of another lineage, which begins with the state that is here."""
+        """Begin another lineage with the state of this peer: all members have died."""
         self.done, self.lacks_state = -1, False
         if self._ledger is not None:
             self._ledger.begin(continued)
 
     def known_view(self) -> View:
-        """Raises ShoalError as long as there is none."""
+        """The view; raises ShoalError as long as there is none."""
         if self.view is None:
             raise ShoalError(
                 "this peer has no seat yet: construct p2p.DataParallel or p2p.DiLoCo first, or, without a model, call "
@@ -114,7 +114,7 @@ class History:
         return self.view
 
     def begin(self) -> None:
-        """The script is told of the view as it is: no listener is."""
+        """The script takes over the present view; listeners are not called for it."""
         self._announced = self.view
         self.own_data.join(self._share.num_trained if self.done > 0 else 0, self.done)
         if self.view is not None:
@@ -122,7 +122,7 @@ class History:
                 listener(self.view, self.done)
 
     def announce(self) -> None:
-        """Tell the listeners of a view that they have not heard of. Results have been handed out before."""
+        """Call the listeners if the view has changed. Call this after results were handed out."""
         view, before = self.view, self._announced
         self._announced = view
         if view is not before and view is not None and before is not None and view != before:
@@ -130,12 +130,12 @@ class History:
                 listener(view)
 
     def follow(self) -> None:
-        """Write down what the flight recorder has, if that is much."""
+        """Write the flight recorder's records to the ledger, if they are many."""
         if self._ledger is not None:
             self._ledger.follow()
 
     def close(self) -> None:
-        """Nothing more is written, or committed."""
+        """End: no more steps are committed or recorded."""
         for listener in self.end_listeners:
             listener()
         self.kept.clear()

@@ -1,4 +1,4 @@
-"""The loops of one peer, one after the other: a peer that was removed may come back, in the same process."""
+"""Incarnations: the successive loops of one peer, which may return after a removal in the same process."""
 
 import logging
 from collections.abc import Iterable
@@ -14,23 +14,23 @@ from ..loop.reactor import END_S
 logger = logging.getLogger("p2p")
 
 REMEMBERED_S, HALF_LIFE_S = 600.0, 60.0
-"""Removals are counted for so long; each counts half as much after so long."""
+"""How long removals count, and the half-life of their weight."""
 
 FREE_REMOVALS = 5.0
 WAIT_S, MOST_WAIT_S = 1.0, 120.0
-"""A peer whose removals count for more than that waits so long, and twice as long for each more, before it comes back:
-its host, or the way there, may need somebody."""
+"""A peer whose weighted removals exceed `FREE_REMOVALS` waits before it returns, with exponential backoff: its host or
+its network may need repair."""
 
 STALLED_S = 20.0
-"""So long all have stood still before a peer to which no data come is removed (G16). If it was in this time more than
-once, it waits as long, and twice as long for each more: the way there may lose what is large for ever."""
+"""How long all members stall before a peer that data do not reach is removed (G16). If that happens again while
+remembered, the peer waits this long, doubled each further time: its path may lose large packets for ever."""
 
 MOST_TRIES = 20
-"""Of a peer that looks for its place in a loop of several phases."""
+"""Limit for a peer that searches for its position in a script with several phases."""
 
 
 class Incarnations:
-    """The loop that runs.
+    """The running loop of a peer.
 
     Attributes:
         loop: of the present incarnation.
@@ -48,15 +48,15 @@ class Incarnations:
         self._first_ns = self.loop.core.me.incarnation
 
     def begin_another(self, removed: RemovedFromView, *, is_wanted: bool) -> None:
-        """Come back as another incarnation; `is_wanted`: the script has a model to come back with, or has asked for it.
+        """Return as another incarnation; `is_wanted`: the script has a model to return with, or has asked for it.
 
-        It asks for a seat at once, or, if it was removed often, in a while.
+        It asks for a seat at once, or, if it was removed often, after a delay.
 
         Raises:
-            RemovedFromView: `removed`, if this peer must not come back, was not asked to, has looked for its place too
-                often, or if nobody is left.
-            RunEnded: nobody is left, since the run has ended well.
-            ShoalError: the loop of before does not end.
+            RemovedFromView: `removed`, if this peer must not return, was not asked to, has searched for its position
+                too often, or if no member is left.
+            RunEnded: no member is left, since the run has ended successfully.
+            ShoalError: the former loop does not end.
         """
         former, now = self.loop, self.loop.now()
         self._removals = [*(at for at in self._removals if at > now - REMEMBERED_S), now]
@@ -77,10 +77,10 @@ class Incarnations:
             raise over
 
     def begin_lineage(self) -> None:
-        """As another incarnation, which founds: all members of the lineage that this peer observed have died.
+        """Begin another incarnation, which founds: all members of the lineage that this peer observed have died.
 
         Raises:
-            ShoalError: the loop that has said so has failed since.
+            ShoalError: the former loop has failed since.
         """
         if self.loop.inbox.crash is not None:
             raise self.loop.inbox.crash
@@ -90,7 +90,7 @@ class Incarnations:
 
     def _replace(self, wait_s: float, *, founds_anew: bool = False) -> None:
         former = self.loop
-        if not former.end_incarnation():  # it would still close what the next one opens
+        if not former.end_incarnation():  # it could still close resources of the next one
             raise ShoalError(f"the loop of {former.peer_id} has not ended within {END_S:g} s: it cannot come back")
         before = former.reactor.drive_lock.shield()
         try:
@@ -102,11 +102,11 @@ class Incarnations:
 
 
 def waits_s(ages_s: Iterable[float]) -> float:
-    """How long who was removed so many seconds ago, each time, waits before it asks for a seat again."""
+    """How long a peer waits before it asks for a seat again. `ages_s`: seconds since each of its removals."""
     more = sum(2.0 ** (-age_s / HALF_LIFE_S) for age_s in ages_s) - FREE_REMOVALS
     return 0.0 if more <= 0 else min(WAIT_S * 2.0 ** min(more, 64.0), MOST_WAIT_S)
 
 
 def stalled_wait_s(number: int) -> float:
-    """The same of who was removed so often, each time after all had waited for it (`STALLED_S`)."""
+    """The same for a peer removed `number` times after all had waited for it (`STALLED_S`)."""
     return 0.0 if number < 2 else min(STALLED_S * 2.0 ** min(number - 2, 64), MOST_WAIT_S)

@@ -1,4 +1,4 @@
-"""Who keeps the state of a run, as a membership has it."""
+"""Keeper of a run's checkpoints, as seen by a membership."""
 
 from typing import Protocol
 
@@ -6,24 +6,24 @@ from ..loop.seat_request import AllMembersDead
 
 
 class Keeper(Protocol):
-    """Keeps the state of a run (p2p/checkpoint/)."""
+    """Stores the state of a run (p2p/checkpoint/)."""
 
     def at_edge(self) -> None:
-        """The state after the last committed step is complete, and stays so until the script goes on."""
+        """Called when the state after the last committed step is complete; it stays so until this returns."""
         ...
 
     def begin_leaving(self) -> None:
-        """The script makes no more calls; this peer still has its seat."""
+        """Called when the script makes no more calls; this peer still has its seat."""
         ...
 
     def end_leaving(self) -> None:
-        """It has left."""
+        """Called when the peer has left."""
         ...
 
     def defer(self, interruption: BaseException) -> bool:
-        """Whether `at_edge` will raise it."""
+        """Whether `at_edge` will raise `interruption`."""
         ...
 
     def check_is_newest(self, dead: AllMembersDead) -> None:
-        """The run goes on with the state that is here, as another start. Raises `dead` if a checkpoint is newer."""
+        """The run continues with this peer's state, as after a restart. Raises `dead` if a checkpoint is newer."""
         ...

@@ -1,4 +1,4 @@
-"""How far a peer has left, and how its script ends."""
+"""Stages of leaving, and the success of a script."""
 
 import sys
 from enum import Enum, auto
@@ -7,14 +7,14 @@ from enum import Enum, auto
 class Leaving(Enum):
     NOT_YET = auto()
     BEGUN = auto()
-    """The others are told; a signal's handler does no more."""
+    """The others are told; a signal handler does no more."""
     CLOSING = auto()
-    """It waits until they can do without it."""
+    """It waits until they can continue without it."""
     OVER = auto()
-    """Nothing is open any more."""
+    """All resources are closed."""
 
 
 def ends_well() -> bool:
-    """Whether the script has come to its end, or has ended itself: nothing was interrupted."""
+    """Whether the script has reached its end, or exited by itself with status 0."""
     error = sys.exception() or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
     return error is None or (isinstance(error, SystemExit) and error.code in (None, 0))

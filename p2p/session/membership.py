@@ -1,4 +1,4 @@
-"""A peer's place in its swarm, as the training thread has it: asked for, taken, lost, taken again, and left."""
+"""Membership of a peer as the training thread manages it: its seat is requested, taken, lost, regained, and left."""
 
 import logging
 from collections.abc import Callable
@@ -43,26 +43,26 @@ from .state_edge import StateEdge
 logger = logging.getLogger("p2p")
 
 REMIND_S = 5.0
-"""Who waits for a seat is told this often what for."""
+"""Interval of the log messages while the script waits for a seat."""
 
 StateDigest = Callable[[], bytes]
-"""Of the parameters that step done + 1 is computed with."""
+"""Computes the digest of the parameters for step done + 1."""
 
 
 class Membership:
-    """Of one peer, with the state that it brings along and may be given.
+    """Membership of one peer, with the state that it brings and may receive.
 
     Attributes:
         share: of the samples.
-        history, replica: what is committed, and what it has brought along.
-        edge: when the state behind that is complete.
-        unusable: why this peer cannot go on; None: it can.
-        leaving: how far this peer has left.
-        keeper: of the state, if there is one; same_run: of which run a state is.
+        history, replica: what is committed, and the state that it brings.
+        edge: when the state after the last committed step is complete.
+        unusable: why this peer cannot continue; None: it can.
+        leaving: stage of leaving.
+        keeper, same_run: of checkpoints, if there is one; tells which run a state belongs to.
     """
 
     def __init__(self, config: PeerConfig) -> None:
-        """Enter the registry, and begin to drive the loop; ask for nothing."""
+        """Enter the registry and start the loop, without a request for a seat."""
         self._config = config
         self._incarnations = Incarnations(config)
         self.unusable: ShoalError | None = None
@@ -84,7 +84,7 @@ class Membership:
             self.share,
             lambda: self.history.done,
             keep=lambda: self.replica.keep(),
-            # who asks later wakes it
+            # a later request wakes it
             give=lambda: self.post(self._completion(), is_urgent=self.loop.is_asked_for_state),
             write=self._write,
         )
@@ -95,7 +95,7 @@ class Membership:
 
     @property
     def loop(self) -> Loop:
-        """Of the present incarnation of this peer."""
+        """The loop of the present incarnation of this peer."""
         return self._incarnations.loop
 
     @property
@@ -109,11 +109,11 @@ class Membership:
 
     @property
     def has_left(self) -> bool:
-        """Whether it was asked to."""
+        """Whether leaving has begun."""
         return self.leaving is not Leaving.NOT_YET
 
     def check_usable(self) -> None:
-        """Raise why this peer cannot go on, if it cannot."""
+        """Raise the error that keeps this peer from continuing, if there is one."""
         self.unusable = self.unusable or self.loop.inbox.crash
         if self.unusable is not None:
             raise self.unusable
@@ -123,7 +123,7 @@ class Membership:
         self.loop.reactor.post(command, is_urgent=is_urgent)
 
     def _cannot_record(self, why: str) -> None:
-        """The ledger says why there are no more receipts."""
+        """Called by the ledger when it cannot record receipts any more."""
         if self._config.receipts_full == "warn":
             logger.warning("%s; this peer goes on without receipts, since receipts_full is `warn`", why)
             return
@@ -136,15 +136,15 @@ class Membership:
         self.unusable = self.unusable or why
         self.post(self.loop.leave)
 
-    # A seat.
+    # Seat.
 
     def take_seat(self, replica: Replica | None = None, timeout_s: float | None = None, *, loads: bool = False) -> View:
         """Wait until this peer has a seat and step 0 is committed; the state of `replica` may be replaced.
 
-        Who trains a model and joins a run under way only waits for the state: it gets its seat while it runs its loop.
+        A peer that trains a model and joins a running run waits only for the state: it gets its seat during its loop.
 
         Raises:
-            ShoalError: there is a checkpoint to go on from, and nobody who `loads` it.
+            ShoalError: there is a checkpoint to resume from, and this call does not load it (`loads`).
             JoinRefused: the swarm runs or trains something else.
             RunEnded: this peer only joins, and the run has ended.
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
@@ -174,7 +174,7 @@ class Membership:
                 logger.info("%s", why_no_seat(self.loop, self._config, limit_s - left_s + REMIND_S))
                 continue
             except RemovedFromView as error:
-                self.return_after(error, is_asked=True)  # nothing was missed: its script has seen no step
+                self.return_after(error, is_asked=True)  # its script has missed no step
                 continue
             except ShoalError as error:
                 is_refusal = isinstance(error, JoinRefused)
@@ -199,34 +199,34 @@ class Membership:
         return describe_run(self.replica, self._config.program, self._config.may_differ, self._config.policies())
 
     def wait_view(self, timeout_s: float | None = None) -> View:
-        """As `take_seat`, also if this peer was removed: its script can do without what it has missed."""
+        """As `take_seat`, also after a removal: the script does not need the steps that it has missed."""
         if isinstance(self.unusable, RemovedFromView):
             self.return_after(self.unusable, is_asked=True)
             self.history.view = None
         return self.take_seat(timeout_s=timeout_s)
 
     def return_after(self, removed: RemovedFromView, *, is_asked: bool = False) -> None:
-        """Come back as another incarnation, with the model as it is, and ask for a seat again.
+        """Return as another incarnation, with the model as it is, and ask for a seat again.
 
         Raises:
-            RemovedFromView: `removed`, if this peer has no model to come back with and was not asked to, returned too
-                often, or must not; or if nobody is left.
+            RemovedFromView: `removed`, if this peer has no model to return with and was not asked to, has returned too
+                often, or must not return; or if no member is left.
         """
-        self.unusable = removed  # unless it is back
+        self.unusable = removed  # unless it has returned
         self._incarnations.begin_another(removed, is_wanted=is_asked or self.trains_model)
         self.edge.give_again()
         self.unusable = None
         self._ask()
 
     def found_anew(self, dead: AllMembersDead, open_step: list[Operation]) -> None:
-        """All members have died: go on with the state that is here, in a lineage of which this peer is the first.
+        """All members have died: continue with this peer's state, as the founder of another lineage.
 
         Args:
-            dead: what the loop says of that.
-            open_step: what was submitted; it becomes the first step, which counts nothing of this peer.
+            dead: the notice of the loop.
+            open_step: submitted operations; they become the first step, which counts no samples of this peer.
 
         Raises:
-            AllMembersDead: `dead`, if there is a newer checkpoint.
+            AllMembersDead: `dead`, if a checkpoint is newer.
             JoinTimeout: the lineage does not begin in time.
         """
         if self.keeper is not None:
@@ -247,9 +247,9 @@ class Membership:
         self._renew(open_step)
 
     def interrupt(self, why: ShoalError | None = None) -> None:
-        """The script left in the middle of a call, or `why`: this peer leaves as well, and does not wait for that.
+        """Leave without waiting: the script has left in the middle of a call, or because of `why`.
 
-        Behind this nobody reads what was submitted, since the script goes on, and may write it. Idempotent.
+        After that submitted tensors are not read any more: the script continues, and may write to them. Idempotent.
         """
         if self._was_interrupted:
             return
@@ -260,11 +260,11 @@ class Membership:
             self.replica.copies.hold()
 
     def leave(self, *, is_aside: bool) -> None:
-        """Tell the others, wait until they can do without this peer, and close. Idempotent.
+        """Tell the others, wait until they can continue without this peer, and close. Idempotent.
 
-        In a signal's handler, while this thread drives the loop, it only begins: the operation that waits raises, and
-        the next call, of the `with` block or at the interpreter's end, does the rest. With `is_aside` another thread
-        waits for what it has called, and is told that this peer has left.
+        In a signal handler, while this thread drives the loop, it only begins: the waiting operation raises, and the
+        next call, by the `with` block or at the interpreter's exit, does the rest. With `is_aside` another thread is in
+        a call, and is told that this peer has left.
         """
         reactor = self.loop.reactor
         drives = reactor.drive_lock.is_mine
@@ -281,7 +281,7 @@ class Membership:
                 logger.warning("the loop of this peer has not ended within %g s, and goes on beside the script", END_S)
             self.history.close()
             if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
-                logger.error("%s", self._unrecorded)  # which no call has raised
+                logger.error("%s", self._unrecorded)  # not raised by any call
         if self.keeper is not None:
             self.keeper.end_leaving()
         if self._deferred is not None:
@@ -299,7 +299,7 @@ class Membership:
         self.loop.reactor.post(self.loop.leave, is_aside=is_aside)
 
     def defer(self, interruption: BaseException) -> bool:
-        """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
+        """For a signal handler: whether this peer will raise `interruption` itself, once it can be interrupted."""
         if self.leaving is Leaving.CLOSING:
             self._deferred = interruption
             return True
@@ -307,13 +307,13 @@ class Membership:
             return True
         return self.loop.reactor.drive_lock.defer(interruption)
 
-    # What the loop says.
+    # Notices of the loop.
 
     def take_in(self, arrival: Notice) -> None:
-        """What the loop says of steps and views becomes what the script sees; an error is raised."""
+        """Process a notice of the loop: steps and views become visible to the script; an error is raised."""
         self.history.follow()
         if isinstance(arrival, ShoalError):
-            self.replica.copies.hold()  # whoever catches it may change the state
+            self.replica.copies.hold()  # a caller that catches it may change the state
             raise arrival
         if isinstance(arrival, Commit):
             self.history.add(arrival, self.loop.core.me)
@@ -322,7 +322,7 @@ class Membership:
             if is_slow and self._config.slow_peers == "leave":
                 self.unusable = self.unusable or TooSlow(str(slowest))
 
-    # The state.
+    # State.
 
     def load(
         self, offer: StateOffer, state_digest: StateDigest | None, open_step: list[Operation] | None = None
@@ -331,12 +331,12 @@ class Membership:
 
         Args:
             offer: of the state.
-            state_digest: in the middle of a step, which then counts for nothing.
-            open_step: what was submitted for it; it becomes what that is with this state.
+            state_digest: given within a step, whose samples of this peer then do not count.
+            open_step: operations submitted for it; recomputed for the loaded state.
 
         Raises:
-            RunEnded: it is of another run than that which this peer was in.
-            JoinRefused: in the middle of a batch. In that of a step the loop says so, unless the next step is here.
+            RunEnded: the state belongs to another run than that of this peer.
+            JoinRefused: within a batch, between steps. Within a step the loop is told instead.
         """
         self.same_run.check(self.replica, offer)
         if self.share.is_amid_batch:
@@ -360,7 +360,7 @@ class Membership:
         self.post(partial(self.loop.loaded, offer, state_digest(), tuple(operations)))
 
     def _renew(self, operations: list[Operation]) -> None:
-        """What was submitted is for the step after the last one now, and counts nothing of this peer."""
+        """Convert submitted operations to the step after the last one, without samples of this peer."""
         for operation in operations:
             if operation.collective.is_counts:
                 operation.input[:NUM_COUNTED] = NO_SAMPLES
@@ -368,7 +368,7 @@ class Membership:
         operations[:] = self.replica.renew(operations, self.history.done + 1, self.history.view)
 
     def is_past(self, state: PackedState) -> bool:
-        """Whether it is loaded behind the open step: the batch of that is over in it, or it is of another model.
+        """Whether `state` must be loaded after the open step: it is past the batch of that step, or of another model.
 
         Or the script has called an operation since it asked for that batch, and the donor has not.
         """
@@ -377,18 +377,18 @@ class Membership:
         return is_over and not self.share.is_amid_batch
 
     def describe(self, replica: Replica) -> None:
-        """Who asks for a seat from now on has to have this one."""
+        """Replace the replica: joiners must match the new one from now on."""
         self.replica = replica
         self.post(partial(self.loop.describe, self._run))
 
     def asks_for_batch(self) -> None:
-        """The script has done with its last step."""
+        """The script asks for its next batch, so it is done with the last step."""
         self.edge.settle()
         if not self.trains_model:
             self.edge.reach()
 
     def standing_of_state(self) -> Callable[[], None]:
-        """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
+        """A command that offers or withholds the state: scripts may call operations before `optimizer.step`."""
         is_certain = not self.trains_model or self.edge.is_certain
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
 

@@ -1,4 +1,4 @@
-"""An operation that a script has called, from its tensor to what it is given back."""
+"""A script's call of an operation, from its tensor to its return value."""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -17,16 +17,16 @@ from .aliasing import Accesses, Unwritten, addresses_of
 from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
 
 Empty = Callable[[int, np.dtype[Any]], Array]
-"""Makes memory for so many elements of a type."""
+"""Allocates memory for a number of elements of a type."""
 
 
 class Asked(NamedTuple):
-    """What a script calls, apart from its tensor.
+    """Arguments of a script's call, apart from its tensor.
 
     Attributes:
-        collective: what is called.
-        algorithm: as the script says; None: it is left open.
-        out: takes the result; None: the tensor does.
+        collective: the operation.
+        algorithm: as given by the script; None: left open.
+        out: receives the result; None: the tensor does.
     """
 
     collective: AllReduce | AllGather | Moved
@@ -34,19 +34,19 @@ class Asked(NamedTuple):
     out: Any = None
 
     def check(self, dtype: np.dtype[Any]) -> None:
-        """Raise TypeError or ValueError where there is no such algorithm, or reduction of elements of this type."""
+        """Raise TypeError or ValueError if there is no such algorithm, or no such reduction of this type."""
         kind = self.collective.kind
         if not isinstance(self.collective, AllGather) and "reduce" in kind:
             check_reduction(self.collective.op, dtype)
         there_are = [*(ALGORITHMS if kind == "all-reduce" else COLLECTIVES[kind])]
-        if self.algorithm is not None and self.algorithm not in there_are:  # what can be no key, too
+        if self.algorithm is not None and self.algorithm not in there_are:  # even if it is not hashable
             raise ValueError(f"algorithm must be one of {', '.join(there_are)}, is {self.algorithm!r}")
 
 
 def part_of(
     asked: Asked, shape: tuple[int, ...], outcome: Outcome | Operation
 ) -> tuple[Array, tuple[int, ...], slice | None]:
-    """What of a result is this peer's, in one dimension; its shape; and which part of the tensor it is, of a share."""
+    """This peer's part of a result, flat; its shape; and, for a reduce-scatter, its slice of the tensor."""
     result = outcome.result
     if asked.collective.kind != "reduce-scatter":
         return result, (outcome.num_ranks, *shape), None
@@ -57,7 +57,7 @@ def part_of(
 
 
 def operations_of(asked: Asked, input: Array, result: Array, shape: tuple[int, ...]) -> list[Operation]:
-    """What a call submits: one operation, or, of a long tensor that is replaced as a whole, several in a row."""
+    """The operations of a call: one, or several in a row for a long tensor that is replaced as a whole."""
     parts = [slice(0, input.size)] if asked.collective.is_new else parts_of(input.nbytes, input.itemsize)
     if len(parts) == 1:
         return [Operation(asked.collective, input, result, shape, asked.algorithm)]
@@ -70,23 +70,23 @@ def operations_of(asked: Asked, input: Array, result: Array, shape: tuple[int, .
 
 
 class OperationCall:
-    """Of a tensor or array of this host.
+    """A call with a tensor or array of this host.
 
     Attributes:
-        operations: what is submitted, in order.
+        operations: to submit, in order.
     """
 
     operations: list[Operation]
 
     def __init__(self, tensor: Any, asked: Asked, empty: Empty) -> None:
-        """See `Peer`. `empty` makes memory for the result."""
+        """See `Peer`. `empty` allocates memory for the result."""
         is_written = asked.out is None and not asked.collective.is_new
         self._array, self._tensor, self._asked = (as_array if is_written else as_input)(tensor), tensor, asked
         asked.check(self._array.dtype)
-        flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy, where the strides ask for one
+        flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy if the strides require one
         self._into = self._array if asked.out is None else None
         if isinstance(asked.collective, AllGather):
-            result = flat  # made in each view
+            result = flat  # allocated in each view
         else:
             result = empty(flat.size, flat.dtype) if asked.out is None else as_result(asked.out, self._array)
         self._result = result
@@ -97,15 +97,15 @@ class OperationCall:
 
     @property
     def operation(self) -> Operation:
-        """The only one."""
+        """The operation of a call with only one."""
         (operation,) = self.operations
         return operation
 
     def note_access(self, accesses: Accesses) -> None:
-        """It belongs to a step, with the calls before it; from now on the script must not write its tensor.
+        """Add this call to those of a step; from now on the script must not write its tensor.
 
         Raises:
-            ValueError: one of them writes what it reads or writes.
+            ValueError: an earlier call writes memory that this one reads or writes.
         """
         writes = None if self._asked.collective.is_new else self._array if self._asked.out is None else self._result
         self._note_access(accesses, self._array, writes)
@@ -120,42 +120,42 @@ class OperationCall:
         """Raise ShoalError if the device cannot be called now."""
 
     def check_input(self, number: int) -> None:
-        """Raise ShoalError if the script has written the tensor since; it is call `number` of its step."""
+        """Raise ShoalError if the script has written the tensor since. `number`: of the call in its step."""
         if self._input is not None:
             self._input.check(number, self.operations[0].describe())
 
     def is_ready(self, index: int) -> bool:
-        """Whether this one of the operations can be submitted."""
+        """Whether operation `index` can be submitted."""
         return True
 
     def wait(self, index: int) -> None:
-        """Return when it is ready."""
+        """Wait until operation `index` is ready."""
 
     def follow(self) -> None:
-        """What the current stream is given from now on sees the result, which was handed out."""
+        """Make the result, which was handed out, visible to later work on the current stream."""
 
     def keep_apart(self) -> None:
-        """Let the script have its tensors back before the commit: until then others may read what they held."""
+        """Copy the input, so that the script may use its tensors before the commit, while others may still read it."""
         operation = self.operation
         if self._into is None:
             self._into = operation.result.reshape(self._array.shape)
         operation.input, operation.is_uncommitted = operation.input.copy(), True
 
     def value(self) -> Any:
-        """What the script is given, once it was handed out.
+        """The return value for the script, after `hand_out`.
 
         Raises:
-            RootLost: nothing was.
+            RootLost: there is no result.
         """
         if self._lost is not None:
             raise self._lost
         return self._value
 
     def hand_out(self, step: int, outcome: Outcome | Operation | None = None) -> None:
-        """The result is there for the script, that of the operation in `step`, or an early one."""
+        """Hand out the result to the script: of the operation in `step`, or an early `outcome`."""
         first = self.operations[0]
         outcome = first if outcome is None else outcome
-        if outcome.is_void:  # and so are those of further parts: a step commits in one view
+        if outcome.is_void:  # as are further parts: a step commits in one view
             self._lost = RootLost(step, first.describe())
         elif self._asked.collective.is_new:
             part, shape, where = part_of(self._asked, first.shape, outcome)
@@ -165,26 +165,26 @@ class OperationCall:
             self._write([outcome.result] if len(self.operations) == 1 else [each.result for each in self.operations])
 
     def _make(self, part: Array, shape: tuple[int, ...]) -> Any:
-        """A tensor of the script's own."""
-        is_lent = self.operation.is_uncommitted or part.base is not None  # is sent from, or used again
+        """A new tensor for the script."""
+        is_lent = self.operation.is_uncommitted or part.base is not None  # is sent from or reused
         return like_script(self._tensor, (part.copy() if is_lent else part).reshape(shape))
 
     def _write(self, results: Sequence[Array]) -> None:
-        """Into the tensor."""
+        """Write the results into the tensor."""
         if self._into is not None:
-            result = results[0] if len(results) == 1 else self._result  # of which they are the parts
+            result = results[0] if len(results) == 1 else self._result  # they are its parts
             carried(self._into)[...] = carried(result).reshape(self._array.shape)
         note_written(self._tensor if self._asked.out is None else self._asked.out)
 
 
 class StagedCall(OperationCall):
-    """Of a tensor of a device. Input and result are memory of this host, which is this peer's."""
+    """A call with a tensor on a device. Input and result are in this peer's host memory."""
 
     def __init__(self, tensor: Any, asked: Asked, staged: Callable[[int], Staged], empty: tuple[Empty, Empty]) -> None:
-        """As `OperationCall`. Begins to fetch the tensor.
+        """As `OperationCall`. Starts to fetch the tensor.
 
-        `empty` makes memory for the input, and for the result: perhaps that of the call before, if what `staged` gives
-        for each operation is, too.
+        `empty` allocates memory for the input and for the result: it may be that of the previous call, if the results
+        of `staged` are, too.
         """
         dtype = type_of(tensor)
         asked.check(dtype)
@@ -222,21 +222,21 @@ class StagedCall(OperationCall):
         self._staged[index].wait()
 
     def follow(self) -> None:
-        """As `OperationCall`; `hand_out` says so of one stream."""
+        """As `OperationCall`; `hand_out` has done so for one stream."""
         self._staged[0].follow(self._stream)
 
     def keep_apart(self) -> None:
-        """As `OperationCall`; memory of this host is used again by the next call."""
+        """As `OperationCall`; the next call reuses host memory."""
         self.operation.input, self.operation.is_uncommitted = self.operation.input.copy(), True
 
     def _make(self, part: Array, shape: tuple[int, ...]) -> Any:
-        """As `OperationCall`: what the current stream is given from now on sees it."""
+        """As `OperationCall`; visible to later work on the current stream."""
         made = self._tensor.new_empty(shape)
         self._store([part], flat_of(made))
         return made
 
     def _write(self, results: Sequence[Array]) -> None:
-        """As `OperationCall`: likewise."""
+        """As `OperationCall`; visible likewise."""
         target = self._target
         flat = flat_of(target) if target.is_contiguous() else target.new_empty(target.numel())
         self._store(results, flat)

@@ -1,4 +1,4 @@
-"""How long a step is waited for."""
+"""Time limit of waiting for a step."""
 
 from gossip import Member
 
@@ -6,20 +6,20 @@ from .membership import Membership
 
 
 class Patience:
-    """As long as its limit, and anew as long as members that are missing make local steps of a round."""
+    """The limit starts again as long as missing members make local steps of a round."""
 
     def __init__(self, membership: Membership, limit_s: float) -> None:
         self._membership = membership
         self.begin(limit_s)
 
     def begin(self, limit_s: float) -> None:
-        """From now on."""
+        """Start the limit now."""
         self._limit_s = limit_s
         self._end_s = self._membership.loop.now() + limit_s
         self._others = self._inner_steps_of_others()
 
     def _inner_steps_of_others(self) -> dict[Member, int]:
-        """Nobody makes any where steps are no rounds."""
+        """Empty unless steps are rounds."""
         rounds, core = self._membership.share.rounds, self._membership.loop.core
         return {} if rounds is None else core.inner_steps_of_others()
 
@@ -28,11 +28,11 @@ class Patience:
         return max(0.0, self._end_s - self._membership.loop.now())
 
     def explain(self) -> str:
-        """How long was waited, and for what."""
+        """The limit, and what the step waits for, in words."""
         return f"in {self._limit_s:g} s: {self._membership.loop.explain()}"
 
     def goes_on(self) -> bool:
-        """It is over: whether it begins anew."""
+        """Called when the limit is over: whether it starts again."""
         before = self._others
         self.begin(self._limit_s)
         return any(number > before.get(who, 0) for who, number in self._others.items())

@@ -1,8 +1,8 @@
-"""Where a peer stands, once a second: in its page, for the launcher that has started it, or, while it waits, on stderr.
+"""Status reports of a peer, once a second: to its page, to its launcher, or, while it waits, to stderr.
 
-A launcher that listens says so in SHOAL_REPORT: a descriptor of a socket and its inode, since a process that the
-script has started may have another file under that number; and the name of a socket to connect to where it has been
-closed on the way. A report that is not taken in time is dropped.
+A listening launcher sets SHOAL_REPORT: a descriptor of a socket and its inode (a child process of the script may have
+another file under that number); and the name of a socket to connect to if the descriptor was closed. A report that is
+not received in time is dropped.
 """
 
 import os
@@ -28,11 +28,11 @@ from .status import named
 
 EVERY_S: Final = 1.0
 REMIND: Final = 5
-"""So many looks after one another that show the same step, and this peer waiting: then it says for whom."""
+"""Number of consecutive reports with the same step, while this peer waits, after which it prints what it waits for."""
 
 
 def listening_launcher(environ: Mapping[str, str]) -> socket.socket | None:
-    """The launcher's socket; None: nobody listens."""
+    """The launcher's socket; None: no launcher listens."""
     inherited, _, name = environ.get("SHOAL_REPORT", "").rpartition(":")
     fd, _, inode = inherited.partition(":")
     try:
@@ -51,25 +51,25 @@ def _connect(name: str) -> socket.socket | None:
         launcher.connect(f"\0{name}")
         if process_behind(launcher)[1] == os.geteuid():
             return launcher
-    except OSError:  # it is gone, in another network namespace, or listens to another process
+    except OSError:  # the launcher is gone, in another network namespace, or listens to another process
         pass
     launcher.close()
     return None
 
 
 class Reporter:
-    """Of one peer; a thread of its own, from `start` to `stop`."""
+    """Reporter of one peer; runs in its own thread, from `start` until the history ends."""
 
     def __init__(
         self, session: Session, swarm: str, launcher: socket.socket | None, say: Callable[[str], None]
     ) -> None:
-        """Report nothing yet.
+        """Idle until `start`.
 
         Args:
-            session: read only, but for the loss that others are to know, which goes with the next status.
+            session: read only, except for the loss, which is passed on with the next status.
             swarm: its name.
-            launcher: is told; None: nobody. This peer leaves when it has died.
-            say: prints a line, if there is no launcher.
+            launcher: receives reports; None: there is none. This peer leaves when the launcher has died.
+            say: prints a line.
         """
         self._session = session
         self._page = session.loop.resources.seen
@@ -79,16 +79,16 @@ class Reporter:
         self._is_over = False
         self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-reporter", daemon=True)
-        self._lock = threading.RLock()  # the handler of a signal may leave in the middle of a report
+        self._lock = threading.RLock()  # a signal handler may leave in the middle of a report
         self._seen: tuple[int, int] = NEVER, 0
         self._counted_ns = 0
         self._change = Change()
 
     def start(self) -> None:
-        """Begin; also when the peer has a seat, and when the view has changed, at once.
+        """Start reporting; also at once when the peer gets a seat, and when the view changes.
 
         Raises:
-            RuntimeError: no thread can be started. Nothing has begun.
+            RuntimeError: no thread can be started; reporting has not begun.
         """
         self._thread.start()
         history = self._session.history
@@ -129,7 +129,7 @@ class Reporter:
                     self._say(f"{why} (for {number * EVERY_S:g} s)")
 
     def _report(self) -> None:
-        with self._lock, suppress(RuntimeError, OSError):  # what it reads has changed meanwhile: there is another look
+        with self._lock, suppress(RuntimeError, OSError):  # data changed while being read: the next report follows
             self._page.show(self._snapshot())
             self._session.loop.core.describe(loss=self._session.logged.values.get("loss", 0.0))
             if self._launcher is not None:
@@ -138,16 +138,16 @@ class Reporter:
     def _tell(self, launcher: socket.socket) -> None:
         try:
             launcher.send(self._page.shown, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # it is stopped, and has enough to read
+        except BlockingIOError:  # the launcher is stopped, and its queue full
             pass
         except OSError:
             pid, _ = process_behind(launcher)
             launcher.close()
-            self._launcher = None  # it listens to another process of the script, or has died
+            self._launcher = None  # the launcher listens to another process of the script, or has died
             if pid and has_died(pid) and not self._is_over:
-                with suppress(OSError):  # that passed on what this peer writes
+                with suppress(OSError):  # the launcher passed on what this peer writes
                     self._say(f"the launcher (process {pid}) has died, so this peer leaves")
-                os.kill(os.getpid(), signal.SIGTERM)  # what it has started itself, the kernel has killed
+                os.kill(os.getpid(), signal.SIGTERM)  # the kernel has killed the launcher's own children
 
     def _snapshot(self) -> Snapshot:
         loop, history = self._session.loop, self._session.history
@@ -212,7 +212,7 @@ class Reporter:
         return Waiting(text=text, peers=tuple(member.peer_id for member in members if member != core.me))
 
     def _stopped(self) -> list[str]:
-        """Members on this host that do nothing until somebody wakes them, and what to do, in words."""
+        """Messages for members on this host that are stopped until resumed, and what to do."""
         loop = self._session.loop
         members = set() if loop.core.view is None else {member.peer_id for member in loop.core.view.members}
         here, _ = loop.resources.registry.read(apart_from=loop.peer_id)
@@ -225,7 +225,7 @@ class Reporter:
 
 
 def has_died(pid: int) -> bool:
-    """Whether process `pid` runs no code any more, also where it has yet to give back what it has."""
+    """Whether process `pid` runs no more code, even if it has not released its resources yet."""
     start = process_start(pid)
     return start is None or not lives(pid, start)
 
@@ -234,7 +234,7 @@ def resident_bytes() -> int:
     """Memory of this process that is in RAM; 0: unknown."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
-    except OSError:  # there are no descriptors left
+    except OSError:  # no descriptors are left
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 

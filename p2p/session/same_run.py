@@ -1,8 +1,8 @@
-"""Of which run a state is: who has taken part in one does not go on in the middle of another.
+"""Run of a state: a peer that has taken part in one run does not continue in the middle of another.
 
-A run has several lineages if an heir goes on with it, or peers from a checkpoint. Each state of it says which was the
-first (`Share.run`). Behind the end of a run others may begin anew, at step 0 and under the same name: a peer that was
-stopped meanwhile, or has observed, finds these, and is offered their state.
+A run has several lineages if it is continued by an heir, or from a checkpoint. Each of its states names the first one
+(`Share.run`). After the end of a run, other peers may begin a new one, at step 0 and under the same name: a peer that
+was stopped meanwhile, or an observer, finds these and is offered their state.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .history import History
 
 
 class SameRun:
-    """Of one peer, through all its incarnations."""
+    """Check of one peer, through all its incarnations."""
 
     def __init__(
         self,
@@ -27,19 +27,19 @@ class SameRun:
         give_up: Callable[[ShoalError], None],
         has_checkpoints: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`swarm`: its name; `give_up`: this peer leaves, and says why from then on; `has_checkpoints`: its script."""
+        """`swarm`: its name; `give_up`: makes this peer leave with an error; `has_checkpoints`: of its script."""
         self._swarm, self._history, self._share, self._give_up = swarm, history, share, give_up
         self._has_checkpoints = has_checkpoints
 
     def is_other(self, replica: Replica, state: PackedState, lineage: bytes) -> bool:
-        """Whether `state`, of a member of `lineage`, is of another run than that which this peer has taken part in.
+        """Whether `state`, of a member of `lineage`, belongs to another run than the one this peer has taken part in.
 
-        For any thread. What does not say of which run it is, is of the same one.
+        For any thread. A state that does not name its run is of the same one.
         """
         return self._other(replica, state, lineage) is not None
 
     def check(self, replica: Replica, offer: StateOffer) -> None:
-        """Raise RunEnded if that is so, and leave; RemovedFromView if they may be about to go on from a checkpoint."""
+        """If so, leave and raise RunEnded, or RemovedFromView if its members may be about to load a checkpoint."""
         other = self._other(replica, offer.state, offer.view.lineage)
         if other is None:
             return
@@ -49,7 +49,7 @@ class SameRun:
             f"elsewhere, and another one of swarm {self._swarm} is under way, after {other.num_trained}; this peer "
             "does not join that: start it again to take part",
         )
-        if self._has_checkpoints() and not other.num_trained:  # with a new process it is one of those who do
+        if self._has_checkpoints() and not other.num_trained:  # a restarted process would be one of these members
             over = RemovedFromView(
                 f"nobody is left of the run that this peer was in, after {self._share.num_trained} steps of training, "
                 f"and others of swarm {self._swarm} begin, and may go on from a checkpoint, for which the script has "
@@ -60,11 +60,11 @@ class SameRun:
         raise over
 
     def _other(self, replica: Replica, state: PackedState, lineage: bytes) -> Samples | None:
-        """What the state of another run says of its samples; a script without a model has no state to lose."""
+        """The samples in the state of another run, or None; a script without a model has no state to lose."""
         if not (self._history.has_followed and self._share.run and replica.trains_model):
             return None
         try:
             theirs = unpack_samples(replica.samples(state))
         except RemoteProtocolError:
-            return None  # who loads it says so
-        return None if (theirs.run or lineage) == self._share.run else theirs  # before step 0 it is that lineage
+            return None  # loading it will fail
+        return None if (theirs.run or lineage) == self._share.run else theirs  # before step 0 the run is that lineage

@@ -1,4 +1,4 @@
-"""The training thread's side of a peer: the steps that it opens, and waits for, as a member of its swarm.
+"""The training thread's side of a peer: the steps that it opens and waits for as a member of its swarm.
 
 Used by one thread at a time (callers.py).
 """
@@ -30,28 +30,28 @@ from .own_operations import OwnOperations
 from .patience import Patience
 
 BEGUN, SUBMITTED, RECEIVED, BUCKET = Kind.BEGUN, Kind.SUBMITTED, Kind.RECEIVED, Kind.BUCKET
-"""Of each step: an enum looks its members up slowly."""
+"""Used in each step: access to enum members is slow."""
 
 Awaited = TypeVar("Awaited", bound=Notice)
 
 FED_WITHIN_S = 1.0
-"""A joiner in a barrier that asks for a state between two updates of a batch for so long is not fed any more."""
+"""How long a joiner in a barrier may ask for a state between two updates of a batch; after that it is no longer fed."""
 
 
 class Session:
-    """What `Peer` and `DataParallel` do their work with.
+    """The base of `Peer` and `DataParallel`.
 
     Attributes:
         membership: in the swarm.
         history: what is committed.
         share: of the samples.
-        callers: which thread may call what now.
+        callers: check which thread may call now.
         note: writes to the flight recorder, in the half of the training thread.
-        logged: what the script says of itself.
-        device_of: where a tensor lives.
-        used_device: that of the model, or of the first tensor of one, and its name.
-        mixed: what becomes of peers of several numerics classes, as in `PeerConfig`.
-        round_edge: called when the script asks for a batch, where steps are rounds.
+        logged: values that the script logs.
+        device_of: returns the device of a tensor.
+        used_device: device of the model, or of the first tensor on a device, and its name.
+        mixed: treatment of peers of several numerics classes, as in `PeerConfig`.
+        round_edge: called when the script asks for a batch, if steps are rounds.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -74,7 +74,7 @@ class Session:
 
     @property
     def loop(self) -> Loop:
-        """Of the present incarnation of this peer."""
+        """The loop of the present incarnation of this peer."""
         return self.membership.loop
 
     @property
@@ -84,12 +84,12 @@ class Session:
 
     @property
     def num_submitted(self) -> int:
-        """Operations of the open step, so far."""
+        """Number of operations of the open step so far."""
         return len(self._attempt.operations)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A one-dimensional array of undefined elements, in the arena if there is room."""
-        host_memory = self.membership.loop.resources.host_memory  # of the loop that there is: a peer may come back
+        host_memory = self.membership.loop.resources.host_memory  # of the current loop: a peer may return
         return host_memory.empty(count, dtype)
 
     def take_seat(self, replica: Replica | None = None, *, loads: bool = False) -> View:
@@ -108,25 +108,25 @@ class Session:
             self.membership.edge.pass_begins(is_over=is_over)
 
     def leave(self) -> None:
-        """As `Membership.leave`, from any thread: what another one has called ends with an error."""
+        """As `Membership.leave`, from any thread: a call of another thread ends with an error."""
         self.callers.check_process("peer.leave")
         self.membership.leave(is_aside=self.callers.other is not None)
 
     # Steps.
 
     def open_step(self, by: OpenedBy) -> None:
-        """Open step done + 1; until it is committed or withdrawn, who opens another is told what is open.
+        """Open step done + 1; until it is committed or withdrawn, opening another raises an error that names it.
 
         Raises:
-            ShoalError: one is open already; this peer cannot go on; or a round by time is under way, which this does
-                not end.
+            ShoalError: a step is open already; this peer cannot continue; or a timed round is in progress, which this
+                step does not end.
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
             self._open_step(by, is_given=self.membership.edge.is_given or not self.membership.trains_model)
 
     def _open_step(self, by: OpenedBy, *, is_given: bool = True) -> None:
-        """As `open_step`, of who is in a call already, and can go on."""
+        """As `open_step`, within a call, for a usable peer."""
         if by is not OpenedBy.EXCHANGE:
             self.share.check_is_not_timed()
         self.callers.num_acts += 1
@@ -136,16 +136,16 @@ class Session:
             self._offer = None
         self.callers.open_step()
         self.note(BEGUN, self.history.done + 1)
-        if self.share.is_amid_batch or not is_given:  # the state before this step; who lacks it was fed too little
+        if self.share.is_amid_batch or not is_given:  # the state before this step, for observers fed too little
             self.membership.post(partial(self.membership.loop.state_withheld, self.history.done, FED_WITHIN_S))
         if self._skipped:
             self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
             self._skipped = ""
 
     def submit(self, operation: Operation, *, is_urgent: bool = True) -> None:
-        """Add an operation to the step that is open; the loop's thread runs it.
+        """Add an operation to the open step; the loop's thread runs it.
 
-        Not `is_urgent`: more of the step follows, so it may wait for that.
+        `is_urgent` is False if more of the step follows, which it may wait for.
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
@@ -154,18 +154,18 @@ class Session:
             self.membership.post(self._submission(operation), is_urgent=is_urgent)
 
     def commit(self, state_digest: StateDigest | None = None, *, is_round: bool = False) -> bool:
-        """Nothing more belongs to the open step: wait until all have finished it.
+        """Close the open step, and wait until all have finished it.
 
-        The results are then the caller's, who calls `announce` once they are handed out.
+        The caller then hands out the results, and calls `announce`.
 
         Args:
-            state_digest: of the parameters for step done + 1; asked again if a member's state was loaded meanwhile.
-                None: it is no step of the model that this peer trains, so it cannot be taken over from others.
-            is_round: no state can be loaded in it.
+            state_digest: of the parameters for step done + 1; computed again if a member's state was loaded meanwhile.
+                None: the step is not one of the trained model, so its result cannot be taken over from others.
+            is_round: no state can be loaded within the step.
 
         Returns:
-            Whether it is committed. If not, a member's state has come that cannot be loaded in this step, which is
-            taken back: `load_offer` comes next.
+            Whether it is committed. If not, a member's state was offered that cannot be loaded within this step, which
+            is withdrawn: call `load_offer` next.
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
@@ -178,34 +178,34 @@ class Session:
             awaited = (Commit,) if state_digest is None else (Commit, StateOffer)
             arrival = self._await(awaited, state_digest, is_round=is_round)
             if isinstance(arrival, StateOffer):
-                if self._await_withdrawn(self._attempt.number - 1):  # what was submitted last
+                if self._await_withdrawn(self._attempt.number - 1):  # the last attempt
                     self._offer = arrival
                 self._own.took_step_back()
         return isinstance(arrival, Commit)
 
     def advance(self, num_inner_steps: int) -> None:
-        """So many local steps of the round that is under way are made: told to whoever waits for its end."""
+        """Report the local steps made in the current round to the members that wait for its end."""
         self.membership.post(
             partial(self.membership.loop.core.advanced, self.history.done + 1, num_inner_steps), is_urgent=False
         )
 
     def load_offer(self) -> bool:
-        """Load the state that `commit` has left, if it has; a round, or a batch, is about to begin. Whether it has."""
+        """Load the state that `commit` has kept, before a round or a batch begins. Returns whether there was one."""
         offer, self._offer = self._offer, None
         if offer is not None:
             with self.callers.call("a batch of a loader"):
                 self.membership.check_usable()
                 self.callers.num_acts += 1
-                self.share.give_up_step()  # the batch before is over
+                self.share.give_up_step()  # the previous batch is over
                 self.membership.load(offer, None)
         return offer is not None
 
     def withdraw(self, skipped: str = "") -> None:
-        """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
+        """Withdraw the operations of the open step, if one is open. The others wait for the next submission.
 
         Args:
-            skipped: why that will not be the same step, but the next of the script. It is then void for the others,
-                too, when the script goes on; if it leaves instead, they do it over without this peer.
+            skipped: why the script skips this step. It is then void for the others, too, when the script continues; if
+                the script leaves instead, they redo it without this peer.
         """
         with self.callers.call("a forward pass"):
             self.callers.check_pass("a forward pass")
@@ -216,7 +216,7 @@ class Session:
                 self._skipped = skipped if is_here and not is_told else ""
 
     def _await_withdrawn(self, attempt: int) -> bool:
-        """Take that back. Whether this peer is who it was; else the others have gone on without it, and it is back."""
+        """Withdraw that attempt. False if the others have continued without this peer, which has returned since."""
         self.callers.num_acts += 1
         self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, attempt))
         try:
@@ -229,10 +229,10 @@ class Session:
     def _return_after(self, removed: RemovedFromView) -> None:
         self.membership.return_after(removed)
         self.history.lacks_state = True
-        self._offer, self._seat_s = None, self._join_limit_s  # for which it may wait, too, before its next step
+        self._offer, self._seat_s = None, self._join_limit_s  # its next step may also wait this long for a seat
 
     def run_alone(self, operation: Operation) -> None:
-        """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
+        """Run the only operation of a step, or the last after early ones, in the calling thread; commit it."""
         self.membership.take_seat()
         self._open_step(OpenedBy.ALONE)
         self._attempt.add(operation)
@@ -241,7 +241,7 @@ class Session:
         self._await((Commit,), None, commands)
 
     def replace_replica(self, replica: Replica, operation: Operation) -> None:
-        """A step of its own, by which all members agree on another model; who asks for a seat has to have that."""
+        """Agree with all members on another model, in a step of its own; joiners must match that from then on."""
         with self.callers.call("DataParallel.refresh"):
             self.membership.edge.withhold()
             self.run_alone(operation)
@@ -251,12 +251,12 @@ class Session:
     def may_run_early(self, operation: Operation) -> bool:
         """Whether `run_early` may be called; the answer is the same on every member.
 
-        Not where a model is trained, since observers are fed whole steps; and not where the open step holds enough.
+        False if a model is trained, since observers are fed whole steps; and if the open step has enough operations.
         """
         return not self.membership.trains_model and self._attempt.takes(operation)
 
     def run_early(self, operation: Operation) -> Outcome:
-        """Return what came of it when that is complete here. It belongs to the step that is committed next."""
+        """Run an operation of the next committed step, and return its outcome once that is complete here."""
         self.membership.take_seat()
         self._open_step(OpenedBy.EARLY)
         self._attempt.add(operation)
@@ -276,7 +276,7 @@ class Session:
             self.share.is_behind_batch = False
             self.round_edge()
             self.load_offer()
-            if self._attempt.opened_by is OpenedBy.BACKWARD:  # it raised, and the script goes on: with 0 samples
+            if self._attempt.opened_by is OpenedBy.BACKWARD:  # it raised, and the script continues: with 0 samples
                 self.withdraw()
                 self.share.void()
             self.share.change_model()
@@ -287,7 +287,7 @@ class Session:
         return partial(self.membership.loop.submit, self.history.done + 1, self._attempt.number, operation)
 
     def _closing(self, state_digest: StateDigest | None) -> Callable[[], None]:
-        """None: of operations that the script calls by itself."""
+        """The command that closes the step. None: of the script's own operations."""
         took_us = round((self.membership.loop.now() - self._committed_s) * 1e6)
         close = partial(self.membership.loop.close_step, self._attempt.number)
         if state_digest is not None:
@@ -302,10 +302,10 @@ class Session:
         *,
         is_round: bool = False,
     ) -> Awaited:
-        """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1.
+        """Process notices of the loop until an `awaited` one arrives; all but early results end this attempt.
 
-        `step_timeout_s` begins anew where this peer does, and as long as members that are missing make local steps of
-        a round. With `commands`, which are run first, the calling thread drives the loop meanwhile.
+        `step_timeout_s` starts again when this peer restarts the step, and as long as missing members make local steps
+        of a round. With `commands`, which run first, the calling thread drives the loop meanwhile.
         """
         submitted = [] if Uncommitted in awaited else self._attempt.end()
         patience = Patience(self.membership, self._limit_s + self._seat_s)
@@ -316,7 +316,7 @@ class Session:
                 arrival = self._next_notice(patience, commands)
                 commands = None if commands is None else ()
                 if isinstance(arrival, StateOffer) and Withdrawn in awaited:
-                    offer = arrival  # a backward pass may be under way, which needs its parameters
+                    offer = arrival  # a running backward pass may need its parameters
                     continue
                 if Commit in awaited and self._begins_anew(arrival, submitted, state_digest, is_round=is_round):
                     arrival = None
@@ -336,7 +336,7 @@ class Session:
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error
             raise
-        except BaseException as error:  # nobody may write what was submitted while it may still be sent
+        except BaseException as error:  # tensors must not be written while they may still be sent
             why = f"step {self.history.done + 1} did not commit {patience.explain()}"
             self.membership.interrupt()
             if isinstance(error, Empty):
@@ -345,11 +345,11 @@ class Session:
         if isinstance(arrival, Commit):
             self._committed(arrival)
         if offer is not None:
-            self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
+            self.membership.loop.inbox.notices.put(offer)  # for the next commit
         return arrival
 
     def _next_notice(self, patience: Patience, commands: Sequence[Callable[[], None]] | None) -> Notice:
-        """Of the loop that there is then: a peer may come back meanwhile. Raises Empty where patience is over."""
+        """The next notice of the current loop: a peer may return meanwhile. Raises Empty when patience is over."""
         while True:
             try:
                 if commands is None:
@@ -370,10 +370,10 @@ class Session:
     def _begins_anew(
         self, arrival: Notice, operations: list[Operation], state_digest: StateDigest | None, *, is_round: bool
     ) -> bool:
-        """Whether what has come leads this peer to another step, with these `operations`; `is_round`: no state does.
+        """Whether `arrival` moves this peer to another step, with these `operations`; `is_round`: a state does not.
 
-        One that is past this step is loaded behind this attempt, which ends with that. Without `state_digest` they are
-        the script's own: no state has their results, and members may have them later.
+        A state past this step is loaded after this attempt, which ends. Without `state_digest` the operations are the
+        script's own: no state contains their results, but members may provide them later.
         """
         if isinstance(arrival, StateOffer):
             self.membership.same_run.check(self.membership.replica, arrival)
@@ -393,7 +393,7 @@ class Session:
             return True
         else:
             return False
-        for operation in operations:  # the loop of this incarnation knows of no step
+        for operation in operations:  # the loop of this incarnation has no open step
             self.membership.post(self._submission(operation))
         self.membership.post(self._closing(state_digest))
         self._attempt.end()

@@ -1,9 +1,9 @@
-"""Where all threads of this process are, printed when a signal asks for it.
+"""Stack traces of all threads of this process, printed on a signal.
 
-faulthandler can do that inside the signal's handler, whatever the process is busy with, and kills it now and then: it
-looks at frames that other threads, or the one that it has interrupted, are about to change. So a thread of its own does
-it, holding the interpreter lock, and is told by the interpreter's own C handler through a pipe. It also speaks
-while the main thread is stuck in somebody's C code, if that does not hold the lock.
+faulthandler can do that inside the signal handler, whatever the process is doing, but sometimes crashes it: it reads
+frames that other threads, or the interrupted one, are changing. So a dedicated thread does it while holding the
+interpreter lock, woken through a pipe by the interpreter's own C handler. It also works while the main thread is stuck
+in C code that does not hold the lock.
 """
 
 import faulthandler
@@ -15,10 +15,10 @@ from typing import TextIO
 
 
 def show_on_sigusr1(file: TextIO) -> bool:
-    """Print them into `file` from now on, at each SIGUSR1. For the main thread.
+    """Print the stacks into `file` at each SIGUSR1 from now on. Call this in the main thread.
 
     Returns:
-        False: somebody else is told of signals, asyncio say, or no thread can be started; nothing has changed.
+        False: the wakeup descriptor is taken, by asyncio say, or no thread can be started; without effect.
     """
     said, heard = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(heard, False)
@@ -37,9 +37,9 @@ def show_on_sigusr1(file: TextIO) -> bool:
             signal.set_wakeup_fd(fd)
 
     def heard_of(_: int, __: FrameType | None) -> None:
-        """Or the interpreter's handler would not be called."""
+        """Needed, or the interpreter's C handler would not be called."""
 
-    os.register_at_fork(after_in_child=be_silent)  # it has the pipe and not the thread, and would ask its parent
+    os.register_at_fork(after_in_child=be_silent)  # it has the pipe but not the thread, and would wake its parent
     signal.signal(signal.SIGUSR1, heard_of)
     return True
 
@@ -47,7 +47,7 @@ def show_on_sigusr1(file: TextIO) -> bool:
 def _starts(thread: threading.Thread) -> bool:
     try:
         thread.start()
-    except RuntimeError:  # there are too many
+    except RuntimeError:  # too many threads
         return False
     return True
 

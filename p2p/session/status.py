@@ -1,4 +1,4 @@
-"""Where a peer stands and why, as a script shows it to people. Reads what the loop's thread writes: a snapshot."""
+"""Status of a peer, as a script shows it. A snapshot of what the loop's thread writes."""
 
 from typing import Any
 
@@ -23,5 +23,5 @@ def describe(loop: Loop, swarm: str, slowest: Slowest | None) -> dict[str, Any]:
 
 
 def named(slowest: Slowest) -> str:
-    """In words."""
+    """Message about the slowest peer."""
     return f"peer {slowest.who[0]} is the slowest: {slowest}"

@@ -12,7 +12,7 @@ import numpy as np
 from collectives import BFLOAT16, Array, is_half, type_name
 
 NUM_BUFFERS: Final = 8
-"""Results of so many sizes are kept for the next operation of the same size."""
+"""Number of result sizes for which memory is kept for the next operation of the same size."""
 
 SHARED: Final = "out shares memory with the tensor: leave it away to have the tensor itself replaced"
 READ_ONLY: Final = "the array is read-only: the result could not be written into it; pass a copy, or one as `out`"
@@ -24,11 +24,11 @@ NEGATED: Final = "the tensor is a negated view, whose memory holds other values:
 
 
 def as_array(tensor: Any) -> Array:
-    """A tensor as an array that shares its memory, and can be written; bfloat16 as `collectives.BFLOAT16`.
+    """A tensor as a writable array that shares its memory; bfloat16 as `collectives.BFLOAT16`.
 
     Raises:
         TypeError: as `as_input`.
-        ValueError: memory that cannot be written, or two elements in one place of it.
+        ValueError: the memory is read-only, or several elements share an address.
     """
     array = as_input(tensor)
     if not array.flags.writeable:
@@ -38,12 +38,12 @@ def as_array(tensor: Any) -> Array:
 
 
 def as_input(tensor: Any) -> Array:
-    """As `as_array`, of a tensor that is only read.
+    """As `as_array`, for a tensor that is only read.
 
     Raises:
-        TypeError: no tensor on the CPU and no array, or elements that cannot be reduced.
+        TypeError: neither a tensor on the CPU nor an array, or elements that cannot be reduced.
     """
-    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    torch = sys.modules.get("torch")  # a caller with a tensor has imported it
     if torch is not None and isinstance(tensor, torch.Tensor):
         array = _of_tensor(torch, tensor)
     elif type(tensor) in (np.ndarray, np.memmap):  # other subclasses add a meaning that is lost here
@@ -52,12 +52,12 @@ def as_input(tensor: Any) -> Array:
         raise TypeError(f"need a torch tensor on the CPU or a numpy array, got {type(tensor).__name__}")
     type_name(array.dtype)
     if is_half(array.dtype):
-        importlib.import_module("torch")  # takes seconds the first time: not in the loop, where it is used
+        importlib.import_module("torch")  # takes seconds the first time: not in the loop, which uses it
     return array
 
 
 def check_places(shape: Sequence[int], strides: Sequence[int]) -> None:
-    """Raise ValueError if elements share a place: the last one written would be there, without a word."""
+    """Raise ValueError if elements share an address: the last one written would silently win."""
     if 0 not in strides:
         return
     if math.prod(shape) and any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
@@ -65,17 +65,17 @@ def check_places(shape: Sequence[int], strides: Sequence[int]) -> None:
 
 
 def note_written(tensor: Any) -> None:
-    """Let torch know that a tensor has changed: a backward pass that needs what it held raises, and is not wrong."""
+    """Tell torch that a tensor has changed: a backward pass that needs its old values raises instead of being wrong."""
     if not isinstance(tensor, np.ndarray) and not tensor.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(tensor)
 
 
 def as_result(tensor: Any, input: Array) -> Array:
-    """`tensor`, in one dimension, as what takes the result of an operation on `input`.
+    """`tensor`, flat, as the target for the result of an operation on `input`.
 
     Raises:
         TypeError: as `as_array`.
-        ValueError: of another shape or type, not contiguous, or in the same memory.
+        ValueError: another shape or type, not contiguous, or overlapping memory.
     """
     array = as_array(tensor)
     if (array.shape, array.dtype) != (input.shape, input.dtype) or not array.flags.c_contiguous:
@@ -89,10 +89,10 @@ def as_result(tensor: Any, input: Array) -> Array:
 
 
 def result_of(tensor: Any, input: Any) -> Any:
-    """`tensor` as what takes the result of an operation on `input`, on the same device.
+    """`tensor` as the target for the result of an operation on `input`, on the same device.
 
     Raises:
-        ValueError: of another shape or type, not contiguous, or in the same memory.
+        ValueError: another shape or type, not contiguous, or overlapping memory.
     """
     if (tensor.shape, tensor.dtype) != (input.shape, input.dtype) or not tensor.is_contiguous():
         raise ValueError(
@@ -106,17 +106,17 @@ def result_of(tensor: Any, input: Any) -> Any:
 
 
 def _extent(tensor: Any) -> tuple[int, int]:
-    """Addresses between which the elements lie."""
+    """Start and end of the addresses of the elements."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
     return start, start + (reach + 1) * tensor.itemsize if tensor.numel() else start
 
 
 def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dtype[Any]], Array]) -> Any:
-    """A torch tensor in memory that `empty` makes: so many elements of a type.
+    """A torch tensor of this shape and type, in memory from `empty`.
 
     Raises:
-        TypeError: a size that is no whole number, or a type that torch has, and that cannot be reduced.
+        TypeError: a size that is not a whole number, or a torch type that cannot be reduced.
         ValueError: a negative size.
     """
     try:
@@ -133,7 +133,7 @@ def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dt
 
 
 def like_script(tensor: Any, array: Array) -> Any:
-    """`array` as what the script has called with: a tensor of torch over the same memory, or an array."""
+    """`array` in the script's kind: a torch tensor over the same memory if `tensor` is one, or an array."""
     if isinstance(tensor, np.ndarray):
         return array
     torch = importlib.import_module("torch")
@@ -143,7 +143,7 @@ def like_script(tensor: Any, array: Array) -> Any:
 
 
 def type_of(tensor: Any) -> np.dtype[Any]:
-    """The type that `as_array` gives to the elements of a tensor, wherever it lives.
+    """The dtype that `as_array` gives to the elements of a tensor, on any device.
 
     Raises:
         TypeError: they cannot be reduced, or the tensor is not dense, or a negated view.
@@ -176,15 +176,15 @@ def _of_tensor(torch: Any, tensor: Any) -> Array:
 
 
 class Buffers:
-    """Memory for results, kept from one operation to the next: the last sizes and types."""
+    """Result buffers, kept from one operation to the next, for the last sizes and types."""
 
     def __init__(self, empty: Callable[[int, np.dtype[Any]], Array]) -> None:
-        """`empty` makes an array of so many elements."""
+        """`empty` allocates an array."""
         self._empty = empty
         self._arrays: dict[tuple[int, np.dtype[Any]], Array] = {}
 
     def like(self, array: Array) -> Array:
-        """An array of the same size and type, which was handed out before if there was one."""
+        """An array of the same size and type; the one returned before, if any."""
         return self.of(array.size, array.dtype)
 
     def of(self, size: int, dtype: np.dtype[Any]) -> Array:
