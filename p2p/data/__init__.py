@@ -1,1 +1,1 @@
-"""Which samples a peer adds to a step, and how a script is given them."""
+"""Data loading: which samples a peer adds to a step, and the loader that hands them to the script."""

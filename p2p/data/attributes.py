@@ -1,8 +1,8 @@
-"""What a script has set in its dataset: workers have a copy of that, made when they began.
+"""Digest of a dataset's attributes, of which workers have copies from the time of their start.
 
-torch's DataLoader makes its workers anew for each epoch, so that `dataset.epoch = epoch` reaches them; ours stay, and
-are made anew where this has changed. Leaves out what has no `__dict__` (a generator of numbers, a table of Arrow), and
-of long lists and arrays most elements.
+torch's DataLoader starts new workers for each epoch, so that `dataset.epoch = epoch` reaches them; ours persist, and
+are restarted when the digest has changed. Leaves out objects without `__dict__` (a random generator, an Arrow table),
+and most elements of long lists and arrays.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ import xxhash
 PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
 NOT_DATA: Final = (type, ModuleType, FunctionType)
 NUM_ITEMS: Final = 32
-"""So many of a list, or rows of an array, are looked at, from the first to the last."""
+"""Number of items of a list, or rows of an array, that enter the digest, evenly spaced."""
 MOST_VALUES: Final = 4096
 MOST_DEPTH: Final = 8
 
 
 def digest_of_attributes(*values: Any) -> int:
-    """Another one after a change of an attribute, an item or a tensor in `values`. Costs up to some milliseconds."""
+    """A digest that changes with attributes, items and tensors in `values`. Costs up to some milliseconds."""
     digest = xxhash.xxh3_64()
     seen: set[int] = set()
     for value in values:
@@ -36,7 +36,7 @@ def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
     if type(value) in PLAIN:
         yield repr(value).encode(errors="surrogatepass")
         return
-    if isinstance(value, MethodType):  # is made anew each time that somebody asks for it
+    if isinstance(value, MethodType):  # each access creates a new object
         yield from _pieces(value.__self__, seen, depth)
         return
     yield b"%s at %d" % (type(value).__qualname__.encode(), id(value))
@@ -63,5 +63,5 @@ def _pieces(value: Any, seen: set[int], depth: int) -> Iterator[bytes]:
 
 
 def _some(values: Any) -> Any:
-    """NUM_ITEMS at most, and about as far from each other."""
+    """At most `NUM_ITEMS` values, about evenly spaced."""
     return values[:: -(-len(values) // NUM_ITEMS) or 1]

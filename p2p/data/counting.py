@@ -1,4 +1,4 @@
-"""Operation 0 of a step of training: who adds which samples, and how many."""
+"""Operation 0 of a training step: which samples each member adds, and how many."""
 
 import operator
 from typing import Any, Final
@@ -12,14 +12,14 @@ from ..step.receipts import Counts
 ONLY_COUNTS: Final = AllGather(is_counts=True)
 
 MOST_SAMPLES: Final = 1 << 48
-"""Of a peer in a step: sums of these are exact in float64, too."""
+"""Per peer and step: sums of these are exact in float64, too."""
 
 
 def whole_number(samples: Any) -> int:
-    """That of samples, as a script gives it.
+    """Check a number of samples given by a script.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: not a valid number.
     """
     try:
         number = int(samples) if isinstance(samples, float) and samples.is_integer() else operator.index(samples)
@@ -31,6 +31,6 @@ def whole_number(samples: Any) -> int:
 
 
 def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:
-    """For this peer's `counts`."""
+    """Operation 0 for this peer's `counts`."""
     row = np.array(counts, np.int64)
     return Operation(collective, row, row, row.shape, "one-shot")

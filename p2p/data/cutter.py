@@ -1,4 +1,4 @@
-"""What of a global batch a peer is given, one part after the other."""
+"""Cutting of a peer's part of a global batch into the batches that the script receives."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -15,13 +15,13 @@ from .timed import TimedSampler
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """Cuts one peer's part of a global batch into what the script is given, one after the other.
+    """Cuts one peer's part of a global batch into micro-batches or inner steps.
 
     Attributes:
         sampler: has planned the batch.
         order: of its samples.
-        max_local_batch: in one part.
-        inner_steps: parts of a round, where the global batch is that of a round.
+        max_local_batch: most samples in one part.
+        inner_steps: parts of a round, if the global batch is that of a round.
     """
 
     sampler: Sampler
@@ -30,10 +30,10 @@ class Cutter:
     inner_steps: int | None = None
 
     def cut(self, plan: Plan, peer_id: str) -> list[Indices]:
-        """Samples, in micro-batches of about equal size.
+        """Indices of samples, in micro-batches of about equal size.
 
-        Who adds nothing is given as many as any layer needs that wants a batch; so is who has a single sample. In a
-        round it is given them as often as the others have batches, so that its schedules stay with theirs.
+        A peer that adds no samples, or a single one, receives the fewest that layers such as BatchNorm accept. In a
+        round it receives them as often as the others have batches, so that its schedules keep pace with theirs.
         """
         part = plan.slices.get(peer_id) or Slice(0, MIN_LOCAL_BATCH)
         indices = self.order.indices(plan.positions(part))
@@ -41,7 +41,7 @@ class Cutter:
             indices *= MIN_LOCAL_BATCH
         num_parts = self._num_parts(len(indices), plan)
         if peer_id not in plan.slices:
-            return [indices] * (num_parts if self.inner_steps else 1)  # by time: one, which is over before the others'
+            return [indices] * (num_parts if self.inner_steps else 1)  # timed: one, which ends before the others'
         bounds = [len(indices) * i // num_parts for i in range(num_parts + 1)]
         return [indices[start:stop] for start, stop in pairwise(bounds)]
 
@@ -58,7 +58,7 @@ class Cutter:
 
     @property
     def num_steps(self) -> int:
-        """Of an epoch in which nobody dies, where all global batches are of one size; of `optimizer`, in rounds."""
+        """Steps of an epoch without deaths, if all global batches have one size; in rounds, steps of `optimizer`."""
         whole, rest = divmod(self.sampler.num_samples, self.sampler.global_batch)
         joins = whole > 0 and rest < min(MIN_LOCAL_BATCH, self.sampler.global_batch)
         if self.inner_steps is not None:
@@ -66,12 +66,12 @@ class Cutter:
         return whole + (not joins and not (whole and self.sampler.drop_last))
 
     def num_inner_steps(self, size: int, num_members: int) -> int:
-        """Of a round of `size` samples, of so many members: fewer than usual where an epoch ends."""
+        """Inner steps of a round of `size` samples: fewer than usual at the end of an epoch."""
         assert self.inner_steps is not None
         return min(self.inner_steps, -(-size * self.inner_steps // self.sampler.batch_of(num_members)))
 
     def explain_shorter(self, plan: Plan, num_parts: int) -> str:
-        """Why a round has so few inner steps, if it was to have more: there are so many members."""
+        """Message if a round has fewer inner steps than configured, because of many members; else empty."""
         size, members = count(plan.batch), len(plan.slices)
         if self.inner_steps is None or size < self.sampler.batch_of(members) or num_parts >= self.inner_steps:
             return ""
@@ -82,9 +82,9 @@ class Cutter:
         )
 
     def ahead(self, state: SamplerState, members: Sequence[str], peer_id: str) -> Iterator[Indices]:
-        """What the peer is given after the step that comes after `state`, if all of that one counts, and so on.
+        """Batches of the peer after the step that follows `state`, if all of that step counts, and so on.
 
-        What is used of a round that ends by time is known when it has ended.
+        Empty for timed rounds: how much of one is used is known only when it has ended.
         """
         if isinstance(self.sampler, TimedSampler):
             return
@@ -99,7 +99,7 @@ class Cutter:
 def check_rounds(
     inner_steps: int | None, round_s: float | None, share: Share, max_local_batch: int | None, *, drop_last: bool
 ) -> None:
-    """Raise ValueError unless a loader of these arguments fits how its model is trained."""
+    """Raise ValueError unless a loader with these arguments suits the way its model is trained."""
     check_length(inner_steps, round_s)
     if inner_steps is None and round_s is None:
         return
@@ -116,7 +116,7 @@ def check_rounds(
 def check_is_enough(global_batch: int, members: Collection[str]) -> None:
     """Raise ValueError, before a peer trains, if members of rounds would have no sample in an inner step.
 
-    Those who join later make batches smaller.
+    Members that join later make batches smaller.
     """
     if global_batch < len(members):
         raise ValueError(
@@ -126,10 +126,10 @@ def check_is_enough(global_batch: int, members: Collection[str]) -> None:
 
 
 def check_length(inner_steps: int | None, round_s: float | None) -> None:
-    """Raise unless a round ends after so many inner steps, after so long, or is said to end elsewhere.
+    """Check the length of a round: inner steps, seconds, or neither, if it is configured elsewhere.
 
     Raises:
-        TypeError, ValueError: it does not, or both are said.
+        TypeError, ValueError: an invalid value, or both are given.
     """
     check_whole(inner_steps=inner_steps)
     check_numbers(round_s=round_s)

@@ -1,4 +1,4 @@
-"""A dataset in words that are the same on every peer which has the same one."""
+"""Description of a dataset, equal on all peers that have the same one."""
 
 from collections.abc import Mapping
 from numbers import Integral
@@ -13,14 +13,14 @@ from ..errors import DatasetRefused, ShoalError
 from .sampler import MIN_LOCAL_BATCH
 
 BATCHES: Final = frozenset({"global_batch", "batch_per_peer"})
-"""Of these settings a loader has one."""
+"""Settings of which a loader needs exactly one."""
 
 NUM_ROWS: Final = 16
-"""So many samples of an array are looked at, from the first to the last."""
+"""Number of samples of an array that enter the digest, evenly spaced."""
 
 
 def check_num_samples(dataset: Any, num_samples: int) -> None:
-    """Raise ShoalError if it has not so many samples any more: which is in which batch follows from their number."""
+    """Raise ShoalError if the number of samples has changed, since that decides which sample is in which batch."""
     if len(dataset) != num_samples:
         raise ShoalError(
             f"{type(dataset).__name__} has {len(dataset)} samples, and had {num_samples} when this loader was made: "
@@ -32,7 +32,7 @@ def check(dataset: Any) -> int:
     """The number of samples.
 
     Raises:
-        DatasetRefused: it cannot be read sample by sample, or is two things at once.
+        DatasetRefused: the dataset cannot be read by index, or is ambiguous.
         ValueError: it is empty.
     """
     name = type(dataset).__name__
@@ -58,9 +58,9 @@ def check(dataset: Any) -> int:
 
 
 def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_poison: str) -> None:
-    """Raise ValueError if a number of a loader is out of its range; `settings`: of its sampler."""
+    """Raise ValueError if a number given to a loader is out of range; `settings`: of its sampler."""
     for name, value in {**settings, "max_local_batch": max_local_batch or 1}.items():
-        if not isinstance(value, Integral):  # and a bool is one
+        if not isinstance(value, Integral):  # a bool is one, too
             raise TypeError(f"{name} must be a whole number, is {value!r}")
     if on_poison not in ("skip", "raise"):
         raise ValueError(f"on_poison must be skip or raise, is {on_poison!r}")
@@ -91,7 +91,7 @@ def in_words(settings: Mapping[str, Any], inner_steps: int | None, round_s: floa
 
 
 def describe(dataset: Any) -> str:
-    """Kind, and 32 bits of what it holds, as far as that can be told without loading samples."""
+    """Type, and 32 bits of a digest of the contents, as far as those are known without loading samples."""
     digest = xxhash.xxh3_64()
     _add(dataset, digest)
     return f"{type(dataset).__name__} {digest.hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Which sample of a batch cannot be loaded."""
+"""Search for the sample of a batch that cannot be loaded."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from .sampler import MIN_LOCAL_BATCH
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """What came of loading the samples of a batch one by one.
+    """Result of loading the samples of a batch one by one.
 
     Attributes:
-        index: of the first that failed, into the dataset; None: each of them can be loaded.
-        why: what it raised, in words. (The exception itself would hold the workers.)
+        index: of the first that failed, into the dataset; None: all can be loaded.
+        why: its error as text. (The exception itself would keep the workers alive.)
         good: a few that can be loaded.
     """
 
@@ -27,9 +27,9 @@ def find_failing(load: Callable[[list[int]], Any], indices: Iterable[int], other
     """Load samples one by one until one of `indices` has failed and enough for a batch have not.
 
     Args:
-        load: loads the first of these, and probably the next ones then; may raise anything.
+        load: loads the first of these, with the next ones as a forecast; may raise any exception.
         indices: of the batch.
-        others: where to look for good ones, if there are too few among them.
+        others: further candidates for good ones.
     """
     failing, why, good = None, "", list[int]()
     mine = dict.fromkeys(indices)
@@ -39,12 +39,12 @@ def find_failing(load: Callable[[list[int]], Any], indices: Iterable[int], other
             break
         try:
             load(candidates[number:])
-        except ShoalError:  # of no sample
+        except ShoalError:  # not caused by a sample
             raise
         except Exception as cause:
             if failing is None and index in mine:
                 failing = index
-                why = f"{type(cause).__name__}: {cause}".strip().splitlines()[-1]  # behind a worker's traceback
+                why = f"{type(cause).__name__}: {cause}".strip().splitlines()[-1]  # follows a worker's traceback
         else:
             good.append(index)
     return Failing(failing, why, good[:MIN_LOCAL_BATCH])

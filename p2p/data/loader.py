@@ -1,4 +1,4 @@
-"""`Peer.loader`: a script's epochs, each of them a loop over this peer's part of each global batch."""
+"""`Peer.loader`: epochs of a script, each a loop over this peer's part of each global batch."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ from .timed import TimedSampler
 logger = logging.getLogger("p2p")
 
 NUM_OTHERS: Final = 32
-"""Of the dataset; looked at for samples that can be loaded, where a batch has none."""
+"""Number of samples of the dataset that are tried as substitutes, if a batch has none that can be loaded."""
 
 MOST_EMPTY: Final = 10_000
-"""Who iterates a loader so often whose epochs are over does so for ever, as `while True: yield from loader` does."""
+"""A script that iterates a finished loader this often loops forever, as `while True: yield from loader` does."""
 
 NO_LENGTH: Final = (
     "with batch_per_peer an epoch has fewer steps the more peers there are, so a loader has no length, and a schedule "
@@ -36,14 +36,14 @@ NO_LENGTH: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a loader needs of the peer that it belongs to.
+    """What a loader needs from its peer.
 
     Attributes:
         peer_id: of this peer.
         share: of this peer.
         enter: waits for a seat.
         begin: the script asks for its next batch; returns the last committed step.
-        gather: an operation of its own; returns the rows of the members on the last receipt, in their order.
+        gather: runs an operation of its own; returns the rows of the members on the last receipt, in their order.
     """
 
     peer_id: str
@@ -54,18 +54,18 @@ class Script:
 
 
 class Loader:
-    """This peer's part of each global batch, epoch by epoch. Made by `Peer.loader`.
+    """This peer's part of each global batch, epoch by epoch. Created by `Peer.loader`.
 
-    Iterating it is one epoch, or what is left of the epoch that the swarm is in:
+    Iterating it is one epoch, or the rest of the epoch that the swarm is in:
 
         for epoch in loader.epochs():
             for batch in loader:
                 ...
 
-    A loop that is left by `break` leaves nothing out: the next one goes on with the rest of its epoch. See `end_epoch`.
+    A loop left by `break` skips no samples: the next one continues with the rest of its epoch. See `end_epoch`.
 
     Attributes:
-        dataset: as it was given.
+        dataset: as given.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Loader:
         self._passed_over: SamplerState | None = None
 
     def __len__(self) -> int:
-        """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several.
+        """Steps of an epoch without deaths; steps of `optimizer`, if a step of the swarm is a round.
 
-        Where rounds end by time: of a peer that is as fast as the mean of all.
+        For timed rounds: of a peer as fast as the mean of all.
 
         Raises:
-            TypeError: with `batch_per_peer` that is not known before.
+            TypeError: with `batch_per_peer`, since the length is not known in advance.
         """
         if self._sampler.batch_per_peer is not None:
             raise TypeError(NO_LENGTH)
@@ -128,17 +128,17 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the swarm is in, from 0; `epochs`, or more in a checkpoint of more, when all are over.
+        """The epoch that the swarm is in, from 0; when all are over, `epochs`, or more if a checkpoint had more.
 
-        As a batch begins, it is that of the batch; behind the last batch of an epoch it is the next one.
+        When a batch begins, it is that of the batch; after the last batch of an epoch it is the next one.
         """
         return self._sampler.epoch(self._sampler.settle(self._track.state))
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, the one under way first.
+        """The remaining epochs, the current one first.
 
-        An epoch that was left early comes again, with what is left of it, unless nothing of it was trained on. A peer
-        that is given the members' state amid an epoch may go on in a later one, whose number `epoch` is; it says so.
+        An epoch that was left early is repeated with the rest of its samples, unless none of it was trained on. A peer
+        that receives the members' state within an epoch may continue in a later one, `epoch`; it logs that.
 
         Yields:
             The number of the epoch, from 0.
@@ -163,23 +163,23 @@ class Loader:
             self._named = -1, 0
 
     def end_epoch(self) -> None:
-        """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
+        """Skip the rest of the epoch that was iterated last: call this on every peer, after the same step."""
         self._share.end_round()
         self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch, or what is left of it.
+        """One epoch, or the rest of it.
 
         Raises:
             JoinRefused, JoinTimeout, RegistryError, RemovedFromView, QuorumLost: as `Peer.wait_view`, called first.
             OperationMismatch, ReplicasDiverged, StepTimeout: a backward pass has raised, and the step that it had begun
-                cannot be taken back.
+                cannot be withdrawn.
             ValueError: in rounds, a global batch has fewer samples than there are members.
             ShoalError: a batch was asked for before the step of the last one was committed, or a micro-batch had no
                 backward pass; or the dataset has another number of samples than when the loader was made.
-            TooSlow: all wait for this peer, and it was told to leave then (`slow_peers` of `p2p.join`).
-            Whatever the dataset raises, if it is not a sample that fails alone, or `max_attempts` is 0.
+            TooSlow: all wait for this peer, and it is configured to leave then (`slow_peers` of `p2p.join`).
+            Any exception of the dataset, unless a single sample fails and `max_attempts` is not 0.
         """
         self._turn = turn = object()
         share, track = self._share, self._track
@@ -207,7 +207,7 @@ class Loader:
             while (epoch := self.epoch) < self._sampler.epochs:
                 self._follow()
                 if epoch != self._entered:
-                    return  # what the script does between two epochs belongs to the state
+                    return  # the script's actions between two epochs belong to the state
                 before, done = done, self._script.begin()
                 if share.num_loads != self._num_loads:
                     continue  # a member's state was loaded
@@ -223,11 +223,11 @@ class Loader:
                 share.end_round()
             self._prefetch.close()
         finally:
-            if self._turn is turn:  # and nobody has begun anew
+            if self._turn is turn:  # and no other iteration has begun
                 share.take_back(track)
 
     def _follow(self) -> None:
-        """After a member's state was loaded, the loop is in its epoch, and ends where those of the members end."""
+        """After a member's state was loaded, continue in its epoch, to end where the members' loops end."""
         if self._num_loads != self._share.num_loads:
             self._enter(self._track.loaded_in)
 
@@ -238,11 +238,11 @@ class Loader:
             logger.warning("%s", ANOTHER_EPOCH.format(epoch, named))
 
     def evaluate(self) -> Iterator[Any]:
-        """This peer's part of the whole dataset, in its order: each sample at one of the members.
+        """This peer's part of the whole dataset, in its order: each sample is evaluated by one member.
 
-        It is split over the members on the last receipt. When all are through, an operation tells who has evaluated
-        what; what members have left behind who are gone is split again, until nothing is left. Costs no step of
-        training, and uses nothing up. An observer is given two samples; what it makes of them does not count.
+        The dataset is split over the members on the last receipt. When all have finished, an operation gathers what
+        each has evaluated; the parts of members that are gone are split again, until none are left. Costs no training
+        step, and consumes no samples. An observer receives two samples; its results do not count.
 
             for batch in valid.evaluate():
                 ...
@@ -252,10 +252,10 @@ class Loader:
             Batches of at most `max_local_batch` samples, or this peer's part of `global_batch`, or `batch_per_peer`.
 
         Raises:
-            OperationMismatch: another member evaluates something else, or nothing; raised on every member.
+            OperationMismatch: a member evaluates another dataset, or none; raised on every member.
             JoinRefused, JoinTimeout, RegistryError, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout,
                 ShoalError: as `Peer.barrier`.
-            Whatever the dataset raises.
+            Any exception of the dataset.
         """
         self._script.enter()
         share, peer_id = self._share, self._script.peer_id
@@ -317,10 +317,10 @@ class Loader:
     def _substitute(
         self, plan: Plan, part: Slice | None, indices: Indices, error: Exception
     ) -> tuple[Indices, Indices]:
-        """What the script is given in place of `indices`, and of all that comes behind them, until its step ends.
+        """Substitutes for `indices`, and for all batches after them until the step ends.
 
-        A few other samples, which do not count: with them the script runs its step, and this peer adds nothing. In a
-        round by time what there is in front of the one that failed, and nothing behind that.
+        These are a few other samples, which do not count: the script runs its step with them, and this peer adds
+        nothing. In a timed round: the samples before the one that failed, and none after it.
 
         Raises:
             Exception: `error`, if none of `indices` fails alone, or all others, too.
@@ -343,11 +343,11 @@ class Loader:
         return found.good, [] if self._share.round_s else found.good
 
     def _load_first(self, indices: Indices) -> Any:
-        """Alone, of several that are wanted one by one."""
+        """Load the first of several samples that are tried one by one."""
         return self._prefetch.get([[index] for index in indices], iter(()))
 
     def _tell_of_failed(self) -> None:
-        """Of samples that were set aside in the last step, the same on every peer."""
+        """Report samples that were set aside in the last step, the same on every peer."""
         aside = self._track.state.aside
         new, self._num_aside = aside[self._num_aside :], len(aside)
         if not new:
@@ -359,7 +359,7 @@ class Loader:
         logger.warning("%s", text)
 
     def _tell_of_passed_over(self) -> None:
-        """Of a batch that comes again, while steps count those of another loader; to look at it once is no mistake."""
+        """Warn of a batch that is repeated while steps count those of another loader; one look at it is no mistake."""
         state = self._track.state
         if not self._track.is_spent and self._share.num_samples > self._counted_before and not self._has_said_again:
             self._has_said_again = state == self._passed_over
@@ -368,7 +368,7 @@ class Loader:
                 logger.warning("%s", AGAIN)
 
     def _advise(self) -> None:
-        """Say once that a loop is not what it looks like."""
+        """Warn once if a loop is not the whole epoch that it looks like."""
         epoch, track = self.epoch, self._track
         if epoch >= self._sampler.epochs:
             self._say_over()
@@ -387,7 +387,7 @@ class Loader:
             )
 
     def _say_over(self) -> None:
-        """Once, unless the swarm has gone through this loader to another one before this peer came here."""
+        """Warn once that all epochs are over, unless the swarm had gone on to another loader before this peer."""
         self._num_empty += 1
         if self._num_empty > MOST_EMPTY:
             raise ShoalError(OVER.format(self._sampler.epochs, f"{MOST_EMPTY} loops over it were empty"))

@@ -1,4 +1,4 @@
-"""Where samples on a receipt are in the stream of their loader, by the plan of the step."""
+"""Positions of a receipt's samples in the stream of their loader, by the plan of the step."""
 
 from dataclasses import replace
 
@@ -8,9 +8,9 @@ from .sampler import Plan, Slice
 
 
 def located(receipt: Receipt, plan: Plan) -> tuple[list[Contribution], list[tuple[int, str]]]:
-    """What each member has added, with positions; and of what could not be loaded, each with who has tried.
+    """Each member's contribution, with positions; and positions that could not be loaded, with the peer_id that tried.
 
-    A slice of no samples says that the one at its place could not be loaded.
+    An empty slice means that the sample at its start could not be loaded.
     """
     contributions, failures = [], list[tuple[int, str]]()
     for each in receipt.contributions:
@@ -25,7 +25,7 @@ def located(receipt: Receipt, plan: Plan) -> tuple[list[Contribution], list[tupl
 
 
 def unused(receipt: Receipt, plan: Plan) -> Ranges:
-    """Positions that members which have added samples were given beyond these, in a round by time."""
+    """In a timed round, positions that were planned for members but not used, of members that have added samples."""
     left: list[tuple[int, int]] = []
     for each in receipt.contributions:
         part = plan.slices.get(each.peer_id)

@@ -1,6 +1,6 @@
-"""What is said of scripts whose samples no loader hands out, when peers come and go.
+"""Warnings for scripts that read their data without a loader, when peers come and go.
 
-Nobody knows which samples such a script takes, so nothing can be refused: its user is told, once, what it means.
+The samples of such a script are not known, so it cannot be refused: its user is warned once about the consequences.
 """
 
 import logging
@@ -26,7 +26,7 @@ UNUSED: Final = (
 
 
 class OwnData:
-    """Of one peer."""
+    """Warnings of one peer."""
 
     def __init__(self) -> None:
         self._members: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class OwnData:
         self._began_at = 0
 
     def ask_rank(self, rank: int) -> None:
-        """The script of a peer without a seat asks for its rank, and has made no loader."""
+        """Called when the script of a peer without a seat reads its rank, without a loader."""
         if not self._has_said_rank:
             self._has_said_rank = True
             logger.warning(
@@ -47,21 +47,21 @@ class OwnData:
             )
 
     def join(self, num_trained: int, step: int) -> None:
-        """This peer's script begins where the swarm has committed `step`, and has trained so many steps."""
+        """Called when this peer's script begins, after the swarm's `step` and `num_trained` training steps."""
         self._num_before, self._began_at = num_trained, step
 
     @property
     def is_late(self) -> bool:
-        """Others have committed something before this peer's script began, and it was not told what that means."""
+        """Whether others had committed steps before this peer's script began, and it was not warned yet."""
         return self._began_at > 0 and not self._has_said_state
 
     def add_up(self) -> None:
-        """The script of a peer that is late, and is given no state, calls for a sum, or a mean, of numbers."""
+        """Called when the script of a late peer that receives no state reduces numbers to a sum or mean."""
         self._has_said_state = True
         logger.warning(NO_STATE, self._began_at)
 
     def train(self, members: tuple[str, ...], step: int) -> None:
-        """Training step `step` of these members is committed, on samples that no loader has handed out."""
+        """Called when training step `step` of these members is committed, on samples from no loader."""
         before, self._members = self._members, members
         if self._num_before:
             logger.warning(

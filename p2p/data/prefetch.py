@@ -1,8 +1,8 @@
 """Batches of a dataset, loaded ahead by torch's own DataLoader.
 
-Which samples a peer is to train on is known only when the step before commits, and workers begin before that. So what
-they load is a *forecast*: the slices that this peer would be given if the members stayed as they are. A batch is used
-only if it is of the very samples that are asked for; whatever is wrong is thrown away, and forecast anew.
+The samples of a step are known only when the previous step commits, and workers begin before that. So they load a
+*forecast*: the slices of this peer if the members stay the same. A batch is used only if it has exactly the requested
+samples; wrong ones are discarded, and a new forecast is made.
 """
 
 from collections import deque
@@ -26,11 +26,11 @@ NOT_STARTED: Final = (
 
 
 class Forecast:
-    """The sampler of the DataLoader: batches that will probably be asked for. Goes on after its end, if there is more.
+    """The sampler of the DataLoader: batches that will probably be requested. May continue after its end.
 
     Attributes:
-        in_hand: what was taken from it and has not come back as a batch: number of the forecast, samples.
-        number: of the forecast, of which all before were wrong.
+        in_hand: taken by the DataLoader, and not returned as a batch yet: number of the forecast, samples.
+        number: of the current forecast; all earlier ones were wrong.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Forecast:
         self._source: Iterator[Indices] = iter(())
 
     def is_right(self, indices: Indices) -> bool:
-        """Whether the next batch will be of these samples."""
+        """Whether the next batch will have these samples."""
         return bool(self.in_hand) and self.in_hand[0] == (self.number, indices)
 
     def begin_anew(self, source: Iterator[Indices]) -> None:
-        """Whatever is in hand is wrong."""
+        """Start a new forecast: all batches in hand are wrong."""
         self.number += 1
         self._source = source
 
@@ -59,16 +59,16 @@ class Forecast:
 class Prefetch:
     """One peer's batches.
 
-    A wrong forecast costs what the workers have in hand, which is waited for, in its order. Nothing here refers to who
-    uses it, so that the workers end as soon as nobody does.
+    A wrong forecast costs a wait for the batches that the workers have in hand, in order. This object has no reference
+    to its user, so that the workers end when the user is gone.
     """
 
     def __init__(self, dataset: Any, options: dict[str, Any]) -> None:
-        """Nothing is loaded, and no worker started, before the first batch is asked for.
+        """Without workers: loading starts with the first request.
 
         Args:
             dataset: of map style.
-            options: of torch's DataLoader, without those that say what a batch is.
+            options: of torch's DataLoader, without those that define a batch.
         """
         self._forecast = Forecast()
         self._loader = DataLoader(dataset, batch_sampler=self._forecast, **options)
@@ -76,9 +76,9 @@ class Prefetch:
         self._begun_with = 0
 
     def renew(self) -> None:
-        """An epoch begins: workers see what the script has set in the dataset since they began.
+        """At the start of an epoch: restart workers if the script has changed the dataset since they began.
 
-        Not if it wants `persistent_workers`, which with torch's DataLoader do not see that either.
+        Not with `persistent_workers`, which do not see changes in torch's DataLoader either.
         """
         if self._iterator is not None and self._has_copies and self._attributes() != self._begun_with:
             self.close()
@@ -91,11 +91,11 @@ class Prefetch:
         return digest_of_attributes(self._loader.dataset, self._loader.collate_fn)
 
     def get(self, parts: Sequence[Indices], ahead: Iterator[Indices]) -> Any:
-        """The batch of the first of `parts`; the others are asked for next, and then probably those of `ahead`.
+        """The batch of the first of `parts`; the others are requested next, and then probably those of `ahead`.
 
         Raises:
-            Exception: whatever the dataset raises for it; RuntimeError, if a worker dies of it.
-            ShoalError: no worker can be started, of which no sample is the cause.
+            Exception: of the dataset; RuntimeError, if a worker dies of this batch.
+            ShoalError: no worker can be started, which no sample has caused.
         """
         try:
             return self._get(parts[0], chain(parts, ahead))
@@ -103,7 +103,7 @@ class Prefetch:
             if not self._is_of_dead_worker(error):
                 raise
             self.close()
-        return self._get(parts[0], iter(parts[:1]))  # it may have died of a batch that comes later
+        return self._get(parts[0], iter(parts[:1]))  # it may have died of a later batch
 
     def _get(self, wanted: Indices, source: Iterator[Indices]) -> Any:
         forecast = self._forecast
@@ -120,7 +120,7 @@ class Prefetch:
                 with WORKER_DEATHS.raised_here():
                     batch = next(self._iterator)
             except StopIteration as end:
-                if not forecast.in_hand:  # it had loaded all that there seemed to be
+                if not forecast.in_hand:  # the forecast was exhausted
                     self._iterator = None
                     continue
                 failure = RuntimeError(f"the dataset has raised {type(end).__name__}")
@@ -138,15 +138,15 @@ class Prefetch:
     def _start(self) -> Iterator[Any]:
         try:
             return iter(self._loader)
-        except (OSError, RuntimeError, MemoryError) as error:  # of fork, of pipes, of the thread that pins
+        except (OSError, RuntimeError, MemoryError) as error:  # from fork, pipes, or the pinning thread
             if not self._loader.num_workers:
                 raise
             words = self._loader.num_workers, type(error).__name__, error
             raise ShoalError(NOT_STARTED % words) from error
 
     def close(self) -> None:
-        """End the workers. The next batch starts others."""
-        end = getattr(self._iterator, "_shutdown_workers", None)  # else they wait for a collector, which waits 5 s
+        """End the workers. The next batch starts new ones."""
+        end = getattr(self._iterator, "_shutdown_workers", None)  # else the garbage collector waits 5 s for them
         self._iterator = None
         if end is not None:
             end()
@@ -154,12 +154,12 @@ class Prefetch:
         self._forecast.in_hand.clear()
 
     def _is_of_no_batch(self, error: Exception) -> bool:
-        """Whether it may have come while a worker loads, which goes on: of `timeout=`, or of a signal's handler."""
+        """Whether the error belongs to no batch, whose worker continues: from `timeout=`, or a signal handler."""
         is_of_worker = str(error).startswith("Caught ") or self._is_of_dead_worker(error)
         return self._loader.num_workers > 0 and not is_of_worker
 
     def _is_of_dead_worker(self, error: Exception) -> bool:
-        """Whether torch says so, or the batch came to an end on its way; not what the dataset raised in a worker."""
+        """Whether torch reports a dead worker, or a batch was cut off in transfer; not for errors of the dataset."""
         if not self._loader.num_workers or str(error).startswith("Caught "):
             return False
         torn = isinstance(error, ConnectionError | EOFError)

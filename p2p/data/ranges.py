@@ -6,7 +6,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """All positions of `ranges`, which may touch, but not overlap, in any order."""
+    """All positions of `ranges`, which may touch but not overlap, in any order."""
     merged: list[tuple[int, int]] = []
     for first, number in sorted(each for each in ranges if each[1]):
         if merged and sum(merged[-1]) == first:
@@ -29,7 +29,7 @@ def difference(ranges: Ranges, taken: Ranges) -> Ranges:
 
 
 def cut(ranges: Ranges, start: int, number: int) -> Ranges:
-    """The positions that come after the first `start`: `number` of them, or all that there are."""
+    """The positions after the first `start`: `number` of them, or all if there are fewer."""
     pieces = []
     for first, size in ranges:
         skipped = min(start, size)
@@ -40,7 +40,7 @@ def cut(ranges: Ranges, start: int, number: int) -> Ranges:
 
 
 def count(ranges: Ranges) -> int:
-    """How many positions."""
+    """The number of positions."""
     return sum(number for _, number in ranges)
 
 

@@ -1,4 +1,4 @@
-"""What loaders ask of a model that is trained in rounds of local steps."""
+"""Interface between loaders and a model that is trained in rounds of local steps."""
 
 from typing import Final, Protocol
 
@@ -10,14 +10,14 @@ AMID_TIMED: Final = (
 
 
 class RoundEnd(Protocol):
-    """Who knows when a round ends."""
+    """Decides when a round ends."""
 
     @property
     def length_s(self) -> float | None:
-        """After so long one ends; None: after so many inner steps."""
+        """Duration of a round; None: rounds end after a number of inner steps."""
 
     def is_time_over(self) -> bool:
-        """Whether it has lasted as long as it was to last, where that is a time."""
+        """Whether a timed round has reached its duration."""
 
     def end_if_open(self) -> None:
-        """Exchange it, if a batch of it was handed out."""
+        """Run the exchange of the round, if a batch of it was handed out."""

@@ -1,4 +1,4 @@
-"""What a script is told that uses a loader in another way than loaders are made for."""
+"""Messages for scripts that misuse a loader."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -11,7 +11,7 @@ OURS: Final = {
     "generator": "the order of the samples follows from seed=, on every peer alike",
     "in_order": "batches come in the order of the steps",
 }
-"""Arguments of torch's DataLoader that say what a batch is."""
+"""Arguments of torch's DataLoader that define a batch, and why they are refused."""
 
 OVER: Final = (
     "all {0} epochs of this loader are over, so {1}: say epochs= for more; for another phase of training, make another "
@@ -44,7 +44,7 @@ AGAIN: Final = (
 
 
 def explain_ends(schedules: Mapping[str, int], num_steps: int) -> Iterator[str]:
-    """Of those that have as many steps as all epochs of a loader in which nobody dies."""
+    """Messages for schedules whose length is that of all epochs of a loader without deaths."""
     for name, number in schedules.items():
         if number == num_steps:
             yield (

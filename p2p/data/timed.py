@@ -1,7 +1,7 @@
-"""Rounds that end by time: how many samples each member is given for one, from what receipts say of those before.
+"""Timed rounds: how many samples each member receives for a round, from the receipts of earlier rounds.
 
-Nobody asks anybody how fast it is. A member is given some more than it has used in its last counted round; what it
-leaves goes back to the stream, so too much costs nothing, and too little an idle member.
+Speeds are not exchanged. A member receives somewhat more samples than it used in its last counted round; unused ones
+return to the stream, so that too many cost nothing, and too few leave a member idle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,32 +13,32 @@ from .ranges import count, cut
 from .sampler import MIN_LOCAL_BATCH, Plan, Sampler, SamplerState, Slice, avoid_failing_again, choose
 
 MARGIN: Final = 5, 4
-"""A member that has left some of its range is given so many times what it has used, as a fraction."""
+"""Factor on the samples that a member has used, if some of its range were left, as a fraction."""
 GROWTH: Final = 2
-"""One that has used it up: what it can do is not known, only that it is no less."""
+"""The factor if it has used all: its capacity is then only known to be no less."""
 FIRST: Final = 1024
-"""Inner batches that each member is given at most, where no receipt says anything."""
+"""Most inner batches per member as long as no receipt gives a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSampler(Sampler):
-    """Plans rounds of which each member uses as much as it can in its time. A batch is that of an inner step."""
+    """Plans rounds of which each member uses as much as it can in the time. `global_batch` is that of an inner step."""
 
     def inner_batch(self, num_members: int) -> int:
-        """Of one member: samples in one inner step."""
+        """Samples of one member in one inner step."""
         return max(MIN_LOCAL_BATCH, self.batch_of(num_members) // max(num_members, 1))
 
     def plan(self, state: SamplerState, members: Sequence[str]) -> Plan:
-        """What each of `members` may use in the next round, in their order; where not enough is left, shares of that.
+        """Slices that `members` may use in the next round, in their order; shares of the rest, if not enough is left.
 
-        It has samples of one epoch; is empty when all epochs are over.
+        The plan has samples of one epoch; it is empty when all epochs are over.
         """
         left = self.left(state)
         total = count(left)
         if not (total and members):
             return Plan((), {})
         wishes = self._wishes(state, members, total)
-        if total - sum(wishes.values()) < MIN_LOCAL_BATCH:  # the rest would be a batch too small for anybody
+        if total - sum(wishes.values()) < MIN_LOCAL_BATCH:  # the rest would be too small a batch for any member
             chosen = choose(members, total, state.num_steps)
             parts = _share_out(total, [wishes[name] for name in chosen])
             wishes = dict(zip(chosen, parts, strict=True))
@@ -47,7 +47,7 @@ class TimedSampler(Sampler):
         return avoid_failing_again(Plan(cut(left, 0, sum(wishes.values())), slices), state)
 
     def _wishes(self, state: SamplerState, members: Sequence[str], total: int) -> dict[str, int]:
-        """Whole inner batches for each; a newcomer is given the mean of the others."""
+        """Samples for each member, in whole inner batches; a new member receives the mean of the others."""
         inner = self.inner_batch(len(members))
         known = dict(state.grants)
         others = [known[name] for name in members if name in known] or [*known.values()]
@@ -55,7 +55,7 @@ class TimedSampler(Sampler):
         return {name: max(1, -(-known.get(name, mean) // inner)) * inner for name in members}
 
     def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
-        """`state` with what each of `members` may be given in further rounds; `used` of `plan`: as the receipt says."""
+        """`state` with the grants of `members` for further rounds; `used`: samples of `plan`, by the receipt."""
         known = dict(state.grants)
         for name, number in used.items():
             if number:
@@ -67,7 +67,7 @@ class TimedSampler(Sampler):
 
 
 def _share_out(total: int, wishes: Sequence[int]) -> list[int]:
-    """Parts of `total` as `wishes` are to each other, none below `MIN_LOCAL_BATCH` but of a total that is."""
+    """Parts of `total` in proportion to `wishes`, none below `MIN_LOCAL_BATCH` unless `total` is."""
     spare = total - MIN_LOCAL_BATCH * len(wishes)
     if spare < 0:
         return [total]

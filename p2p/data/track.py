@@ -1,4 +1,4 @@
-"""How far one loader is, and what of that travels to a joiner and into a checkpoint."""
+"""Progress of loaders, and its form in a state for a joiner and in a checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -9,7 +9,7 @@ from .ranges import union
 from .sampler import Plan, Sampler, SamplerState
 
 MAY_CHANGE: Final = ("global_batch=", "batch_per_peer=", "epochs=", "drop_last=", "max_attempts=")
-"""What of a loader may be another when a run goes on from a checkpoint: a position in its samples means the same."""
+"""Settings of a loader that may differ after a checkpoint, since they do not change the meaning of positions."""
 
 CUT: Final = (
     "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
@@ -19,20 +19,20 @@ CUT: Final = (
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """How far one loader is; the same at all peers after the same step.
+    """Progress of one loader; the same on all peers after the same step.
 
     Attributes:
-        description: what all peers must have in common, in words.
+        description: text that must be equal on all peers.
         sampler: None until this peer's script has made the loader.
         state: after the last committed step.
-        loaded_in: the epoch of the member's state that was loaded last.
-        is_spent: the last batch that was handed out of it is on a receipt.
+        loaded_in: epoch in the last state that was loaded from a member.
+        is_spent: the last batch handed out is on a receipt.
         is_left: the script asks for no more batches of it.
         is_cut: its batches may be handed out in parts.
-        is_resumed: `description` is that of a checkpoint, and the script may have other settings.
-        round_s: its rounds end by time.
+        is_resumed: `description` comes from a checkpoint, and the script may have other settings.
+        round_s: duration of its rounds, if timed.
         dense: plans the steps before rounds begin.
-        planned: the plan that was made last, after what it was made of.
+        planned: inputs of the last plan, and that plan.
     """
 
     description: str
@@ -49,15 +49,15 @@ class Track:
 
 
 def pack_track(track: Track) -> list[Any]:
-    """Plain values."""
+    """As plain values."""
     return [track.description, *astuple(track.state)]
 
 
 def unpack_track(row: Any) -> tuple[str, SamplerState]:
-    """Description and state, as `pack_track` made them.
+    """The inverse of `pack_track`: description and state.
 
     Raises:
-        TypeError, ValueError: it is not of that form.
+        TypeError, ValueError: malformed values.
     """
     description, position, returned, num_steps, failed, aside, grants = row
     failures = tuple((int(place), tuple(map(str, who))) for place, who in failed)
@@ -71,13 +71,13 @@ Members = tuple[str, ...]
 
 
 class Samples(NamedTuple):
-    """What `Share.pack` made.
+    """The unpacked result of `Share.pack`.
 
     Attributes:
-        who: is on the last receipt, and on that of training.
+        who: members on the last receipt, and on that of training.
         num_trained, num_samples, num_unused: as of `Share`.
         states: each loader's description and state.
-        run: as of `Share`; a checkpoint of before has none.
+        run: as of `Share`; empty in older checkpoints.
     """
 
     who: tuple[Members, Members]
@@ -89,7 +89,7 @@ class Samples(NamedTuple):
 
 
 def unpack_samples(packed: Any) -> Samples:
-    """Raises RemoteProtocolError: `Share.pack` has not made it."""
+    """The inverse of `Share.pack`; raises RemoteProtocolError for malformed values."""
     try:
         (contributors, planned_for), num_trained, num_samples, num_unused, rows, *other = packed
         states = [unpack_track(row) for row in rows]
@@ -103,10 +103,10 @@ def unpack_samples(packed: Any) -> Samples:
 
 
 def compare(index: int, here: str, there: str, *, is_resumed: bool) -> None:
-    """Loader number `index` has one description here, and one in the state of the members or in the checkpoint.
+    """Compare the descriptions of loader `index` here and in the state of the members or a checkpoint.
 
     Raises:
-        JoinRefused: they are not of the same loader.
+        JoinRefused: they describe different loaders.
     """
     if is_resumed and _lasting(here) != _lasting(there):
         raise JoinRefused(f"loader {index} has other samples, or another order of them: {here} here, {there} there")
@@ -122,7 +122,7 @@ def _lasting(description: str) -> list[str]:
 
 
 class Tracks:
-    """Of all loaders of a swarm, in the order in which each script makes them."""
+    """Tracks of all loaders of a swarm, in the order in which each script creates them."""
 
     def __init__(self) -> None:
         self._all: list[Track] = []
@@ -130,7 +130,7 @@ class Tracks:
 
     @property
     def epochs(self) -> tuple[int, ...]:
-        """In which each loader is that this peer's script has made."""
+        """Epoch of each loader that this peer's script has created."""
         made = ((track.sampler, track.state) for track in self._all)
         return tuple(sampler.epoch(sampler.settle(state)) for sampler, state in made if sampler is not None)
 
@@ -156,37 +156,35 @@ class Tracks:
         return self._all[-1] is not track
 
     def number(self, track: Track) -> int:
-        """Of this one."""
+        """Index of this loader."""
         return self._all.index(track)
 
     def is_over(self, track: Track, states: Sequence[tuple[str, SamplerState]]) -> bool:
-        """Whether this loader is used up where all of them are as in `states`."""
+        """Whether this loader is used up in `states`."""
         number, sampler = self.number(track), track.sampler
         if sampler is None or number >= len(states):
             return False
         return sampler.epoch(sampler.settle(states[number][1])) >= sampler.epochs
 
     def pack(self) -> list[Any]:
-        """Plain values."""
+        """As plain values."""
         return [pack_track(each) for each in self._all]
 
     def load(self, states: Sequence[tuple[str, SamplerState]], *, is_resumed: bool) -> None:
         """Take over descriptions and states; `is_resumed`: of a checkpoint.
 
         Raises:
-            JoinRefused: a loader of this peer's script is another one there.
+            JoinRefused: a loader of this peer's script differs from that in `states`.
         """
         for index, (description, state) in enumerate(states):
             if index == len(self._all):
                 self._all.append(Track(description, None, state))
             track = self._all[index]
-            goes_on = is_resumed or (
-                track.is_resumed and track.description == description
-            )  # as this peer has loaded it
+            goes_on = is_resumed or (track.is_resumed and track.description == description)  # as loaded by this peer
             track.is_resumed = goes_on and track.sampler is None
             if track.sampler is not None:
                 compare(index, track.description, description, is_resumed=is_resumed)
                 description = track.description
-                state = track.sampler.settle(state)  # a call of the members says where they are after that
+                state = track.sampler.settle(state)  # as members do in their next call
                 track.loaded_in = track.sampler.epoch(state)
             track.description, track.state = description, state

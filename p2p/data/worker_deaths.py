@@ -1,7 +1,7 @@
-"""When a script hears that a worker of a DataLoader has died: when it waits for a batch, and at no other moment.
+"""Deaths of DataLoader workers: reported to the script only while it waits for a batch.
 
-torch says so by an exception out of its handler of SIGCHLD, so wherever the main thread happens to be: in the middle of
-an update, of a fork (the lock of `logging` stays held then), or of a turn of the peer's loop, which would have failed.
+torch raises an exception from its SIGCHLD handler, wherever the main thread happens to be: in the middle of an update,
+of a fork (where the lock of `logging` would stay held), or of a turn of the peer's loop, which would then fail.
 """
 
 import signal
@@ -15,7 +15,7 @@ TORCH_HANDLERS: Final = "torch.utils.data._utils.signal_handling"
 
 
 class WorkerDeaths:
-    """Takes the place of torch's handler, calls it, and keeps what it raises until somebody waits for a batch."""
+    """Replaces torch's handler, calls it, and defers its exception until the script waits for a batch."""
 
     def __init__(self) -> None:
         self._handler: Callable[[int, FrameType | None], object] | None = None
@@ -23,7 +23,7 @@ class WorkerDeaths:
         self._is_awaited = False
 
     def take_over(self) -> None:
-        """To be called when workers have been started. Only the main thread is told of deaths."""
+        """Install the handler; call this after workers were started. Only the main thread learns of deaths."""
         handler = signal.getsignal(signal.SIGCHLD)
         is_torchs = callable(handler) and getattr(handler, "__module__", "") == TORCH_HANDLERS
         if is_torchs and threading.current_thread() is threading.main_thread():
@@ -33,7 +33,7 @@ class WorkerDeaths:
 
     @contextmanager
     def raised_here(self) -> Iterator[None]:
-        """While a batch is waited for. Raises RuntimeError: a worker has died, of this loader or another one."""
+        """Context for the wait for a batch. Raises RuntimeError if a worker, of this or another loader, has died."""
         self._is_awaited = threading.current_thread() is threading.main_thread()
         try:
             if self._is_awaited and self._missed is not None:
@@ -44,7 +44,7 @@ class WorkerDeaths:
             self._is_awaited = False
 
     def forget(self) -> None:
-        """Those workers are not waited for any more."""
+        """Drop a deferred exception."""
         self._missed = None
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
@@ -58,4 +58,4 @@ class WorkerDeaths:
 
 
 WORKER_DEATHS: Final = WorkerDeaths()
-"""Of this process: there is one handler of a signal."""
+"""The instance of this process, since a signal has a single handler."""
