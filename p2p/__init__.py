@@ -1,4 +1,4 @@
-"""A peer of a swarm: `join`, operations and steps that commit. Each name is imported when it is first asked for.
+"""Public API: `join`, a peer's operations, and steps that commit. Each name is imported on first access.
 
 So `import p2p` takes milliseconds, and imports no torch; `shoal status` needs neither numpy nor zmq.
 """
@@ -88,7 +88,7 @@ _HOMES: Final = {
     "p2p.step.receipts": ("Contribution", "Receipt"),
     "p2p.training": ("DataParallel", "DiLoCo", "Stateful"),
 }
-"""Which module has a name; the others are errors."""
+"""Modules of the names; all other names are errors."""
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; what a user or a peer did wrong is one line and exit code 2."""
+    """Run the command line; an error of a user or peer is printed as one line, with exit code 2."""
     _open_closed()
     if sys.argv[1:2] == ["status"]:
         from .status.asked import asked
@@ -21,12 +21,12 @@ def main() -> None:
 
 
 def _open_closed() -> None:
-    """Make /dev/null what is closed of stdin, stdout and stderr: the next file or socket would get its number."""
+    """Open /dev/null for each closed one of stdin, stdout and stderr: the next file or socket would get its number."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             os.set_inheritable(fd, True)
             setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
 

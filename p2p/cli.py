@@ -54,22 +54,22 @@ def shoal(
 
 
 class RunCommand(TyperCommand):
-    """Options end as those of python do, where it is said what to run; after `--` that is a command, and no script."""
+    """`shoal run`: its options end where the script or module begins, as python's do; a command follows `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As of any command. Started by a peer, it is another run: variables of that peer say nothing about it."""
+        """As for any command. If started by a peer, variables of that peer are dropped: this is another run."""
         for name in os.environ.pop("SHOAL_EXPORTED", "").split(","):
             os.environ.pop(name, None)
         end, is_module = self._end_of_options(args)
-        if end > len(args):  # the last option lacks its value, as the parser says in its own words
+        if end > len(args):  # the last option lacks its value, which the parser reports
             return super().parse_args(ctx, args)
         ctx.meta[IS_COMMAND] = not is_module and args[end : end + 1] == ["--"]
         return super().parse_args(ctx, [*args[:end], "--", *args[end + ctx.meta[IS_COMMAND] :]])
 
     def _end_of_options(self, args: list[str]) -> tuple[int, bool]:
-        """Index of the script, of the `--`, or of what follows the module, and whether that is what it is.
+        """Index of the script, of `--`, or of the first argument after the module, and whether a module is given.
 
-        Beyond all if the last option lacks its value.
+        Beyond the end if the last option lacks its value.
         """
         flags, with_value = "", set[str]()
         for param in self.params:
@@ -87,7 +87,7 @@ class RunCommand(TyperCommand):
         return index, False
 
 
-# What follows the script's name belongs to the script, options too.
+# All that follows the script's name belongs to the script, options too.
 @app.command(
     cls=RunCommand,
     short_help="Start peers on this host, which found a swarm or join it.",
@@ -251,7 +251,7 @@ def run(
 
 
 def _given(ctx: typer.Context, *names: str) -> list[str]:
-    """The options of these names that stand on the command line, and not in the environment."""
+    """Those of these options that were given on the command line, not in the environment."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
     return [f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
@@ -366,7 +366,7 @@ def checkpoint_verify(folder: Checkpoints) -> None:
 
 
 def main() -> None:
-    """Run the command line; what a user or a peer did wrong is one line and exit code 2."""
+    """Run the command line; an error of a user or peer is printed as one line, with exit code 2."""
     try:
         app()
     except ShoalError as error:

@@ -1,4 +1,4 @@
-"""Settings of one peer: what they mean, and what they may be."""
+"""Settings of one peer: meanings, and permitted values."""
 
 import math
 import threading
@@ -23,37 +23,37 @@ from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
 from .staging import device_of
 
 LEAST_ARENA_BYTES: Final = 1 << 30
-"""Of an arena whose size nobody has said."""
+"""Minimum size of an arena whose size was not configured."""
 
 WAN_SEGMENT_BYTES: Final = 256 << 10
-"""Of operations between hosts far apart: what follows a longer one waits for all of it, at each hop."""
+"""Segment size of operations between distant hosts: with longer ones, later data wait longer at each hop."""
 
 TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
-    """How the loop of one peer runs."""
+    """Settings of the loop of one peer."""
 
     core: CoreConfig = field(default_factory=CoreConfig)
     segment_bytes: int = 1 << 20
-    """What one data frame carries at most."""
+    """Maximum payload of a data frame."""
     policy: Policy = Policy.LIVE
-    """Who may decide the next view, if this peer founds the swarm."""
+    """Policy on deciding the next view, if this peer founds the swarm."""
     arena_bytes: int = 0
     """As in `PeerConfig`."""
     extent_bytes: int = EXTENT_BYTES
-    """Of a part of the arena that is registered with a device: whole pages."""
+    """Size of a part of the arena that is registered with a device: whole pages."""
     device_adds: bool = False
-    """Whether a device that can adds up, where all members share memory. Not by default: never run on a GPU yet."""
+    """Whether devices that can add up do so, if all members share memory. Not by default: never run on a GPU yet."""
     link_check_s: float = 0.05
-    """Lost links are looked for this often."""
+    """Interval of the checks for lost links."""
     least_shared_bytes: int = 8 << 20
-    """A state with less of what members have in common comes from one donor."""
+    """A state whose shared part is smaller than this comes from a single donor."""
     look_s: float = 1.0
-    """A joiner that waits looks this often whether there is still somebody to wait for."""
+    """Interval at which a waiting joiner checks whether a member is still alive."""
     tcp: TcpConfig | None = None
-    """How to reach other hosts; None: not at all."""
+    """TCP configuration; None: this host only."""
     may_found: bool = True
     """As in `PeerConfig`."""
     since_ns: int = 0
@@ -61,69 +61,69 @@ class LoopConfig:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     """As in `PeerConfig`."""
     restarts: bool = False
-    """Whether peers without a seat go on where all members have died."""
+    """Whether peers without a seat continue when all members have died."""
     device_of: Callable[[Any], Device] = device_of
-    """Where a tensor lives."""
+    """Returns the device of a tensor."""
 
     @property
     def medium(self) -> Medium:
-        """What its messages go over; the same for all of a swarm."""
+        """Medium of its messages; the same for all peers of a swarm."""
         return Medium.WAN if self.tcp is not None and self.tcp.network is Network.WAN else Medium.LAN
 
     @property
     def operation_segment_bytes(self) -> int:
-        """What a frame of an operation carries at most; the same for all of a swarm."""
+        """Maximum payload of a frame of an operation; the same for all peers of a swarm."""
         return self.segment_bytes if self.medium is Medium.LAN else min(self.segment_bytes, WAN_SEGMENT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfig:
-    """How a peer finds its swarm, and how long it waits. For `Peer`; `join` makes one of its arguments.
+    """Settings of a peer: how it finds its swarm, how long it waits. For `Peer`; `join` creates one from its arguments.
 
     Attributes:
-        swarm: those who may meet; one name, one run. 1 to 64 letters, digits, `.`, `_` or `-`.
+        swarm: name of the swarm that this peer joins; one name, one run. 1 to 64 letters, digits, `.`, `_` or `-`.
         home: the registry folder, private to this user.
-        min_peers: step 0 is held until so many peers take part. The founder's value counts.
-        policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
-            are proven dead) or `majority`. The founder's value counts.
-        receipts: folder for receipts, and for what the flight recorder has, in `traces/`; None: none are written.
-        is_traced: whether that is written by whoever has started this peer, as by a launcher.
-        receipts_full: what a peer does that cannot write there any more: `warn` (it says so once, and goes on without)
+        min_peers: step 0 waits until this many peers take part. The founder's value counts.
+        policy: which members may decide the next view: `live` (more than half, or all survivors, if the others are
+            proven dead) or `majority`. The founder's value counts.
+        receipts: folder for receipts, and for records of the flight recorder, in `traces/`; None: none are written.
+        is_traced: whether the parent process of this peer, such as a launcher, writes these records.
+        receipts_full: what to do when receipts cannot be written any more: `warn` (log it once, and continue without)
             or `stop` (it leaves before the next step, which raises `ShoalError`).
         join_timeout_s: for a seat, and for the first `min_peers` peers.
         step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
         leave_timeout_s: for the others to agree on a view without this peer.
-        arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
-            between them goes through sockets. None: this peer's part of a quarter of the memory that this machine, and
-            the cgroups around this process, leave, or 1 GiB if that is more.
-        may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
-        since_ns: this peer takes the place of one that has ended, of peers that were started then (nanoseconds since
-            1970): it founds nothing where a run of the swarm has ended since. 0: it takes nobody's place.
-        elsewhere: other hosts that had members of the run of that one, each with an address there: this peer founds
-            nothing before all of them have said that they know of no run.
-        only_founds: whether this peer leaves a swarm that has committed a step before it was there.
-        script: file name of what this peer runs, for others of this host to see.
-        program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
+        arena_bytes: the most memory of this peer that the others of its host read in place; 0: none, all their data go
+            through sockets. None: this peer's part of a quarter of the memory that this machine, and the cgroups around
+            this process, leave, or 1 GiB if that is more.
+        may_found: whether this peer founds the swarm if there is none; False: it waits for one.
+        since_ns: this peer replaces one that has ended, of peers that were started then (nanoseconds since 1970): it
+            founds no swarm if a run of the swarm has ended since. 0: it replaces none.
+        elsewhere: other hosts with members of the replaced peer's run, each with an address there: this peer founds no
+            swarm before all of them have answered that they know of no run.
+        only_founds: whether this peer leaves a swarm that had committed a step before it joined.
+        script: file name of this peer's script, shown to others on this host.
+        program: traits of the script that must be equal on all peers: by name, digest and text; empty: no script.
         may_differ: names of arguments in which this peer may differ from others, or `script`.
         place: of this peer among those of `shoal run` on this host; -1: unknown.
-        local_peers: how many of them there are.
-        mixed: what becomes of peers that compute other bits, since their processor, torch or optimizer is another:
-            `resync` (they train together, and one slice of the replica is synchronised again in each step) or `refuse`.
-        on_all_dead: what peers without a seat do where all members have died: `stop`, or `restart` (who holds the
+        local_peers: number of peers of `shoal run` on this host.
+        mixed: treatment of peers that compute other bits, with another processor, torch or optimizer: `resync` (they
+            train together, and one slice of the replica is resynchronised in each step) or `refuse`.
+        on_all_dead: what peers without a seat do when all members have died: `stop`, or `restart` (the one with the
             newest state founds another lineage with it, and the others join that). With peers on several hosts that
-            takes `shoal run`, which tells other hosts of a death. The same on every peer that trains a model.
-        slow_peers: what a member does whose own part of a step takes `slow_factor` times what the others' take, by what
-            all have committed of 20 training steps: `name` (the log and `status` name it) or `leave` (that, and it
+            requires `shoal run`, which tells other hosts of a death. The same on every peer that trains a model.
+        slow_peers: what happens to a member whose own part of a step takes `slow_factor` times as long as the others',
+            by the committed times of 20 training steps: `name` (the log and `status` name it) or `leave` (that, and it
             leaves, with `TooSlow`). The same on every peer that trains a model.
         slow_factor: above 1.
-        resume: folder of the checkpoint to go on from, whatever others there are; None: the last one.
-        rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
-            if it trains a model, otherwise when its script calls `wait_view` again.
-        tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
-            the timers of `loop.core`.
+        resume: folder of the checkpoint to resume from, regardless of others; None: the last one.
+        rejoin: whether a peer that was removed from the view (stopped or cut off, say) may return: by itself if it
+            trains a model, otherwise when its script calls `wait_view` again.
+        tcp: seeds, addresses of this peer for other hosts, and kind of network: `network="wan"` replaces the timers of
+            `loop.core`.
         loop: timers and sizes, for tests and experiments: `core`, `segment_bytes`, `least_shared_bytes`,
-            `link_check_s`, `look_s` and `device_of` of a `p2p.config.LoopConfig`. Its other fields follow from those
-            above.
+            `link_check_s`, `look_s` and `device_of` of a `p2p.config.LoopConfig`. Its other fields are derived from the
+            settings above.
 
     Raises:
         ValueError: a number or the policy is out of range.
@@ -159,7 +159,7 @@ class PeerConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
-        for name in ("receipts", "resume"):  # whatever folder the script goes to later
+        for name in ("receipts", "resume"):  # even if the script changes its folder later
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, absolute(Path(path)))
         if self.min_peers < 1:
@@ -176,17 +176,17 @@ class PeerConfig:
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
-            object.__setattr__(self, name, min(getattr(self, name), threading.TIMEOUT_MAX))  # inf: for ever
+            object.__setattr__(self, name, min(getattr(self, name), threading.TIMEOUT_MAX))  # inf: no limit
 
     def policies(self) -> dict[str, bytes]:
-        """What all peers of a swarm have in common of these settings, for people, by name."""
+        """Those of these settings that must be equal on all peers of a swarm, as text, by name."""
         return {
             "deaths": f"on_all_dead={self.on_all_dead}".encode(),
             "slow peers": f"slow_peers={self.slow_peers} from {self.slow_factor:g} times the others on".encode(),
         }
 
     def for_loop(self) -> LoopConfig:
-        """What this means for the loop.
+        """The settings for the loop.
 
         Raises:
             NetworkError, SecurityError: TCP cannot be used like this.
@@ -208,14 +208,14 @@ class PeerConfig:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Self:
-        """What `shoal run` has set, where `given` does not say otherwise, be it of the fields of `tcp`.
+        """The settings of `shoal run`; fields in `given`, also those of `tcp`, take precedence.
 
         Args:
             environ: `os.environ`, say.
             given: fields of this class, or of `TcpOptions`.
 
         Raises:
-            ValueError: a number or the policy is out of range, or no number; or nothing names the swarm.
+            ValueError: a number or the policy is out of range, or no number; or the swarm has no name.
         """
         tcp = {name: given.pop(name) for name in TCP_NAMES if name in given}
         found: dict[str, Any] = {
@@ -258,8 +258,8 @@ class PeerConfig:
 
 
 def default_arena_bytes(local_peers: int) -> int:
-    """Of each of so many peers. It is a limit, and address space until it is used; what is used is asked for then."""
-    with suppress(OSError):  # there is no /proc
+    """Default arena size for each of `local_peers` peers. A limit: memory is allocated only when used."""
+    with suppress(OSError):  # no /proc
         return max(LEAST_ARENA_BYTES, memory_bytes() // 4 // local_peers)
     return LEAST_ARENA_BYTES
 

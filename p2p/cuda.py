@@ -1,8 +1,8 @@
 """CUDA devices. The only module that uses `torch.cuda`. Written after its documentation; never run on a GPU yet.
 
-Copies to the host and back have a stream each, beside the current one, so that they run while kernels do. torch's host
-allocator does not know the memory of the host that is copied: an open copy holds it here. Memory that is not pinned is
-staged once more by the driver, which the host waits for. Sums have a stream of their own, too.
+Copies to the host and back have a stream each, besides the current one, so that they overlap with kernels. torch's host
+allocator does not know the copied host memory: an open copy keeps it alive here. Memory that is not pinned is staged by
+the driver once more, and the host waits for that. Sums have a stream of their own, too.
 """
 
 import ctypes
@@ -25,20 +25,20 @@ from .errors import ShoalError
 PORTABLE: Final = 1
 """cudaHostRegisterPortable: pinned for all devices of this process."""
 READ_ONLY: Final = 8
-"""cudaHostRegisterReadOnly: the device may only read it. Devices that cannot hold themselves to that refuse."""
+"""cudaHostRegisterReadOnly: the device may only read it. Devices that cannot guarantee this refuse."""
 REGISTERS_READ_ONLY: Final = 113
 """cudaDevAttrHostRegisterReadOnlySupported, of the attributes of a device."""
 
 LEAST_ADDED_BYTES: Final = 256 << 10
-"""Of a chunk that is added up on a GPU. Below that some five launches of 8 us each should cost more than numpy: an
+"""Smallest chunk that is added up on a GPU. Below it some five launches of 8 us each should cost more than numpy: an
 estimate, not measured."""
 
 
 class CudaMark:
-    """An event, and what is in use until it is over."""
+    """An event, and the tensors in use until it is over."""
 
     def __init__(self, stream: torch.cuda.Stream, *in_use: torch.Tensor) -> None:
-        """All that `stream` was given so far."""
+        """Mark the work submitted to `stream` so far."""
         self._in_use = in_use
         event: Any = torch.cuda.Event
         self.event = event(blocking=True)
@@ -47,7 +47,7 @@ class CudaMark:
     def is_over(self) -> bool:
         is_over = bool(self.event.query())
         if is_over:
-            self.wait()  # returns at once; of the two, torch's stream sanitizer sees only this
+            self.wait()  # returns at once; torch's stream sanitizer sees only this of the two
         return is_over
 
     def wait(self) -> None:
@@ -59,7 +59,7 @@ class CudaDevice:
     """One GPU of this process."""
 
     def __init__(self, index: int) -> None:
-        """Make its streams."""
+        """Create its streams."""
         self.index = index
         self.numerics = describe(index)
         stream: Any = torch.cuda.Stream
@@ -128,7 +128,7 @@ class CudaDevice:
             _forget_error()
 
     def settle(self) -> None:
-        """As `Device.settle`. A device that is lost copies nothing."""
+        """As `Device.settle`. A lost device copies no data."""
         with suppress(RuntimeError):
             for mark in list(self._open):
                 mark.wait()
@@ -159,16 +159,16 @@ class CudaDevice:
 
 
 class CudaAdder:
-    """The sums of one GPU: parts are copied there one after the other, added, and the sum is copied back.
+    """Sums on one GPU: parts are copied there one after the other, added, and the sum is copied back.
 
-    Left out: a sum of what lies on the GPU already, which would cross the link once less each way; several streams, so
-    that the parts of one chunk come while the sum of another one leaves.
+    Leaves out: sums of data on the GPU already, which would cross the link once less each way; several streams, so that
+    parts of one chunk arrive while the sum of another leaves.
     """
 
     least_bytes = LEAST_ADDED_BYTES
 
     def __init__(self, index: int) -> None:
-        """Make its stream."""
+        """Create its stream."""
         stream: Any = torch.cuda.Stream
         self._index, self._stream = index, stream(index, priority=-1)
         self._open: deque[CudaMark] = deque()
@@ -181,7 +181,7 @@ class CudaAdder:
     def add(
         self, sources: Sequence[Array], into: Array, reduction: Reduction, dtype: np.dtype[Any], *, completes: bool
     ) -> Mark:
-        """As `Adder.add`. What it takes on the GPU is used again by the next one, on the same stream."""
+        """As `Adder.add`. The next sum reuses its memory on the GPU, on the same stream."""
         with self._lock:
             while self._open and self._open[0].is_over():
                 self._open.popleft()
@@ -193,14 +193,14 @@ class CudaAdder:
                 target.copy_(add_tensors(parts, reduction, completes=completes), non_blocking=True)
             except torch.OutOfMemoryError:
                 raise MemoryShort(into.nbytes, torch.cuda.mem_get_info(self._index)[0]) from None
-            finally:  # some of the parts may be under way
+            finally:  # some of the parts may be in transfer
                 mark = CudaMark(self._stream, *hosts, target)
                 with self._lock:
                     self._open.append(mark)
         return mark
 
     def drain(self) -> None:
-        """As `Adder.drain`. A device that is lost reads and writes nothing."""
+        """As `Adder.drain`. A lost device reads and writes no memory."""
         with self._lock:
             left = list(self._open)
         with suppress(RuntimeError):
@@ -213,7 +213,7 @@ _DEVICES: Final[dict[int, CudaDevice]] = {}
 
 
 def cuda_device(index: int) -> CudaDevice:
-    """The same for all tensors of one GPU, whichever threads ask."""
+    """The device object of a GPU, the same for all tensors and threads."""
     with _ONE_AT_A_TIME:
         if index not in _DEVICES:
             _DEVICES[index] = CudaDevice(index)
@@ -221,14 +221,14 @@ def cuda_device(index: int) -> CudaDevice:
 
 
 def describe(index: int) -> str:
-    """What decides how a GPU rounds: of grids, too, which torch sizes by its multiprocessors."""
+    """The properties that decide how a GPU rounds, including its multiprocessors, by which torch sizes grids."""
     found: Any = torch.cuda.get_device_properties(index)
     capability = f"{found.major}.{found.minor}"
     return f"{found.name} ({found.multi_processor_count} SMs, {capability}, CUDA {torch.version.cuda})"
 
 
 def found() -> tuple[tuple[FoundDevice, ...], str]:
-    """All GPUs that this process sees; and why there are none, if so."""
+    """All GPUs visible to this process; and why there are none, if so."""
     if torch.version.cuda is None:
         return (), f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -245,13 +245,13 @@ def _runtime() -> Any:
 
 
 def _forget_error() -> None:
-    """Or the next kernel would raise it. torch offers no cudaGetLastError."""
+    """Clear the last error, which the next kernel would raise. torch offers no cudaGetLastError."""
     for library in _libraries():
         library.cudaGetLastError()
 
 
 def _registers_read_only(index: int) -> bool | None:
-    """Whether a device does, which torch does not offer either; None: nobody says."""
+    """Whether a device registers read-only memory, which torch does not tell either; None: not known."""
     value = ctypes.c_int()
     for library in _libraries():
         if library.cudaDeviceGetAttribute(ctypes.byref(value), REGISTERS_READ_ONLY, index) == 0:
@@ -268,7 +268,7 @@ def _libraries() -> list[Any]:
 
 
 def _of_bytes(array: Array) -> torch.Tensor:
-    if not array.flags.writeable:  # torch has no tensors that may only be read, and warns of that
+    if not array.flags.writeable:  # torch has no read-only tensors, and warns of them
         raw: Any = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
         raw.owner = array
         array = np.frombuffer(raw, np.uint8)

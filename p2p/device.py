@@ -1,13 +1,13 @@
-"""Where tensors live, and points in the work of such a place. Knows neither torch nor a kind of device.
+"""Devices, on which tensors live, and marks in their work. Independent of torch and of the kind of device.
 
-A device works later than it is told to, and copies on streams of its own, so whoever copies says what the copy comes
-after, and whoever reads what was copied waits for its mark. Memory of this host is a device, too: `HOST`, where
-everything is over at once, and nothing is copied, since an operation reads and writes the tensors themselves.
+A device works asynchronously, and copies on streams of its own, so a copy names the marks that it comes after, and a
+reader of the copy waits for its mark. Host memory is a device, too: `HOST`, where all work is over at once, and no data
+are copied, since operations read and write the tensors themselves.
 
-Memory of the host that is *pinned* is registered with a device, which copies it by itself; other memory is copied by
-the driver, several times slower, and the host may have to wait for that.
+*Pinned* host memory is registered with a device, which copies it by itself; other memory is copied by the driver,
+several times slower, and the host may have to wait for that.
 
-A device may add up memory of the host, and so relieve the thread that does so otherwise (`Adder`).
+A device may add up host memory, and so relieve the thread that does so otherwise (`Adder`).
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -23,11 +23,11 @@ from .errors import DeviceLost
 
 
 class PinRefused(Exception):
-    """Memory cannot be registered with a device; copies of it go on as before. The reason is a sentence."""
+    """Memory cannot be registered with a device; it is copied as before. The reason is a sentence."""
 
 
 class MemoryShort(Exception):
-    """A device has not so much memory left."""
+    """A device has too little free memory."""
 
     def __init__(self, asked_bytes: int, free_bytes: int) -> None:
         super().__init__(f"{asked_bytes} bytes were asked for, and {free_bytes} are free")
@@ -35,7 +35,7 @@ class MemoryShort(Exception):
 
 @contextmanager
 def failures_named() -> Iterator[None]:
-    """What a device raises in this block is a `DeviceLost`: torch has RuntimeError for that."""
+    """Convert device errors in this block, which torch raises as RuntimeError, to `DeviceLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -46,28 +46,28 @@ class Mark(Protocol):
     """A point in the work of a device."""
 
     def is_over(self) -> bool:
-        """Whether all before it is done. Never waits."""
+        """Whether all work before it is done. Never waits."""
         ...
 
     def wait(self) -> None:
-        """Return when all before it is done; other threads go on meanwhile."""
+        """Wait until all work before it is done; other threads continue meanwhile."""
         ...
 
 
 class Adder(Protocol):
-    """Adds up on a device, out of memory of the host and into it. For one thread at a time: whoever drives the loop.
+    """Adds up on a device, from host memory into host memory. For one thread at a time: the one that drives the loop.
 
-    It is called while an operation of the peer is open, and at no other time.
+    Called only while an operation of the peer is open.
 
     Attributes:
-        least_bytes: of a sum; the host is quicker with less.
+        least_bytes: smallest sum that is worthwhile; the host is faster below it.
     """
 
     @property
     def least_bytes(self) -> int: ...
 
     def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
-        """Whether it reduces arrays of this type like this."""
+        """Whether this device supports this reduction of this type."""
         ...
 
     def add(
@@ -79,10 +79,10 @@ class Adder(Protocol):
         *,
         completes: bool,
     ) -> Mark:
-        """Begin to write what becomes of `sources`, in their order, into `into`, which may be the first of them.
+        """Begin to reduce `sources`, in their order, into `into`, which may be the first of them.
 
-        Sums come one after the other, in the order of the calls. Until the mark is over nobody writes what was given,
-        or reads `into`. The bits are those of `collectives.reducer` where each NaN is the same one.
+        Sums run one after the other, in the order of the calls. Until the mark is over, no argument may be written, and
+        `into` not read. The bits are those of `collectives.reducer`, if all NaNs are taken as equal.
 
         Args:
             sources: of equal length, as `carried` has them; each lies in one piece of pinned memory. One alone is
@@ -90,26 +90,27 @@ class Adder(Protocol):
             into: likewise.
             reduction: as `takes` allows.
             dtype: of the elements.
-            completes: whether this is the result of all ranks.
+            completes: whether the result is that of all ranks.
 
         Raises:
-            MemoryShort: there is none for the parts; nothing of this sum was begun.
+            MemoryShort: there is no memory for the parts; the sum was not begun.
         """
         ...
 
     def drain(self) -> None:
-        """Return when nothing that was given is read or written any more. Any thread may call this."""
+        """Wait until no memory of any sum is read or written any more. Any thread may call this."""
         ...
 
 
 class Device(Protocol):
     """Called by the training thread. Tensors and arrays of a copy are contiguous, and have equally many bytes.
 
-    A copy keeps the memory of both until its mark was seen to be over. Until then nobody writes them, or reads `into`.
-    It lies in one piece of pinned memory, or in none. `pin` may be called by any thread.
+    A copy keeps the memory of both alive until its mark was found to be over. Until then they must not be written, nor
+    `into` read. Host memory of a copy lies in one piece of pinned memory, or in none. `pin` may be called by any
+    thread.
 
     Attributes:
-        numerics: what decides which bits it computes, for people; empty: those of this host's processor.
+        numerics: description of what decides its bits; empty: those of this host's processor.
     """
 
     @property
@@ -117,74 +118,74 @@ class Device(Protocol):
 
     @property
     def adder(self) -> Adder | None:
-        """What adds up on it; None: nothing does."""
+        """The adder of this device; None: it has none."""
         ...
 
     def check(self) -> None:
-        """Whether it can be called now.
+        """Raise if the device cannot be called now.
 
         Raises:
-            ShoalError: a graph is captured, in which copies would be without their waits.
+            ShoalError: a graph is being captured, which would record copies without their waits.
         """
         ...
 
     def zeros(self, count: int, like: Any) -> Any:
-        """A tensor of so many elements, of the type and on the device of `like`.
+        """A tensor of `count` zeros, of the type and on the device of `like`.
 
         Raises:
-            MemoryShort: there is no room for it.
+            MemoryShort: there is no memory for it.
         """
         ...
 
     def stream(self) -> Hashable:
-        """The current one of the streams that a script has."""
+        """The current stream of the script."""
         ...
 
     def on(self, stream: Hashable) -> AbstractContextManager[object]:
-        """One that was current is so again, inside of this."""
+        """Context in which `stream`, an earlier current one, is current again."""
         ...
 
     def mark(self) -> Mark:
-        """All that the current stream was given so far."""
+        """Mark the work submitted to the current stream so far."""
         ...
 
     def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
-        """Copy a tensor of the device into memory of the host, once the marks of `after` are over."""
+        """Copy a tensor of the device into host memory, once the marks of `after` are over."""
         ...
 
     def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
-        """Copy memory of the host into a tensor of the device, once the marks of `after` are over."""
+        """Copy host memory into a tensor of the device, once the marks of `after` are over."""
         ...
 
     def hold(self, mark: Mark) -> None:
-        """What the current stream is given from now on comes after `mark`. The host goes on."""
+        """Have later work of the current stream wait for `mark`. The host does not wait."""
         ...
 
     def pin(self, memory: Array) -> None:
-        """Register whole pages of memory of the host, none of which is pinned; what is read-only, to be read alone.
+        """Register whole pages of host memory, none of which is pinned; read-only memory is registered as such.
 
         Raises:
-            PinRefused: it cannot be; later calls hear nothing of that.
+            PinRefused: the memory cannot be registered; later calls are not affected.
         """
         ...
 
     def unpin(self, memory: Array) -> None:
-        """What `pin` was given may be unmapped; no copy of it is under way. RuntimeError: the device is lost."""
+        """Unregister memory before it is unmapped; no copy of it may be open. RuntimeError: the device is lost."""
         ...
 
     def settle(self) -> None:
-        """Return when no copy is under way."""
+        """Wait until no copy is open."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDevice:
-    """One that this process sees.
+    """A device visible to this process.
 
     Attributes:
         name: as torch has it.
         free_bytes, total_bytes: of its memory.
-        registers_read_only: whether it says that it registers memory that may only be read; None: it does not say.
+        registers_read_only: whether it reports that it registers read-only memory; None: not reported.
     """
 
     name: str
@@ -203,11 +204,11 @@ class _Over:
 
 
 OVER: Final[Mark] = _Over()
-"""Before everything."""
+"""A mark that is always over."""
 
 
 class _Host:
-    """Memory of this host: source and target of a copy would be the same."""
+    """Host memory: source and target of a copy would be the same."""
 
     numerics = ""
     adder = None

@@ -2,34 +2,34 @@
 
 ShoalError
     RemoteProtocolError   a peer broke the protocol; message dropped, state unchanged
-    RegistryError         the registry folder cannot be used, or says that the swarm's state is gone
+    RegistryError         the registry folder cannot be used, or shows that the swarm's state is gone
     LaunchError           `shoal run` or `shoal bench` started nothing
-    LabError              there can be no network lab here, or not what it was asked for
+    LabError              there can be no network lab here, or not as requested
     ExperimentError       an experiment cannot be run as it is written; nothing was started
-    NetworkError          this peer cannot listen where it was told to
+    NetworkError          this peer cannot listen at the given address
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm runs or trains something else; raised on the joiner only
     DatasetRefused        a dataset that no loader can hand out; raised before anything is read of it
-    JoinTimeout           nobody came, or gave this peer a seat, in time; it may go on waiting
-    OperationMismatch     peers called different operations; raised on who differs from most, or on every one of them
-    OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
-    RootLost              the member that was to hand a tensor out is gone; raised on every peer
+    JoinTimeout           too few peers, or no seat, in time; it may continue to wait
+    OperationMismatch     peers called different operations; raised on the minority, or on every one of them
+    OperationInterrupted  members changed after results were returned before their commit; raised on every peer
+    RootLost              the member that was to send a tensor is gone; raised on every peer
     ReplicasDiverged      peers finished one step with different bits, and none can stay; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
-    QuorumLost            this side may not go on; state kept
+    QuorumLost            this side must not continue; state kept
     RunEnded              the run that this peer was to join, or was in, is over; exit code 0
-    RemovedFromView       the others go on without this peer
-    TooSlow               this peer is much slower than the others, who go on without it; exit code 4
-    StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
-    DeviceLost            this peer's device has failed in the middle of something; the others go on without it
+    RemovedFromView       the others continue without this peer
+    TooSlow               this peer is much slower than the others, which continue without it; exit code 4
+    StepTimeout           a step was not committed in time; this peer leaves, the others continue without it
+    DeviceLost            this peer's device has failed during an operation; the others continue without it
 """
 
 
 class ShoalError(Exception):
     """What happened, with which values, and what to do, in one line. The base of all errors of shoal.
 
-    Raised itself for calls that are out of order (another step is open, this peer has left) or from where none may
-    come (two threads at once, a forked child), for a loop that has failed, and for receipts that cannot be written.
+    Raised itself for calls that are out of order (another step is open, this peer has left) or not allowed (two threads
+    at once, a forked child), for a loop that has failed, and for receipts that cannot be written.
 
     Attributes:
         goes_on: whether the peer that raises it may call the next operation.
@@ -39,9 +39,9 @@ class ShoalError(Exception):
 
 
 class RemoteProtocolError(ShoalError):
-    """A peer sent what no peer of this version sends. The message is dropped and counted.
+    """A peer has violated the protocol. The message is dropped and counted.
 
-    A script is told only where a state for its model has the right layout, and does not fit it all the same.
+    The error reaches a script only if a state for its model has the right layout, but does not fit.
     """
 
 
@@ -50,11 +50,11 @@ class RegistryError(ShoalError):
 
 
 class LaunchError(ShoalError):
-    """The command line was asked for something that it cannot start. No function of `p2p` raises it."""
+    """The command line cannot start what it was asked for. No function of `p2p` raises it."""
 
 
 class LabError(ShoalError):
-    """The network lab cannot be made, or changed as it was asked to. No training peer raises it."""
+    """The network lab cannot be created, or changed as requested. No training peer raises it."""
 
 
 class ExperimentError(ShoalError):
@@ -62,19 +62,19 @@ class ExperimentError(ShoalError):
 
 
 class NetworkError(ShoalError):
-    """This peer cannot listen at an address, or was given one that is none."""
+    """This peer cannot listen at an address, or an address is invalid."""
 
 
 class SecurityError(ShoalError):
-    """The swarm key cannot be used, or strangers would get in: this peer does not run."""
+    """The swarm key cannot be used, or strangers could connect: this peer does not run."""
 
 
 class JoinRefused(ShoalError):
-    """This peer runs or trains something else than the swarm, which goes on. Both values are in the text."""
+    """This peer runs or trains something else than the swarm, which continues. Both values are in the text."""
 
 
 class DatasetRefused(ShoalError, TypeError):
-    """A loader was given what it cannot hand out by number: an IterableDataset, a DataLoader, a tuple of arrays."""
+    """A loader was given data that cannot be read by index: an IterableDataset, a DataLoader, a tuple of arrays."""
 
     goes_on = True
 
@@ -82,7 +82,7 @@ class DatasetRefused(ShoalError, TypeError):
 class JoinTimeout(ShoalError):
     """This peer has no seat, or step 0 was not committed, in time: too few peers, or no swarm.
 
-    `Peer.wait_view` may be called again, and goes on waiting. A step that is late is a `StepTimeout`.
+    `Peer.wait_view` may be called again to continue waiting. A late step raises `StepTimeout`.
     """
 
     goes_on = True
@@ -100,15 +100,15 @@ HINTS = {
     " all_gather ": "rows of an all_gather have one shape on all peers, but parts of a batch differ in size, and a "
     "joiner is given 2 samples: pad them",
 }
-"""What is mostly the reason where this is in the text."""
+"""Likely reasons for a mismatch, by a part of its text."""
 
 
 class OperationMismatch(ShoalError):
-    """Members called different operations. Nothing was summed.
+    """Members called different operations. None was run.
 
     Attributes:
-        is_alone: the others call the same, so this peer has left, and they go on. Otherwise it is raised on every
-            member, and the next operation may be called.
+        is_alone: all others call the same, so this peer has left, and they continue. Otherwise the error is raised on
+            every member, and the next operation may be called.
         goes_on: not `is_alone`.
     """
 
@@ -122,11 +122,11 @@ class OperationMismatch(ShoalError):
 class OperationInterrupted(ShoalError):
     """A step was given up on all peers before its commit.
 
-    Either results of it had been handed out (`commit=False`), and members came or went, or one took back what it had
-    called; or the script of one went on after an exception had ended its `peer.step` block.
+    Either results of it had been returned (`commit=False`), and members joined or left, or one withdrew its operations;
+    or the script of one continued after an exception had ended its `peer.step` block.
 
-    The error is raised once on every member, by whatever it calls next, and nothing of the step counts: call all
-    operations again that were called since the last commit. Whose own exception ended the block is not told again.
+    The error is raised once on every member, by its next call, and no operation of the step counts: repeat all
+    operations called since the last commit. It is not raised on the member whose own exception ended the block.
     """
 
     goes_on = True
@@ -139,7 +139,7 @@ class OperationInterrupted(ShoalError):
 
 
 class RootLost(ShoalError):
-    """The root of a broadcast was gone before all had its tensor. The step is committed, and nothing was moved in it.
+    """The root of a broadcast was gone before all had its tensor. The step is committed, without that broadcast.
 
     The error is raised on every peer alike, after that commit: tensors are as they were, `peer.view` is without that
     member, and all other operations of the step count.
@@ -166,9 +166,9 @@ class ReplicasDiverged(ShoalError):
 
 
 class NonFiniteGradient(ShoalError):
-    """This peer has computed NaN or infinity. It has sent none of it, and the swarm is intact.
+    """This peer has computed NaN or infinity. It has sent none of these values, and the swarm is intact.
 
-    A script that catches it goes on with other samples: this peer then adds none to the step.
+    A script that catches the error continues with other samples: this peer then adds none to the step.
     """
 
     goes_on = True
@@ -187,9 +187,9 @@ class QuorumLost(ShoalError):
 class RunEnded(ShoalError):
     """The run that this peer was to join, or was in, has ended while it waited. Nothing is lost.
 
-    Of a peer that only joins (`shoal run --join`), has observed the run without a seat, was started in the place of one
-    that had died (`--restarts`), or was removed, and comes back; of the latter also where another run of the same name
-    has begun since, whose state it does not take. A script of several runs (folds) goes on with the next one behind it.
+    Raised on a peer that only joins (`shoal run --join`), has observed the run without a seat, was started to replace a
+    dead one (`--restarts`), or was removed and returns; on the latter also if another run of the same name has begun
+    since, whose state it does not take. A script of several runs (folds) continues with the next one after it.
 
     Attributes:
         exit_code: of a script that leaves `with p2p.join()` by this error.
@@ -204,16 +204,16 @@ class RunEnded(ShoalError):
 class RemovedFromView(ShoalError):
     """The others agreed on a view without this peer, and committed steps that it does not know.
 
-    A peer that trains a model comes back by itself, unless it was told not to, or looks for its place in vain; after a
-    while, if it is removed often. A script without one has to ask for it (`Peer.wait_view`): it alone knows whether it
-    can do without the results that it has missed.
+    A peer that trains a model returns by itself, unless configured not to, or if it does not find its position in the
+    script; after a delay, if it is removed often. A script without a model has to ask for it (`Peer.wait_view`): it
+    alone knows whether it needs the results that it has missed.
 
     Attributes:
         exit_code: of a script that leaves `with p2p.join()` by this error.
-        reason: why, without what to do.
-        is_astray: it has joined in another phase of the script's loop than that of the others, and tries again.
-        is_final: it does not come back by itself.
-        has_stalled: all had waited for it, in a step that was done over again and again, since frames were lost.
+        reason: the cause, without advice.
+        is_astray: this peer has joined in another phase of the script's loop than the others, and tries again.
+        is_final: this peer does not return by itself.
+        has_stalled: all had waited for this peer, in a step that was redone repeatedly, since frames were lost.
     """
 
     exit_code = 3
@@ -230,9 +230,9 @@ class RemovedFromView(ShoalError):
 
 
 class TooSlow(ShoalError):
-    """This peer is much slower than the others, who wait for it in each step, and was told to leave then.
+    """This peer is much slower than the others, which wait for it in each step, and is configured to leave then.
 
-    All its steps are committed. The others go on without it.
+    All its steps are committed. The others continue without it.
 
     Attributes:
         exit_code: of a script that leaves `with p2p.join()` by this error.
@@ -249,16 +249,16 @@ class TooSlow(ShoalError):
 class StepTimeout(ShoalError):
     """A step was not committed within `step_timeout_s`. The text says which members it waits for.
 
-    These members have not called the step's operations, or too few can be heard to go on without them; a member that
-    is dead or silent would have been left out. This peer leaves the swarm, which goes on without it: join again.
+    These members have not called the step's operations, or too few are heard to continue without them; a dead or silent
+    member would have been left out. This peer leaves the swarm, which continues without it: join again.
     """
 
 
 class DeviceLost(ShoalError):
     """The device of this peer raised an error while a tensor of it was copied or added up. The text ends with that.
 
-    What it had begun counts nowhere: a step counts this peer only if all that it adds was on the host before. This peer
-    leaves the swarm, which goes on without it; a device that has failed is of no use to this process: start it again.
+    Unfinished work does not count: a step counts this peer only if all that it adds had reached the host. This peer
+    leaves the swarm, which continues without it; a failed device cannot be used by this process any more: restart it.
     """
 
     def __init__(self, reason: object) -> None:

@@ -1,4 +1,4 @@
-"""What scripts give: whether it has the type that it has to have, and which setting of `p2p.join` it becomes."""
+"""Arguments given by scripts: type checks, and conversion to settings of `p2p.join`."""
 
 import os
 from collections.abc import Callable, Collection
@@ -12,14 +12,14 @@ def _is_number(value: object, kind: type = Real) -> bool:
 
 
 def check_whole(**values: object) -> None:
-    """Raise TypeError unless all of these, by the names of the arguments, are whole numbers; None: it was not given."""
+    """Raise TypeError unless all of these, by the names of the arguments, are whole numbers; None: not given."""
     for name, value in values.items():
         if value is not None and not _is_number(value, Integral):
             raise TypeError(f"{name} must be a whole number, is {value!r}")
 
 
 def check_numbers(**values: object) -> None:
-    """Raise TypeError unless all of these, by the names of the arguments, are numbers; None: it was not given."""
+    """Raise TypeError unless all of these, by the names of the arguments, are numbers; None: not given."""
     for name, value in values.items():
         if value is not None and not _is_number(value):
             raise TypeError(f"{name} must be a number, is {value!r}")
@@ -56,11 +56,11 @@ _KINDS: Final[dict[str, _Kind]] = {
     "may_differ": ("a list of names", _are_words, tuple),
     "slow_factor": _NUMBER,
 }
-"""Of each argument that is no text: what it has to be, in words; whether it is; and the setting that it becomes."""
+"""For each argument that is not text: the type in words, its check, and the conversion to a setting."""
 
 
 def setting(name: str, value: Any) -> Any:
-    """The setting that `value`, given to `p2p.join` as `name`, becomes; raise TypeError if it has another type."""
+    """Convert `value`, given to `p2p.join` as `name`, to a setting; raise TypeError if it has another type."""
     expected, is_one, make = _KINDS.get(name, _TEXT)
     if not is_one(value):
         raise TypeError(f"`{name}` of p2p.join must be {expected}, is {value!r}")

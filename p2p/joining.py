@@ -1,4 +1,4 @@
-"""`p2p.join`: this process becomes a peer, with what `shoal run` has set in the environment."""
+"""`p2p.join`: makes this process a peer, with the settings of `shoal run` in the environment."""
 
 import atexit
 import logging
@@ -32,10 +32,10 @@ HELD: Final = {
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2),
 }
-"""Signals that wait while a peer is made, some 50 ms."""
+"""Signals that are blocked while a peer is created, some 50 ms."""
 
 DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-"""What the interpreter does with the signals at which a peer leaves."""
+"""The interpreter's handlers of the signals at which a peer leaves."""
 
 IMPORTED_ANEW: Final = (
     "this process is a worker that imports the script anew (start method spawn or forkserver, the default from Python "
@@ -43,7 +43,7 @@ IMPORTED_ANEW: Final = (
 )
 
 _joined: Final[weakref.WeakKeyDictionary[Peer, int]] = weakref.WeakKeyDictionary()
-"""The peers of this process, and the thread that has joined as each."""
+"""The peers of this process, each with the thread that has joined."""
 
 
 def join(
@@ -73,58 +73,57 @@ def join(
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
-    Says on stderr, in one line, which swarm this peer has founded or joined, and at which step, when it has a seat; and
-    every 5 s for whom it waits, unless its launcher does. Raises the soft limit of open files to the hard one.
+    Prints one line on stderr when this peer has a seat: the swarm that it has founded or joined, and the step; and
+    every 5 s what it waits for, unless its launcher does. Raises the soft limit of open files to the hard one.
 
-    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts a
-    thread that drives them, one that says how this peer stands and, if called in the main thread, one that writes
-    stacks on SIGUSR1; takes 12 MiB of shared memory, and waits for nobody.
+    Arguments that are None are taken from the environment, as set by `shoal run`, or from the defaults. Opens the
+    sockets, starts a thread that drives them, one that reports the status of this peer and, if called in the main
+    thread, one that prints stacks on SIGUSR1; takes 12 MiB of shared memory, and does not wait for other peers.
 
-    Changes what this process does at its end. A peer that has not left does so when the interpreter ends. If the script
-    has no `sys.excepthook` of its own, it gets one that prints an error of shoal as one line, without a traceback.
-    Called in the main thread, and if the script has no handlers of its own, SIGTERM and SIGINT raise `SystemExit(143)`
-    and `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints where each thread is to stderr. A forked
-    child is no peer: there these signals, and the end, do what they do in a process without shoal.
+    Changes the exit of this process. A peer that has not left does so when the interpreter ends. If the script has no
+    `sys.excepthook` of its own, one is installed that prints an error of shoal as one line, without a traceback. If
+    called in the main thread, and the script has no handlers of its own, SIGTERM and SIGINT raise `SystemExit(143)` and
+    `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints the stacks of all threads to stderr. A forked
+    child is no peer: its signals and its exit behave as in a process without shoal.
 
     Args:
-        swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; the name of the script's file,
+        swarm: name of the swarm; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; the name of the script's file,
             and, without `seeds` and `bind`, 8 digits that stand for its path and arguments).
         home: the registry folder, private to this user, with a short path (SHOAL_HOME; the user's runtime folder).
-        min_peers: step 0 is held until so many peers take part; the founder's value counts (SHOAL_MIN_PEERS; 1).
-        policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
-            are proven dead) or `majority`; the founder's value counts (SHOAL_POLICY; `live`).
-        receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for what the flight
-            recorder has, 64 bytes per record and some five records per step (SHOAL_RECEIPTS; none).
-        receipts_full: what to do when they cannot be written any more: `warn`, that is say so once and go on without,
-            or `stop`, that is leave, and raise `ShoalError` at the next step (SHOAL_RECEIPTS_FULL; `warn`).
+        min_peers: step 0 waits until this many peers take part; the founder's value counts (SHOAL_MIN_PEERS; 1).
+        policy: which members may decide the next view: `live` (more than half, or all survivors, if the others are
+            proven dead) or `majority`; the founder's value counts (SHOAL_POLICY; `live`).
+        receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for the flight
+            recorder's records, 64 bytes per record and some five records per step (SHOAL_RECEIPTS; none).
+        receipts_full: what to do when they cannot be written any more: `warn`, that is log it once and continue
+            without, or `stop`, that is leave, and raise `ShoalError` at the next step (SHOAL_RECEIPTS_FULL; `warn`).
         join_timeout_s: seconds to wait for a seat, and for the first `min_peers` peers (600).
         step_timeout_s: seconds to wait for a step to commit; longer than the slowest member's backward pass (600).
         leave_timeout_s: seconds to wait, when leaving, for the others to agree on a view without this peer (5).
-        arena_bytes: at most so many bytes of this peer are read in place by the others of its host; 0: none
-            (SHOAL_ARENA; this peer's part of a quarter of the memory that machine and cgroups leave, at least 1 GiB).
-        rejoin: whether a peer that trains a model comes back by itself if it was removed, and may be brought back by
-            `Peer.wait_view` if it trains none.
-        seeds: `host:port,host:port`, or a list of these, the same everywhere: who is called first on other hosts
-            (SHOAL_SEEDS; none).
+        arena_bytes: the most bytes of this peer that the others of its host read in place; 0: none (SHOAL_ARENA; this
+            peer's part of a quarter of the memory that machine and cgroups leave, at least 1 GiB).
+        rejoin: whether a removed peer may return: by itself if it trains a model, else through `Peer.wait_view`.
+        seeds: `host:port,host:port`, or a list of these, the same everywhere: the peers on other hosts that are called
+            first (SHOAL_SEEDS; none).
         bind: `host:port` to listen at for other hosts, and the next port; port 0: any two (SHOAL_BIND; with `seeds`
             any host, port 0).
-        advertise: `host` or `host:port` that other hosts are told (SHOAL_ADVERTISE; chosen from `bind` and `seeds`).
+        advertise: `host` or `host:port` given to other hosts (SHOAL_ADVERTISE; chosen from `bind` and `seeds`).
         key: file with the swarm key, or `env:NAME`, or `fd:N` (SHOAL_KEY). Without one there is no TCP, unless
             `insecure`.
-        insecure: TCP without a key, for a network on which everybody is trusted (SHOAL_INSECURE; False).
+        insecure: TCP without a key, for a network where all hosts are trusted (SHOAL_INSECURE; False).
         network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all (SHOAL_NETWORK; `lan`).
         may_differ: arguments of the script in which this peer may differ from the others, by flag (`lr` for `--lr 0.1`)
-            or place (`1`), or `script` (SHOAL_MAY_DIFFER, with commas; none). Who differs in another one is refused.
-        mixed: what becomes of peers whose processor, torch or optimizer's code is another, so that their updates are
-            rounded otherwise: `resync` (they train together, and each step makes one slice of the replica the same
-            again) or `refuse` (who is not like the founder is refused); the same for all (SHOAL_MIXED; `resync`).
-        on_all_dead: what peers that observe do where all members have died: `stop`, that is raise `RegistryError`, or
-            `restart`: who holds the newest state goes on with it, in another lineage, which the others join; steps
-            after it are lost (SHOAL_ON_ALL_DEAD; `stop`). Of deaths on other hosts only `shoal run` tells.
-        slow_peers: what becomes of a member whose own part of a step, from a commit to its last gradient, takes
-            `slow_factor` times what the others' take, by the medians of 20 training steps: `name` (the log and `status`
-            name it) or `leave` (that, and it raises `TooSlow`, and leaves); the same for all that train a model
-            (SHOAL_SLOW_PEERS and SHOAL_SLOW_FACTOR; `name`, 2).
+            or place (`1`), or `script` (SHOAL_MAY_DIFFER, with commas; none). A peer that differs in others is refused.
+        mixed: treatment of peers with another processor, torch or optimizer code, whose updates are rounded
+            differently: `resync` (they train together, and each step resynchronises one slice of the replica) or
+            `refuse` (peers that differ from the founder are refused); the same for all (SHOAL_MIXED; `resync`).
+        on_all_dead: what observers do when all members have died: `stop`, that is raise `RegistryError`, or `restart`:
+            the observer with the newest state continues with it, in another lineage, which the others join; steps after
+            it are lost (SHOAL_ON_ALL_DEAD; `stop`). Deaths on other hosts are known only through `shoal run`.
+        slow_peers: what happens to a member whose own part of a step, from a commit to its last gradient, takes
+            `slow_factor` times as long as the others', by the medians of 20 training steps: `name` (the log and
+            `status` name it) or `leave` (that, and it raises `TooSlow`, and leaves); the same for all that train a
+            model (SHOAL_SLOW_PEERS and SHOAL_SLOW_FACTOR; `name`, 2).
         slow_factor: above 1 (2).
 
     Returns:
@@ -132,11 +131,11 @@ def join(
 
     Raises:
         TypeError: an argument has another type.
-        ValueError: a number, `policy`, `mixed`, `on_all_dead`, `slow_peers` or `receipts_full` is out of range; or
-            no `swarm` is given, and there is no script to name it by.
+        ValueError: a number, `policy`, `mixed`, `on_all_dead`, `slow_peers` or `receipts_full` is out of range; or no
+            `swarm` is given, and there is no script to name it after.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
-        SecurityError: there is no key that keeps strangers out.
+        SecurityError: there is no usable swarm key, or strangers could connect.
         ShoalError: this thread is a peer of this swarm already; receipts cannot be written; or this process may not
             open as many files as a peer needs.
         OSError: a socket of this host cannot be opened.
@@ -185,7 +184,7 @@ def join_as(given: dict[str, Any]) -> Peer:
     if why := why_too_few_threads(OF_A_PEER):
         raise ShoalError(f"this peer cannot run: {why}")
     keep_memory(os.environ)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # a handler that raises would leave half a peer behind
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # a handler that raises would leave a peer half created
     try:
         peer = Peer(config)
     except BaseException:
@@ -202,7 +201,7 @@ def join_as(given: dict[str, Any]) -> Peer:
 
 
 def _set_up(peer: Peer, config: PeerConfig, launcher: socket.socket | None) -> None:
-    """What others of this process, and people, know of it, and what becomes of signals."""
+    """Register the peer in this process, start its reports, and install signal handlers."""
     _joined[peer] = threading.get_ident()
     if peer._session.loop.is_alone:
         _name_other_runs(config)
@@ -213,7 +212,7 @@ def _set_up(peer: Peer, config: PeerConfig, launcher: socket.socket | None) -> N
     except RuntimeError as error:
         raise ShoalError(f"this peer cannot run: {why_no_thread()}") from error
     atexit.register(peer._end_at_exit)
-    if parent_process() is not None:  # which ends without that, if it was forked
+    if parent_process() is not None:  # a forked one ends without atexit
         Finalize(None, _end_if_there, (weakref.ref(peer),), exitpriority=0)
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
@@ -223,13 +222,13 @@ def _set_up(peer: Peer, config: PeerConfig, launcher: socket.socket | None) -> N
 
 
 def _end_if_there(peer: "weakref.ref[Peer]") -> None:
-    """At the end of a process of multiprocessing; who has left may be gone."""
+    """Called at the end of a multiprocessing process; a peer that has left may be gone."""
     if (found := peer()) is not None:
         found._end_at_exit()
 
 
 def _configure(given: dict[str, Any]) -> PeerConfig:
-    """Settings of this process, with a name for the swarm."""
+    """Settings of this process, including a name for the swarm."""
     program = this_program()
     if program is not None:
         given |= {"script": program.name, "program": program.traits()}
@@ -241,7 +240,7 @@ def _configure(given: dict[str, Any]) -> PeerConfig:
 
 
 def _check_is_another(config: PeerConfig) -> None:
-    """Raises ShoalError if this thread is a peer of the swarm already: it cannot wait for a seat and run steps, too."""
+    """Raise ShoalError if this thread is a peer of the swarm already: it cannot wait for a seat and run steps, too."""
     for peer, thread in _joined.items():
         session, is_ours = peer._session, thread == threading.get_ident()
         is_same = (peer._config.swarm, peer._config.home) == (config.swarm, config.home)
@@ -253,7 +252,7 @@ def _check_is_another(config: PeerConfig) -> None:
 
 
 def _set_up_log(level: str) -> None:
-    """`shoal run -v` asks for the log of this peer on stderr."""
+    """Write this peer's log to stderr, if `shoal run -v` asks for it."""
     logger = logging.getLogger("p2p")
     if level and not logger.handlers:
         handler = logging.StreamHandler()
@@ -264,7 +263,7 @@ def _set_up_log(level: str) -> None:
 
 
 def _name_other_runs(config: PeerConfig) -> None:
-    """This peer founds a swarm; its user may have meant another one."""
+    """Name other runs of this script: this peer founds a swarm, but its user may have meant one of these."""
     for swarm, number in runs_of_script(config.home, config.script).items() if config.script else ():
         if swarm != config.swarm:
             say(
@@ -287,19 +286,19 @@ def _say_where(peer: Peer, config: PeerConfig, view: View, done: int) -> None:
 
 
 def say(text: str) -> None:
-    """A line of this peer for people, unless `shoal run -q` has started it."""
+    """Print a line to stderr, unless started by `shoal run -q`."""
     if sys.stderr is not None and not os.environ.get("SHOAL_QUIET"):
         sys.stderr.write(f"shoal: {text}\n")
 
 
 class _Handler:
-    """Ends the script with an exception, when its peer can be interrupted."""
+    """Signal handler that ends the script with an exception, when its peer can be interrupted."""
 
     def __init__(self, peer: Peer, make: Callable[[], BaseException]) -> None:
-        self._peer, self._make, self._pid = weakref.ref(peer), make, os.getpid()  # which has left if it is gone
+        self._peer, self._make, self._pid = weakref.ref(peer), make, os.getpid()  # if it is gone, it has left
 
     def __call__(self, received: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a handler of the script's own passes it on, in a forked child
+        if os.getpid() != self._pid:  # passed on by the script's own handler, in a forked child
             signal.signal(received, DEFAULTS[received])
             signal.raise_signal(received)
             return
@@ -309,7 +308,7 @@ class _Handler:
 
 
 def _let_leave(peer: Peer, number: signal.Signals, make: Callable[[], BaseException]) -> None:
-    """Make a signal end the script with an exception, so that the peer leaves. A handler of the script's own stays."""
+    """Have a signal end the script with an exception, so that the peer leaves. The script's own handlers are kept."""
     before = signal.getsignal(number)
     if before is DEFAULTS[number]:
         os.register_at_fork(after_in_child=_forget_handlers)
@@ -318,7 +317,7 @@ def _let_leave(peer: Peer, number: signal.Signals, make: Callable[[], BaseExcept
 
 
 def _forget_handlers() -> None:
-    """In a forked child, which is no peer: its signals do what they do in a process without shoal."""
+    """In a forked child, which is no peer: restore the default signal handlers."""
     for number, default in DEFAULTS.items():
         if isinstance(signal.getsignal(number), _Handler):
             signal.signal(number, default)

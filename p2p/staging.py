@@ -1,4 +1,4 @@
-"""How tensors of a device take part in an operation: fetched into memory of the host, and their results stored back."""
+"""Staging: tensors of a device are fetched into host memory for an operation, and their results stored back."""
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -12,17 +12,17 @@ from .errors import DeviceLost
 
 
 def device_of(tensor: Any) -> Device:
-    """Where a tensor lives; `HOST` for everything else, which has to be refused elsewhere if it cannot be used."""
-    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    """The device of a tensor; `HOST` for all other values, which are refused elsewhere if they cannot be used."""
+    torch = sys.modules.get("torch")  # a caller with a tensor has imported it
     if torch is None or not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
         return HOST
-    from .cuda import cuda_device  # the driver is asked for nothing before that
+    from .cuda import cuda_device  # the driver is not used before that
 
     return cuda_device(tensor.device.index)
 
 
 def cuda_devices() -> tuple[tuple[FoundDevice, ...], str]:
-    """All that this process sees; and why there are none, if so. Imports torch."""
+    """All CUDA devices visible to this process; and why there are none, if so. Imports torch."""
     from .cuda import found
 
     return found()
@@ -33,14 +33,14 @@ Cut = Callable[[Array], Sequence[slice]]
 
 
 def whole(array: Array) -> Sequence[slice]:
-    """As one piece."""
+    """The array as one piece."""
     return (slice(0, len(array)),)
 
 
 class Staged:
-    """The way of one operation at a time: fetched, submitted, stored, held, in this order.
+    """Staging of one operation at a time: fetched, submitted, stored, held, in this order.
 
-    The input of the operation may be read, and its result written, by others than the device, where `is_ready`.
+    Once `is_ready`, the input of the operation may be read, and its result written, by others than the device.
 
     All but `check` raise DeviceLost if the device raises an error.
     """
@@ -48,33 +48,33 @@ class Staged:
     def __init__(
         self, device: Device, cut: Cut = whole, told: Callable[[DeviceLost], None] = lambda error: None
     ) -> None:
-        """Nothing is under way.
+        """Without open copies.
 
         Args:
             device: of the tensors.
-            cut: memory of the host, for each copy.
-            told: is, before an error of the device is raised.
+            cut: cuts host memory for each copy.
+            told: called with an error of the device before it is raised.
         """
         self._device, self._cut, self._told = device, cut, told
         self._fetched: list[Mark] = []
         self._stored: list[Mark] = []
-        """Of pieces, which keep their memory until they are seen to be over."""
+        """Marks of pieces, which keep their memory alive until they are found to be over."""
 
     def check(self) -> None:
-        """As of the device."""
+        """As `Device` does."""
         self._device.check()
 
     def zeros(self, count: int, like: Any) -> Any:
-        """As of the device."""
+        """As `Device` does."""
         with self._failures_told():
             return self._device.zeros(count, like)
 
     def stream(self) -> Hashable:
-        """As of the device."""
+        """As `Device` does."""
         return self._device.stream()
 
     def follow(self, stream: Hashable) -> None:
-        """What the current stream is given from now on comes after what this one was given so far."""
+        """Have later work of the current stream wait for the work submitted to `stream` so far."""
         device = self._device
         if stream is not None and stream != device.stream():
             with self._failures_told():
@@ -84,7 +84,7 @@ class Staged:
 
     @contextmanager
     def beside(self, stream: Hashable) -> Iterator[None]:
-        """This one is current inside of this: after the current one so far, which goes on after it."""
+        """Context in which `stream` is current: it waits for the current one, which then waits for it."""
         here = self._device.stream()
         if stream == here:
             yield
@@ -95,7 +95,7 @@ class Staged:
         self.follow(stream)
 
     def fetch(self, *pairs: tuple[Any, Array]) -> None:
-        """Begin to copy tensors, as the current stream leaves them, into the input and beside it."""
+        """Begin to copy tensors, after the current work of the stream, into host memory."""
         device, cut = self._device, self._cut
         with self._failures_told():
             self._fetched = [
@@ -105,25 +105,25 @@ class Staged:
             ]
 
     def is_ready(self) -> bool:
-        """Whether no copy is under way, neither of what was fetched nor of the result of the operation before."""
+        """Whether no copy is open, neither of fetched tensors nor of the result of the previous operation."""
         with self._failures_told():
             return all(mark.is_over() for mark in (*self._stored, *self._fetched))
 
     def wait(self) -> None:
-        """Return when it is ready. No copy keeps any memory then."""
+        """Wait until it is ready. No copy keeps any memory alive then."""
         with self._failures_told():
             for mark in (*self._stored, *self._fetched):
                 mark.wait()
 
     def store(self, source: Array, into: Any) -> None:
-        """Begin to copy the result; what was fetched is not needed any more."""
+        """Begin to copy the result; the fetched input is not needed any more."""
         with self._failures_told():
             self._stored = [mark for mark in self._stored if not mark.is_over()]
             for piece in self._cut(source):
                 self._stored.append(self._device.store(source[piece], into[piece], after=[self._device.mark()]))
 
     def hold(self) -> None:
-        """What the current stream is given from now on sees what was stored."""
+        """Make the stored results visible to later work of the current stream."""
         with self._failures_told():
             for mark in self._stored:
                 self._device.hold(mark)
@@ -139,13 +139,13 @@ class Staged:
 
 
 def flat_of(tensor: Any) -> Any:
-    """A contiguous tensor in one dimension, to be seen as bytes: of one element the stride may be any."""
+    """A contiguous tensor as a flat one that can be viewed as bytes: a single element may have any stride."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def num_users(tensor: Any) -> int:
-    """More than before if somebody else has come to share its memory, by tensors or as a storage; for comparison."""
+    """A count that increases when further tensors or storages share the memory; for comparison."""
     torch = sys.modules["torch"]
-    storage = tensor.untyped_storage()  # one object for all who ask
+    storage = tensor.untyped_storage()  # one object for all callers
     count: int = torch._C._storage_Use_Count(storage._cdata)
     return count + sys.getrefcount(storage)

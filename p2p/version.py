@@ -1,6 +1,6 @@
-"""The version of the wire: of all that the peers of a swarm say to each other, and leave for each other to read.
+"""Protocol version: of all messages between the peers of a swarm, and of all that they leave for each other to read.
 
-PROTOCOL.md says what peers of this version say. There is no other way than to run one version: nothing is negotiated.
+PROTOCOL.md specifies this version. All peers must run the same version: there is no negotiation.
 """
 
 from typing import Final
@@ -10,11 +10,11 @@ from .errors import RemoteProtocolError
 VERSION: Final = 2
 
 ONE_VERSION: Final = "run the same version of shoal everywhere"
-"""What to do about two."""
+"""Advice for a mismatch of versions."""
 
 
 class OtherVersion(RemoteProtocolError):
-    """A peer of another version said something. Nothing of it is read but that."""
+    """A message from a peer of another version. Only its version is read."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"a peer speaks version {version} of the wire, and this one version {VERSION}: {ONE_VERSION}")
