@@ -251,7 +251,7 @@ def run(
 
 
 def _given(ctx: typer.Context, *names: str) -> list[str]:
-    """Those of these options that were given on the command line, not in the environment."""
+    """The options among `names` that were given on the command line, not in the environment."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
     return [f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 

@@ -179,7 +179,7 @@ class PeerConfig:
             object.__setattr__(self, name, min(getattr(self, name), threading.TIMEOUT_MAX))  # inf: no limit
 
     def policies(self) -> dict[str, bytes]:
-        """Those of these settings that must be equal on all peers of a swarm, as text, by name."""
+        """The settings that must be equal on all peers of a swarm, as text, by name."""
         return {
             "deaths": f"on_all_dead={self.on_all_dead}".encode(),
             "slow peers": f"slow_peers={self.slow_peers} from {self.slow_factor:g} times the others on".encode(),

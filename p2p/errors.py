@@ -26,7 +26,7 @@ ShoalError
 
 
 class ShoalError(Exception):
-    """What happened, with which values, and what to do, in one line. The base of all errors of shoal.
+    """Base of all errors of shoal. The text says what happened, with which values, and what to do, in one line.
 
     Raised itself for calls that are out of order (another step is open, this peer has left) or not allowed (two threads
     at once, a forked child), for a loop that has failed, and for receipts that cannot be written.

@@ -3,9 +3,9 @@
     with p2p.join() as peer:
         peer.all_reduce(tensor)
 
-The view that a script sees changes only when a step commits. A peer that trains a model and joins a running run is an
-*observer* at first: it runs the same loop, receives the results of the members, and adds nothing to them. It gets its
-seat when it has caught up, and returns in the same way after a removal.
+The view that a script sees changes only when a step commits. A peer that trains a model and joins a run in progress is
+an *observer* at first: it runs the same loop, receives the results of the members, and adds nothing to them. It gets
+its seat when it has caught up, and returns in the same way after a removal.
 """
 
 import atexit
@@ -184,7 +184,7 @@ class Peer(Operations):
         """Ask for a seat and wait until this peer has it and step 0 is committed. An observer does not wait.
 
         Returns at once with a seat. All operations, loaders and `DataParallel` call it first. While it waits, it logs
-        every 5 s what for. A join of a running swarm costs the members one change of view.
+        every 5 s what for. Each join of a swarm in progress costs the members one change of view.
 
         After `RemovedFromView`, a script that does not need the steps that it has missed calls this again: the same
         process returns as a new member, and continues from `done`.
@@ -315,7 +315,7 @@ class Peer(Operations):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`: load it on every founder, before `DataParallel` or any operation.
 
-        A peer that joins a running run receives that run's progress instead.
+        A peer that joins a run in progress receives that run's progress instead.
 
         Args:
             state_dict: as `state_dict` returned it; `{"done": 5000}` only sets `peer.done`.

@@ -84,7 +84,7 @@ def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_
 
 
 def in_words(settings: Mapping[str, Any], inner_steps: int | None, round_s: float | None) -> str:
-    """What peers have in common of a loader, beside the dataset; `settings`: of its sampler."""
+    """Text of a loader's settings that must be equal on all peers; `settings`: of its sampler."""
     words = ", ".join(f"{name}={value}" for name, value in settings.items())
     words += "" if inner_steps is None else f", inner_steps={inner_steps}"
     return words if round_s is None else f"{words}, round_s={round_s:g}"

@@ -36,13 +36,13 @@ NO_LENGTH: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a loader needs from its peer.
+    """Interface of a peer for its loaders.
 
     Attributes:
         peer_id: of this peer.
         share: of this peer.
         enter: waits for a seat.
-        begin: the script asks for its next batch; returns the last committed step.
+        begin: called when the script asks for its next batch; returns the last committed step.
         gather: runs an operation of its own; returns the rows of the members on the last receipt, in their order.
     """
 

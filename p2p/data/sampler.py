@@ -72,7 +72,7 @@ class Sampler:
         shuffle: each epoch has its own order; else all have that of the dataset.
         drop_last: skip the last samples of an epoch, if they do not fill a global batch; not those returned by dead
             members.
-        max_attempts: a sample is set aside after so many peers, or all members, could not load it.
+        max_attempts: a sample is set aside after this many peers, or all members, could not load it.
     """
 
     num_samples: int

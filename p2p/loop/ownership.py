@@ -17,13 +17,14 @@ class Drive(Enum):
 
     NOTHING = auto()
     WANTED = auto()
-    """It waits until it may drive."""
+    """The training thread waits until it may drive."""
     TURN = auto()
-    """It drives, and is in the middle of a turn."""
+    """The training thread drives, and is in the middle of a turn."""
     WAIT = auto()
-    """It drives, and only waits for sockets: a signal's handler may raise."""
+    """The training thread drives, and only waits for sockets: a signal handler may raise."""
     SHIELDED = auto()
-    """It does not drive, but holds an internal lock of Python, which a handler that raises would leave locked."""
+    """The training thread does not drive, but holds an internal lock of Python, which a raising handler would leave
+    locked."""
 
 
 INTERRUPTIBLE = (Drive.NOTHING, Drive.WAIT)

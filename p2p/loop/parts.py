@@ -3,7 +3,7 @@
 from typing import Final
 
 SHARE: Final = 0.02
-"""Of a usual step, for one part; and of all time, at most, for all parts."""
+"""Fraction of a usual step that one part takes, and limit for the fraction of time that all parts take."""
 
 LEAST_S: Final = 50e-6
 MOST_S: Final = 0.5e-3

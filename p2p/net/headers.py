@@ -241,7 +241,7 @@ def unpack_header(buffer: bytes | memoryview) -> Header:
 
 
 def _objection(buffer: bytes | memoryview) -> RemoteProtocolError:
-    """What is wrong with a header, the version first."""
+    """The error for an invalid header; the version is checked first."""
     if len(buffer) < _START.size:
         return RemoteProtocolError(f"a data header of {len(buffer)} bytes")
     magic, version, kind = _START.unpack_from(buffer)

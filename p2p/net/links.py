@@ -223,7 +223,7 @@ class Link:
         return monitor.num_broken
 
     def reopen_data(self) -> None:
-        """Send data over a new connection from now on; what was not sent or not received yet is lost."""
+        """Send data over a new connection from now on; data not sent or not received yet are lost."""
         with suppress(zmq.ZMQError):  # libzmq has none, since another process answered there
             self.data.disconnect(self._data_address)
             self.data.connect(self._data_address)

@@ -7,8 +7,8 @@ so. Without a key (`--insecure`) swarm and peer are named in plain text (PLAIN):
 by mistake, but no attacker.
 
 libzmq lets every client in unless a handler answers at `inproc://zeromq.zap.01` and the domain is set and enforced. The
-handler is one of our sockets, polled by whoever drives the loop; `TcpListeners` tests itself with unauthorized clients
-before it opens.
+handler is one of our sockets, polled by the thread that drives the loop; `TcpListeners` tests itself with unauthorized
+clients before it opens.
 """
 
 import errno

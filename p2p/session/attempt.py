@@ -16,7 +16,7 @@ MOST_EARLY_BYTES: Final = 64 << 20
 
 
 class OpenedBy(Enum):
-    """What has opened a step; the value is the error message for an attempt to open another one before its end."""
+    """Opener of a step; the value is the error message for an attempt to open another step before its end."""
 
     BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
     EXCHANGE = "an exchange is under way: call no other operation before it ends"

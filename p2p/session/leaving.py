@@ -9,7 +9,7 @@ class Leaving(Enum):
     BEGUN = auto()
     """The others are told; a signal handler does no more."""
     CLOSING = auto()
-    """It waits until they can continue without it."""
+    """The peer waits until the others can continue without it."""
     OVER = auto()
     """All resources are closed."""
 

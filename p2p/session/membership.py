@@ -141,7 +141,7 @@ class Membership:
     def take_seat(self, replica: Replica | None = None, timeout_s: float | None = None, *, loads: bool = False) -> View:
         """Wait until this peer has a seat and step 0 is committed; the state of `replica` may be replaced.
 
-        A peer that trains a model and joins a running run waits only for the state: it gets its seat during its loop.
+        A peer that trains a model and joins a run in progress waits only for the state; the seat follows later.
 
         Raises:
             ShoalError: there is a checkpoint to resume from, and this call does not load it (`loads`).

@@ -132,7 +132,7 @@ class Session:
         self.callers.num_acts += 1
         self._attempt.begin(by)
         if self._offer is not None and (by is OpenedBy.BACKWARD or not self.history.lacks_state):
-            self.membership.loop.inbox.notices.put(self._offer)  # the script has asked for no batch
+            self.membership.loop.inbox.notices.put(self._offer)  # the script has not asked for a batch
             self._offer = None
         self.callers.open_step()
         self.note(BEGUN, self.history.done + 1)
@@ -270,7 +270,7 @@ class Session:
         return early.outcome
 
     def begin_batch(self) -> int:
-        """The script asks for its next batch, so its state is complete. Returns the last committed step."""
+        """Called when the script asks for its next batch, so its state is complete. Returns the last committed step."""
         with self.callers.call("a batch of a loader"):
             self.membership.check_usable()
             self.share.is_behind_batch = False

@@ -1,4 +1,4 @@
-"""A script's tensors as arrays. Knows torch's tensors without importing torch."""
+"""A script's tensors as arrays. Recognizes torch's tensors without importing torch."""
 
 import importlib
 import math
