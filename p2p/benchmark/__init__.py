@@ -1,1 +1,1 @@
-"""`shoal bench`: verifies results, then says how long they took, beside somebody else's. See docs/benchmark.md."""
+"""`shoal bench`: verifies and times collectives, compared with other libraries. See docs/benchmark.md."""

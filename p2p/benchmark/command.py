@@ -166,7 +166,7 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         None,
     ),
 }
-"""Of all operations: type, and what is taken where nothing is said."""
+"""Options of all operations: type and default."""
 
 OF_ALL_REDUCE: Final = ("explain", "draw", "device", "schedule")
 SIZES: Final = ("first", "last", "factor", "sizes_from", "dtype", "until")
@@ -182,7 +182,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "all-to-all": ("Give each peer a part of the array of each", "direct"),
     "barrier": ("Wait for all peers", "one-shot"),
 }
-"""What they do, and the algorithms that are measured where none is named."""
+"""For each operation its description, and the algorithms that are measured by default."""
 ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 
 
@@ -212,7 +212,7 @@ for _name, (_what, _algos) in COMMANDS.items():
 
 
 def _measure(operation: str, given: Mapping[str, Any]) -> int:
-    """The exit code."""
+    """Run `shoal bench OPERATION`; returns the exit code."""
     from . import plan as plans
 
     num_peers, net = given["num_peers"], given["net"]
@@ -267,12 +267,12 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
 
 
 def _own_schedules(given: Mapping[str, Any], algorithms: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those of --schedule, proven; and the algorithms, with those of them that are not named."""
+    """The proven schedules of --schedule; and the algorithms, extended by the schedules that --algos does not name."""
     from . import own
     from .plan import PEERS_MAX
 
     schedules = tuple(own.resolved(each) for each in given["schedule"] or ())
-    own.register(schedules, min(max(1, given["num_peers"]), PEERS_MAX))  # what -n may be is said by the plan
+    own.register(schedules, min(max(1, given["num_peers"]), PEERS_MAX))  # the plan checks -n
     named = {name.partition("@")[0] for name in algorithms}
     return schedules, (*algorithms, *(name for name in map(own.name_of, schedules) if name not in named))
 

@@ -1,4 +1,4 @@
-"""The director of `shoal bench`: has the workers run, puts results together, and hands them out."""
+"""The director of `shoal bench`: runs the workers, combines their results, prints and writes them."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from .results.result import Measurement, Result, combine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Files to write besides the table; None: not. `explains`: say what `auto` takes, and why."""
+    """Files to write besides the table; None: not written. `explains`: print which algorithm `auto` takes, and why."""
 
     json: Path | None = None
     csv: Path | None = None
@@ -37,7 +37,7 @@ class Outputs:
     explains: bool = False
 
     def check(self) -> None:
-        """LaunchError if one of them could not be written."""
+        """Raise LaunchError if one of the files could not be written."""
         for option, path in (("--json", self.json), ("--csv", self.csv), ("--plot", self.plot)):
             if path is not None:
                 check_writable(option, path)
@@ -46,9 +46,9 @@ class Outputs:
 
 
 def check_memory(plan: Plan, free_bytes: int) -> None:
-    """LaunchError if this machine cannot hold the largest arrays: one at each peer, or as parts at all together."""
+    """Raise LaunchError if this machine cannot hold the largest arrays: one per peer, or one cut over all peers."""
     num_arrays = 1 if plan.operation in ("gather", "scatter", "all-to-all") else plan.num_peers
-    num_arrays *= 1 if plan.device == CPU else 3  # what is fetched, and the result, have memory of their own
+    num_arrays *= 1 if plan.device == CPU else 3  # the fetched array and the result have memory of their own
     largest = plan.sizes_bytes[-1]
     if num_arrays * largest > free_bytes:
         raise LaunchError(
@@ -62,18 +62,18 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs, script: 
     """Measure what `plan` says, print a table, and write the files that are asked for.
 
     Args:
-        plan: what.
-        environ: of the peers.
+        plan: what to measure.
+        environ: environment of the peers.
         outputs: the files.
-        script: what each peer runs in place of worker.py, with devices of its own (`worker.run`).
+        script: the script that each peer runs instead of worker.py, with devices of its own (`worker.run`).
 
     Returns:
         The exit code: 0 if every result was the exact sum, and the same bits on all peers.
 
     Raises:
         LaunchError: nothing was started.
-        ShoalError: it ended early, or results could not be written after they were printed.
-        LabError: there can be no network lab, or it has ended early.
+        ShoalError: the run ended early, or results could not be written after they were printed.
+        LabError: the network lab could not be created, or ended early.
     """
     register_for_rates(plan.algorithms, range(plan.num_peers))
     outputs.check()
@@ -83,7 +83,7 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs, script: 
     described = machine()
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         folder = Path(name)
-        # Receipts would put a file into what is timed.
+        # Writing receipts to a file would be part of what is timed.
         inherited = {key: value for key, value in environ.items() if key != "SHOAL_RECEIPTS"}
         code, network = run_workers(plan, folder, inherited, script or WORKER)
         if code:
@@ -93,7 +93,7 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs, script: 
 
 
 def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs, find: Find | None = None) -> int:
-    """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it; `find`: of `storage_of`."""
+    """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it; `find`: as `storage_of`."""
     from .measuring.swarm import bring
 
     outputs.check()
@@ -111,7 +111,7 @@ def hand_out(
     network: Mapping[str, Any] | None,
     outputs: Outputs,
 ) -> int:
-    """Print a table of what the peers have found, and write the files that are asked for; the exit code."""
+    """Print a table of the results, and write the files that are asked for. Returns the exit code."""
     results, explained = read_results(plan, found), found[0]["explained"]
     devices = [each["device"] for each in found]
     described = {**described, "devices": devices_of(devices)}
@@ -134,7 +134,7 @@ def hand_out(
 
 
 def read_results(plan: Plan, found: Sequence[Mapping[str, Any]]) -> list[Result]:
-    """What the workers wrote, put together."""
+    """The combined results of all workers, with predicted times."""
     results = combine([[Measurement(**row) for row in each["found"]] for each in found], plan.operation)
     measured = links_from(found[0]["links"])
     given = None
@@ -151,7 +151,7 @@ def _read(path: Path) -> str:
 
 
 def predict(plan: Plan, result: Result, given: Links | None, measured: Links | None) -> Result:
-    """With what the model says of it, over the links of `--net`, and over those that all peers have measured."""
+    """Add the times that the model predicts: over the links of `--net`, and over those that all peers have measured."""
     times_s = [
         None if links is None else predicted_s(plan, result.algorithm, result.ran, result.size_bytes, links)
         for links in (given or measured, measured)

@@ -1,4 +1,4 @@
-"""`shoal bench all-reduce --draw`: what an algorithm would do over given links, as a picture. Measures nothing."""
+"""`shoal bench all-reduce --draw`: a picture of an algorithm's transfers over given links. Measures nothing."""
 
 from pathlib import Path
 from typing import Final
@@ -12,14 +12,14 @@ from .measuring.prediction import links_of
 from .plan import PEERS_MAX, format_size
 
 MESSAGE_NS: Final = 100_000
-"""What a message costs in Python, about, on either end."""
+"""Approximate cost of a message in Python, at either end."""
 
 
 def draw_all_reduce(algorithm: str, num_peers: int, size_bytes: int, net: str, per_host: int = 1) -> str:
-    """Write `ALGORITHM-N.svg` into this folder, with so many peers on each host; returns what there is to say.
+    """Write `ALGORITHM-N.svg` into the current folder; returns a line about it. `per_host`: peers on each host.
 
     Raises:
-        LaunchError, LabError: no such algorithm, number or link, or nothing can be written here.
+        LaunchError, LabError: no such algorithm, number or link, or the folder cannot be written.
     """
     if algorithm not in ALGORITHMS:
         raise LaunchError(f"--draw names one of {', '.join(ALGORITHMS)}, got {algorithm!r}")

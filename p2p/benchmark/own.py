@@ -1,8 +1,8 @@
 """Algorithms that a plan adds: schedules of a user, and `direct` with shares for lines that are given.
 
-`--schedule FILE.py:NAME` is read and proven, here and by each peer, before any runs. `direct/50/100/100/200` is for
-lines of which these are the rates, in any common unit, in the order of the peers' numbers; ranks are others, so it is
-made once these are known.
+`--schedule FILE.py:NAME` is loaded and proven, here and by each peer, before anything runs. `direct/50/100/100/200`
+names the rates of the peers' lines, in any common unit, in the order of the peers' numbers. Ranks may have another
+order, so this algorithm is registered once the ranks are known.
 """
 
 import importlib.util
@@ -20,15 +20,15 @@ Build = Callable[[int, int], Schedule]
 
 
 def name_of(schedule: str) -> str:
-    """What the algorithm of `FILE.py:NAME` is called: `recursive-doubling` of `recursive_doubling`."""
+    """The algorithm's name for `FILE.py:NAME`: `recursive-doubling` for `recursive_doubling`."""
     return schedule.rpartition(":")[2].replace("_", "-")
 
 
 def resolved(schedule: str) -> str:
-    """The same from any folder.
+    """`FILE.py:NAME` with an absolute path.
 
     Raises:
-        LaunchError: it is not `FILE.py:NAME`, or there is no such file.
+        LaunchError: `schedule` is not `FILE.py:NAME`, or there is no such file.
     """
     file, _, name = schedule.rpartition(":")
     if not file.endswith(".py") or not name.isidentifier():
@@ -39,14 +39,14 @@ def resolved(schedule: str) -> str:
 
 
 def register(schedules: Sequence[str], num_peers: int) -> None:
-    """Make each an all-reduce of this process, proven for so many peers.
+    """Register each schedule as an all-reduce of this process, proven for `num_peers` peers.
 
     Args:
-        schedules: as `resolved` gives them.
+        schedules: as returned by `resolved`.
         num_peers: of the run.
 
     Raises:
-        LaunchError: one cannot be read, or is no all-reduce; says which rank lacks which contribution.
+        LaunchError: a schedule cannot be loaded, or is no all-reduce; names the rank and the missing contribution.
     """
     for schedule in schedules:
         name = name_of(schedule)
@@ -57,17 +57,17 @@ def register(schedules: Sequence[str], num_peers: int) -> None:
             register_algorithm(name, build, [num_peers])
         except ScheduleError as error:
             raise LaunchError(f"--schedule {schedule} is no all-reduce of {num_peers} peers: {error}") from None
-        except Exception as error:  # of the user's function: anything, and still one line
+        except Exception as error:  # the user's function may raise anything; one line reports it
             raise LaunchError(
                 f"--schedule {schedule} makes no schedules of {num_peers} peers: {_say(error)}"
             ) from error
 
 
 def rates_of(algorithm: str, num_peers: int) -> tuple[int, ...] | None:
-    """Of the lines of peers, in order; None: the name has none.
+    """Rates of the peers' lines that the algorithm's name contains, in order; None: it contains none.
 
     Raises:
-        LaunchError: they are not whole numbers from 1 on, one for each peer.
+        LaunchError: the rates are not positive integers, one for each peer.
     """
     name, *rates = algorithm.split("/")
     if name != "direct" or not rates:
@@ -80,7 +80,7 @@ def rates_of(algorithm: str, num_peers: int) -> tuple[int, ...] | None:
 
 
 def register_for_rates(algorithms: Sequence[str], numbers: Sequence[int]) -> None:
-    """Make each that names rates an all-reduce of this process. `numbers`: of the peer that has each rank."""
+    """Register each algorithm that names rates as an all-reduce of this process. `numbers`: each rank's peer number."""
     for name in dict.fromkeys(each.partition("@")[0] for each in algorithms):
         rates = rates_of(name, len(numbers))
         if rates is not None and name not in ALGORITHMS:
@@ -98,12 +98,12 @@ def _load(schedule: str) -> Build:
     spec = importlib.util.spec_from_file_location(f"schedules of {file}", file)
     assert spec is not None and spec.loader is not None, "a file that ends with .py"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # as dataclasses in it need
+    sys.modules[spec.name] = module  # dataclasses in the file need it
     if (folder := str(Path(file).parent)) not in sys.path:
         sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # of the user's file: anything, and still one line
+    except (Exception, SystemExit) as error:  # the user's file may raise anything; one line reports it
         raise LaunchError(f"--schedule {schedule}: the file cannot be imported: {_say(error)}") from error
     build: Build | None = getattr(module, name, None)
     if not callable(build):
@@ -112,5 +112,5 @@ def _load(schedule: str) -> Build:
 
 
 def _say(error: BaseException) -> str:
-    """In one line."""
+    """The error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

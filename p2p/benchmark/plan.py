@@ -1,4 +1,4 @@
-"""What is to be measured: checked in full before anything starts, and handed to every worker as one line of JSON."""
+"""The plan of a benchmark: checked in full before anything starts, and passed to every worker as one line of JSON."""
 
 import difflib
 import json
@@ -19,29 +19,29 @@ BY_SIZE: Final = "auto"
 """Let shoal choose the algorithm."""
 
 IN_ARENA: Final = "arena"
-"""The arrays lie in memory that all peers of the host read, and the result goes into another one."""
+"""Input arrays are in the arena, which all peers of the host can read; the result goes into another array."""
 SOCKETS: Final = "sockets"
-"""No memory is shared."""
+"""Peers share no memory."""
 TCP: Final = "tcp"
 """As between hosts, without a key."""
 CURVE: Final = "curve"
 """As between hosts, with a key: everything is encrypted."""
 OTHER_HOSTS: Final = (TCP, CURVE)
 WITHOUT_MEMORY: Final = (SOCKETS, *OTHER_HOSTS)
-"""None is shared."""
+"""Ways in which peers share no memory."""
 ADDS: Final = "adds"
-"""The device adds up, where it is quicker than the host."""
+"""The device computes sums where it is faster than the host."""
 OWN_SWARM: Final = (*WITHOUT_MEMORY, ADDS)
-"""Ways for which peers meet a second time."""
+"""Ways that need a second swarm of the same peers."""
 EARLY: Final = "early"
-"""The result is handed out when it is complete here, as other libraries do it, and committed with what comes next."""
+"""The result is returned when it is complete on this rank, as other libraries do, and committed with what follows."""
 WAYS: Final = ("", IN_ARENA, EARLY, *OWN_SWARM)
-"""How the bytes travel; without a word, arrays lie anywhere and are replaced by the result when it is committed."""
+"""Ways to carry an operation out; `""`: arrays are in any memory, and the committed result replaces them."""
 BASELINES: Final = ("gloo",)
 CPU: Final = "cpu"
 CUDA: Final = "cuda"
 DEVICES: Final = (CPU, CUDA)
-"""Where the arrays lie."""
+"""Devices that hold the arrays."""
 ITEM_BYTES: Final[Mapping[str, int]] = {
     "float32": 4,
     "float64": 8,
@@ -50,22 +50,22 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     "int32": 4,
     "int64": 8,
 }
-"""By type of the elements."""
+"""Bytes of an element, by type."""
 LEAST_BYTES: Final = 4
 DEFAULT_ITERS: Final = 50
 UNTIL_DURATION_S: Final = 120.0
-"""`--until` gives up then, if nothing else is said."""
+"""Limit of `--until` if `--duration` is not given."""
 
 WAN_DELAY_NS: Final = 5_000_000
-"""From here on peers wait for each other as over a WAN."""
+"""From this delay on, peers use the timeouts of a WAN."""
 
 HOST: Final = "SHOAL_BENCH_HOST"
-"""Which host of the lab a worker is on."""
+"""Environment variable: the lab host that a worker is on."""
 
 COUNTS: Final = ("num_peers", "num_iters", "num_warmup", "root", "per_host")
 PEERS_MAX: Final = 64
 ALL_TO_ALL_MAX: Final = 16
-"""Each pair has a part of its own, and a program at most 256."""
+"""Most peers of an all-to-all: each pair has a chunk of its own, and a program has at most 256."""
 
 _SIZE: Final = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -73,27 +73,27 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every contender does the operation with arrays of every size on every peer, in rounds, until there are enough.
+    """A benchmark: every peer runs the operation with every contender and size, in rounds.
 
     Attributes:
-        algorithms: of those of the operation and `BY_SIZE`, alone or with `@` and one of `WAYS`; each once.
-        baseline: of `BASELINES`; None: nobody else takes part.
-        sizes_bytes: of the arrays, in rising order: of what all parts make together, where it is cut.
+        algorithms: names from those of the operation and `BY_SIZE`, alone or with `@` and one of `WAYS`; each once.
+        baseline: one of `BASELINES`; None: no other library takes part.
+        sizes_bytes: array sizes, in rising order; where the operation cuts the array, all parts together.
         num_iters: timed rounds of each size; None: as many as there is time for.
-        num_warmup: rounds before them.
-        dtype: of `ITEM_BYTES`.
-        net: of a network lab, as of `shoal lab --net`; None: all are on this host.
-        per_host: peers on each host of that.
-        turns: where another run takes turns with this one (turns.py); None: it has the machine for itself.
-        duration_s: rounds go on for so long; None: `num_iters` says when it is over.
-        until: they end before that if the crossing of the first two algorithms is known so well: the width of its
-            interval over itself.
-        operation: of `OPERATIONS`.
-        root: the rank from which, or to which, it goes, if it has one.
-        swarm: the name of one whose peers measure it; None: peers are started for it.
-        device: of `DEVICES`.
-        schedules: of the user, as `own.resolved` gives them: algorithms like others.
-        slowed: contenders that take so much longer than they need, 0.1 for 10 %, to see whether that is found.
+        num_warmup: untimed rounds before those.
+        dtype: a key of `ITEM_BYTES`.
+        net: links of a network lab, as in `shoal lab --net`; None: all peers are on this host.
+        per_host: peers on each host of the lab.
+        turns: socket path at which another run takes turns with this one (turns.py); None: the run is alone.
+        duration_s: time limit of the rounds; None: `num_iters` ends the run.
+        until: rounds end earlier if the interval of the crossing of the first two algorithms is that narrow, relative
+            to the crossing.
+        operation: one of `OPERATIONS`.
+        root: the rank that sends or receives everything, if the operation has one.
+        swarm: name of the swarm whose peers measure the plan; None: peers are started for it.
+        device: one of `DEVICES`.
+        schedules: the user's schedules, as returned by `own.resolved`; algorithms like others.
+        slowed: contenders that are slowed down by this share, 0.1 for 10 %, to test whether that is detected.
     """
 
     num_peers: int
@@ -204,17 +204,17 @@ class Plan:
 
     @property
     def num_hosts(self) -> int:
-        """Of a lab."""
+        """Hosts of the lab."""
         return max(1, self.num_peers // max(1, self.per_host))
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """Ours, then the baseline."""
+        """The algorithms, then the baseline."""
         return self.algorithms if self.baseline is None else (*self.algorithms, self.baseline)
 
     @property
     def shared(self) -> dict[str, Any]:
-        """What another run that takes turns with this one has, too, as JSON has it."""
+        """The fields that must be equal in another run that takes turns with this one, as JSON values."""
         left_out = ("turns", "slowed", "schedules")
         return {name: value for name, value in json.loads(self.to_json()).items() if name not in left_out}
 
@@ -223,7 +223,12 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """TypeError, KeyError or ValueError: that is no plan; LaunchError: none that can be carried out."""
+        """Parse and check a plan.
+
+        Raises:
+            TypeError, KeyError, ValueError: `text` is not a plan.
+            LaunchError: the plan cannot be carried out.
+        """
         fields = json.loads(text)
         for name in ("algorithms", "sizes_bytes", "schedules"):
             fields[name] = tuple(fields.get(name, ()))
@@ -234,7 +239,7 @@ class Plan:
 
 
 def is_wide(lab: LabConfig) -> bool:
-    """Whether peers wait for each other there as over a WAN."""
+    """Whether peers of the lab use the timeouts of a WAN."""
     return any(pair.delay_ns >= WAN_DELAY_NS for pair in lab.pairs.values())
 
 
@@ -276,13 +281,13 @@ def sizes_between(first: int, last: int, factor: int) -> tuple[int, ...]:
 
 
 def sizes_of_buckets(buckets: Iterable[int], dtype: str = "float32") -> tuple[int, ...]:
-    """Each size once, in rising order, in whole elements."""
+    """The distinct bucket sizes, rounded down to whole elements, in rising order."""
     unit = ITEM_BYTES.get(dtype, LEAST_BYTES)
     return tuple(sorted({max(size - size % unit, unit) for size in buckets}))
 
 
 def whole_sizes(operation: str, sizes_bytes: Iterable[int], num_peers: int, dtype: str = "float32") -> tuple[int, ...]:
-    """The sizes, rounded down to what can be cut into equal parts of whole elements where the operation does so.
+    """The sizes; where the operation cuts arrays, rounded down to equal parts of whole elements.
 
     Raises:
         LaunchError: one is less than one element for each peer.
@@ -296,30 +301,30 @@ def whole_sizes(operation: str, sizes_bytes: Iterable[int], num_peers: int, dtyp
 
 
 def ways_of(operation: str) -> tuple[str, ...]:
-    """Those of `WAYS` that it can go: into another array where it has `out`, early where it has `commit`."""
+    """The `WAYS` that an operation supports: `IN_ARENA` needs `out`, `EARLY` needs `commit`."""
     left_out = [IN_ARENA] * (operation not in IN_PLACE) + [ADDS] * (operation != ALL_REDUCE)
     left_out += [EARLY] * (operation not in CALLED or operation == BARRIER)
     return tuple(way for way in WAYS if way not in left_out)
 
 
 def meant(word: str, known: Sequence[str]) -> str:
-    """What somebody may have meant, as the end of a sentence."""
+    """A suggestion for a misspelt word, as the end of a sentence."""
     close = difflib.get_close_matches(word, known, 1, 0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """The names in a list with commas."""
+    """The names in a comma-separated list."""
     return tuple(name.strip() for name in text.split(","))
 
 
 def rounds_wanted(
     iters: int | None, duration_s: float | None, until: str | None
 ) -> tuple[int | None, float | None, float | None]:
-    """`num_iters`, `duration_s` and `until` of a plan: rounds alone, or a time, with rounds as the most.
+    """`num_iters`, `duration_s` and `until` of a plan: a number of rounds, or a time and optionally a limit of rounds.
 
     Raises:
-        LabError: `until` is no share.
+        LabError: `until` is not a share.
     """
     if until is not None:
         return iters, UNTIL_DURATION_S if duration_s is None else duration_s, parse_share("--until", until)

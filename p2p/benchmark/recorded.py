@@ -11,10 +11,10 @@ from .plan import format_size
 
 
 def bucket_sizes(path: Path) -> list[int]:
-    """Bytes of the sums of the last kind of step in a trace, or in the first one of a folder that has any; in order.
+    """Bytes of the sums of a trace's last kind of step, in order; of a folder, the first trace that has any.
 
     Raises:
-        LaunchError: there is none, or it is of another version, or nobody has trained.
+        LaunchError: there is no trace, or it is of another version, or contains no training step.
     """
     traces = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
     for each in traces:

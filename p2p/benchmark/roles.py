@@ -1,4 +1,4 @@
-"""What each collective is to the benchmark: who puts in what, what it must end with, and what busbw counts. Pure."""
+"""Roles of ranks in each collective: the input, the result that a rank must end with, the busbw factor. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ BARRIER_BYTES: Final = 8
 
 OPERATIONS: Final = (*COLLECTIVES, BARRIER)
 CALLED: Final = (ALL_REDUCE, "all-gather", "reduce-scatter", "broadcast", BARRIER)
-"""By methods of `Peer`; of the others only the benchmark makes operations."""
+"""Operations with a method of `Peer`; for the others, only the benchmark creates operations."""
 SAME_EVERYWHERE: Final = (ALL_REDUCE, "all-gather", "broadcast")
-"""Whose results all have: their bits are compared."""
+"""Operations whose result is the same on all ranks: its bits are compared."""
 IN_PLACE: Final = (ALL_REDUCE, "broadcast")
 CUT: Final = ("all-gather", "reduce-scatter", "gather", "scatter", "all-to-all")
-"""Of equal parts, one for each rank, of whole elements."""
+"""Operations on equal parts of whole elements, one for each rank."""
 
 BUSBW_FACTORS: Final[Mapping[str, Callable[[int], float]]] = MappingProxyType(
     {
@@ -39,7 +39,7 @@ BUSBW_FACTORS: Final[Mapping[str, Callable[[int], float]]] = MappingProxyType(
 
 
 def algorithms_of(operation: str) -> tuple[str, ...]:
-    """Those that can be asked for."""
+    """The algorithms that an operation can be called with."""
     if operation == BARRIER:
         return ("one-shot",)
     return tuple(ALGORITHMS if operation == ALL_REDUCE else COLLECTIVES[operation])
@@ -50,17 +50,18 @@ def has_root(operation: str) -> bool:
 
 
 def what_of(operation: str, root: int) -> str:
-    """As it is shown."""
+    """The operation as it is printed."""
     return f"{operation}, root {root}" if has_root(operation) else operation
 
 
 @dataclass(frozen=True)
 class Role:
-    """Of one rank, in an operation on `count` elements: of the whole result where that is in parts, or of the input.
+    """One rank's input and expected result in an operation.
 
     Attributes:
-        operation: of `OPERATIONS`.
-        root: a rank, where there is one.
+        operation: one of `OPERATIONS`.
+        root: a rank, if the operation has one.
+        count: elements of a rank's input; for all-gather and gather, whose inputs are parts, of the whole result.
     """
 
     operation: str
@@ -77,12 +78,12 @@ class Role:
 
     @property
     def length(self) -> int:
-        """Elements of all chunks: with all-to-all those of all ranks' inputs."""
+        """Elements of all chunks: for all-to-all, of all ranks' inputs."""
         return self.count * (self.world_size if self.operation == "all-to-all" else 1)
 
     @cached_property
     def own(self) -> slice:
-        """Where the input of this rank lies among all chunks."""
+        """The position of this rank's input among all chunks."""
         if self.operation in ("all-gather", "gather"):
             return self.bounds[self.rank]
         if self.operation == "all-to-all":
@@ -91,16 +92,16 @@ class Role:
 
     @cached_property
     def bounds(self) -> list[slice]:
-        """Of all chunks."""
+        """The position of each chunk."""
         return split_by_weight(self.length, even_chunks(self.num_chunks))
 
     @cached_property
     def input(self) -> Array:
-        """What this rank puts in, where nothing is shifted."""
+        """The input of this rank, unshifted."""
         return contribution(self.rank, self.own.stop - self.own.start, self.dtype, self.own.start)
 
     def needed(self) -> Iterator[tuple[slice, int]]:
-        """The chunks that this rank ends with, and whose they are, or `SUM`; of a barrier none."""
+        """The chunks of this rank's result, each with its source rank or `SUM`; none for a barrier."""
         if self.operation == BARRIER:
             return
         for chunk, where in enumerate(self.bounds):
@@ -109,12 +110,12 @@ class Role:
                 yield where, source
 
     def pick(self, whole: Array) -> Array:
-        """Of all chunks, those that this rank ends with."""
+        """Select the chunks of this rank's result from all chunks."""
         return np.concatenate([whole[:0], *(whole[where] for where, _ in self.needed())])
 
     @cached_property
     def expected(self) -> Array:
-        """What this rank must end with, where nothing is shifted."""
+        """The result that this rank must end with, unshifted."""
         parts = [np.zeros(0, element_type(self.dtype))]
         for where, source in self.needed():
             size = where.stop - where.start
@@ -126,11 +127,11 @@ class Role:
 
     @cached_property
     def adds(self) -> bool:
-        """Whether what it ends with is a sum."""
+        """Whether the result is a sum."""
         return any(source == SUM for _, source in self.needed())
 
     def is_wrong(self, result: Array, shift: int) -> int:
-        """How many elements are not what they must be, if what was put in is `shift` more; all, if any is missing."""
+        """Number of wrong elements, if the inputs were shifted by `shift`; all of them, if the length is wrong."""
         if len(result) != len(self.expected):
             return max(len(result), len(self.expected))
         moved = shift * (self.world_size if self.adds else 1)

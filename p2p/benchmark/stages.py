@@ -1,7 +1,7 @@
-"""The stages of an operation on a tensor of a device: flatten, D2H, exchange, H2D, by the marks of its copies.
+"""Times of the stages of an operation on a device's tensor: flatten, D2H, exchange, H2D, by the marks of its copies.
 
-A mark is over when whoever waits for it anyway has seen that: nothing waits that would not wait without this. Left out:
-the device's own clock, which would ask for other events.
+A copy counts as over when a caller that waits for its mark anyway observes it: watching adds no waits. Left out: the
+device's own clock, which would need additional events.
 """
 
 import time
@@ -16,30 +16,29 @@ from collectives import Array, Reduction
 from p2p.device import OVER, Adder, Device, Mark, PinRefused
 
 FLATTEN: Final = "flatten"
-"""From the call until the tensor lies in one piece on the device, and its first copy was begun."""
+"""From the call until the tensor is contiguous on the device and its first copy has begun."""
 FETCH: Final = "D2H"
 """Until all of it is on the host."""
 EXCHANGE: Final = "exchange"
-"""Until the result has begun to leave the host: what of it did not go on beside the fetch, with the commit."""
+"""Until the result's first copy to the device has begun; includes the commit, excludes what overlaps the fetch."""
 STORE: Final = "H2D"
 """Until the result is on the device."""
 STAGES: Final = (FLATTEN, FETCH, EXCHANGE, STORE)
 
 
 class WatchedCopy:
-    """The mark of a copy.
+    """The mark of a copy, with the times at which its stages were observed.
 
     Attributes:
-        mark: as the device gave it, until that was seen to be over.
+        mark: the device's mark, until it was observed to be over.
         stage: `FETCH` or `STORE`.
-        begun_s: when the device was asked for it.
-        ready_s: when what it comes after was seen to be over; None: not yet.
-        ended_s: likewise, of the copy.
+        begun_s: when the copy was requested from the device.
+        ready_s: when the marks that it comes after were observed to be over; None: not yet.
+        ended_s: when the copy was observed to be over; None: not yet.
     """
 
     def __init__(self, stage: str, after: Sequence[Mark]) -> None:
-        """It is about to be asked for."""
-        self.mark: Mark
+        self.mark: Mark  # set as soon as the device has returned it
         self.stage, self._after = stage, after
         self.ready_s: float | None = None
         self.ended_s: float | None = None
@@ -55,7 +54,7 @@ class WatchedCopy:
         return True
 
     def wait(self) -> None:
-        """As `Mark.wait`; on the way, what it comes after."""
+        """As `Mark.wait`; waits for the marks before it first."""
         if self.ready_s is None:
             for each in self._after:
                 each.wait()
@@ -70,18 +69,17 @@ class WatchedCopy:
     def _end(self) -> None:
         if self.ended_s is None:
             self.ended_s = time.perf_counter()
-            self._after, self.mark = (), OVER  # what these keep is free
+            self._after, self.mark = (), OVER  # releases what these refer to
 
 
 class CountedAdder:
     """An adder whose sums are counted.
 
     Attributes:
-        num_sums: so many were begun.
+        num_sums: sums that were begun.
     """
 
     def __init__(self, adder: Adder) -> None:
-        """None was."""
         self._adder, self.num_sums = adder, 0
 
     @property
@@ -107,15 +105,14 @@ class CountedAdder:
 
 
 class Watched:
-    """A device whose copies are written down, and whose sums are counted.
+    """A device whose copies are recorded, and whose sums are counted.
 
     Attributes:
-        copies: all since somebody has cleared this.
+        copies: all copies since this list was last cleared.
         refused: why memory could not be registered, the last time; empty: it always could.
     """
 
     def __init__(self, device: Device) -> None:
-        """Nothing has been copied."""
         self._device = device
         self.numerics = device.numerics
         self.adder = None if device.adder is None else CountedAdder(device.adder)
@@ -184,10 +181,10 @@ def _unwatched(mark: Mark) -> Mark:
 
 
 def times_of_stages(copies: Iterable[WatchedCopy], start_s: float, end_s: float) -> tuple[float, ...]:
-    """Seconds of each of `STAGES` of an operation from `start_s` to `end_s`, which they add up to.
+    """Seconds of each of `STAGES` of an operation that lasted from `start_s` to `end_s`; they add up to its duration.
 
     Raises:
-        ValueError: its copies were not seen, or not to their end.
+        ValueError: copies, or their ends, were not observed.
     """
     copies = list(copies)
     fetched = [each for each in copies if each.stage == FETCH]

@@ -1,7 +1,8 @@
-"""Two runs that take turns, so that whatever else the machine does meets both: `--turns PATH`, twice.
+"""Two runs that take turns, so that other load on the machine affects both: `--turns PATH`, given to both.
 
-The first peers of both meet at a socket at PATH. Whoever came first begins; then they measure a batch each, in turns,
-and not two in a row: after a wait caches are cold, so each batch of both comes after one. Who waits needs no processor.
+The first peers of both runs connect through a socket at PATH. The run that came first begins; then each measures one
+batch in turn, never two in a row: caches are cold after a wait, so each batch of both follows a wait. Waiting uses no
+processor time.
 """
 
 import json
@@ -17,29 +18,28 @@ from typing import Any, Final
 from p2p.errors import ShoalError
 
 PATIENCE_S: Final = 50.0
-"""The other peers of a run wait for a minute."""
+"""Wait for the other run; the other peers of a run time out after a minute."""
 YOURS: Final = b"T"
 MAX_HELLO_BYTES: Final = 1 << 20
 MAX_PATH_BYTES: Final = 80
-"""Of a socket, with what is put behind it while it is made."""
+"""Limit of the socket's path, which leaves room for the suffix that it has while it is created."""
 
 
 class Turns:
-    """Of one of both runs.
+    """The turns of one of the two runs.
 
     Attributes:
-        meeting: for its report: `id`, which the other one has, too, and `place`, 0 or 1.
+        meeting: for the report: `id`, the same in both runs, and `place`, 0 or 1.
     """
 
     def __init__(self, connection: socket.socket, path: Path, meeting: Mapping[str, Any]) -> None:
-        """They have met."""
         self.meeting = meeting
         self._connection, self._path = connection, path
         self._is_its_turn = not meeting["place"]
         self._is_alone = False
 
     def take(self) -> None:
-        """Wait until a batch may begin. Who has no more of them leaves the rest of the time to the other.
+        """Wait until a batch may begin. When the other run has ended, this one continues alone.
 
         Raises:
             ShoalError: the other run does not end its turn.
@@ -58,7 +58,7 @@ class Turns:
         self._is_its_turn = True
 
     def end(self) -> None:
-        """A batch is over."""
+        """End this run's turn, after a batch."""
         self._is_its_turn = False
         if not self._is_alone:
             try:
@@ -72,11 +72,11 @@ def meet(path: Path, asked: Mapping[str, Any]) -> Iterator[Turns]:
     """Wait for the other run.
 
     Args:
-        path: of the socket; at its end there is none.
-        asked: what is to be measured, which must be what the other one is to measure; of the settings that both know.
+        path: of the socket, which is removed once both have met.
+        asked: what is to be measured; settings that both runs have must be equal.
 
     Raises:
-        ShoalError: nobody came, or somebody who is to measure something else, or there can be no such socket.
+        ShoalError: no other run came, or one that measures something else, or the socket cannot be created.
     """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise ShoalError(f"--turns is the path of a socket, so {MAX_PATH_BYTES} bytes at most, got {path}")
@@ -107,7 +107,7 @@ def meet(path: Path, asked: Mapping[str, Any]) -> Iterator[Turns]:
 
 
 def _connected(path: Path, deadline: float) -> tuple[socket.socket, int]:
-    """With the other one, and which of both this is: the first one listens."""
+    """A connection to the other run, and the place of this one: 0 for the first, which listens, else 1."""
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -123,7 +123,11 @@ def _connected(path: Path, deadline: float) -> tuple[socket.socket, int]:
 
 
 def _accepted(path: Path, deadline: float) -> socket.socket:
-    """Who comes. The name is there once somebody listens; FileExistsError if another one was first."""
+    """Listen at `path`, and accept the other run. The name appears only once this process listens.
+
+    Raises:
+        FileExistsError: the other run was first.
+    """
     unready = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     with socket.socket(socket.AF_UNIX) as listener:
         try:
@@ -140,7 +144,7 @@ def _accepted(path: Path, deadline: float) -> socket.socket:
 
 
 def _introduced(connection: socket.socket, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What the other one has said in a line, as this one does."""
+    """Exchange a line of JSON with the other run; returns the other's."""
     connection.sendall(json.dumps(own).encode() + b"\n")
     said = b""
     while not said.endswith(b"\n"):

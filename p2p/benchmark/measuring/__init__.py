@@ -1,1 +1,1 @@
-"""Runs a plan: peers, what takes turns in them, what they learn first, and what comes next."""
+"""Runs a plan: the peers, the contenders that take turns in them, the warm-up of links, and the pacing of rounds."""

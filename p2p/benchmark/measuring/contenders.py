@@ -1,4 +1,4 @@
-"""Those who take turns at the same operation: a peer's algorithms, and others' libraries (gloo.py)."""
+"""The contenders that take turns at one operation: shoal's algorithms, and other libraries (gloo.py)."""
 
 import os
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from .storage import Storage
 
 
 class Contender(Protocol):
-    """One way to carry the operation of the plan out over all ranks.
+    """One way to carry out the operation of the plan over all ranks.
 
     Attributes:
-        rank: of this peer among those who take part, which says what is its own, and what it ends with.
+        rank: of this peer in this contender's group; it determines the peer's input and its expected result.
     """
 
     rank: int
@@ -38,16 +38,16 @@ class Contender(Protocol):
         """Return when every rank has called it."""
 
     def begin(self, array: Array, role: Role) -> None:
-        """Take `array`, which is no longer the caller's, for what `role` says; not timed."""
+        """Take over `array` as the input of an operation as `role` says; not timed."""
 
     def run(self) -> None:
-        """Do it with what was taken."""
+        """Carry out the operation on the array that `begin` has taken; timed."""
 
     def result(self) -> Array:
-        """What this rank has ended with, in one dimension, on the host; not timed."""
+        """This rank's result, one-dimensional, on the host; not timed."""
 
     def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
-        """Of the last `run`, which went on from the one moment to the other; None: it has no stages."""
+        """Stages of the last `run`, which lasted from `start_s` to `end_s`; None: it has no stages."""
 
 
 def check_all_are_there(peer: Peer, num_peers: int) -> None:
@@ -57,7 +57,7 @@ def check_all_are_there(peer: Peer, num_peers: int) -> None:
 
 
 class Shoal:
-    """An algorithm of ours, each operation committed; where that is how it is, the array is replaced by the result."""
+    """One of shoal's algorithms; each operation is committed. In-place operations replace the array by the result."""
 
     def __init__(self, peer: Peer, name: str, plan: Plan, storage: Storage) -> None:
         self.name, self.rank = name, peer.rank
@@ -74,16 +74,16 @@ class Shoal:
         return receipt.algorithms[-1]
 
     def barrier(self) -> None:
-        """Also notices a peer that was lost: with fewer, the times would be of something else."""
+        """Also raises if a peer was lost: times with fewer peers would not be comparable."""
         self._peer.barrier()
         check_all_are_there(self._peer, self._plan.num_peers)
 
     def begin(self, array: Array, role: Role) -> None:
         self._array, self._role = array, role
-        if role.length > role.count:  # of all ranks, who read each other's parts of it
+        if role.length > role.count:  # room for the inputs of all ranks, which read each other's parts of it
             self._array = self._peer._session.empty(role.length, array.dtype)
             self._array[role.own] = array
-        self._peer._session.loop.resources.host_memory.end_pinning()  # or its copies would be pageable once more
+        self._peer._session.loop.resources.host_memory.end_pinning()  # else its copies would be pageable once more
         self._given = self._storage.put(self._array)
 
     def run(self, **how: Any) -> None:
@@ -116,7 +116,7 @@ class Shoal:
 
 
 class ShoalInArena(Shoal):
-    """The same with arrays in the arena; the result goes into another one."""
+    """The same with arrays in the arena; the result goes into another array."""
 
     def __init__(self, peer: Peer, name: str, plan: Plan, storage: Storage) -> None:
         super().__init__(peer, name, plan, storage)
@@ -139,7 +139,7 @@ class ShoalInArena(Shoal):
 
 
 class ShoalEarly(Shoal):
-    """The same with results before their commit, which comes with the next barrier."""
+    """The same with results returned before their commit, which comes with the next barrier."""
 
     @property
     def ran(self) -> str:
@@ -163,4 +163,4 @@ SHOAL: Final[Mapping[str, type[Shoal]]] = {
     EARLY: ShoalEarly,
     **dict.fromkeys(OWN_SWARM, Shoal),
 }
-"""By way."""
+"""Contender classes by way."""

@@ -1,4 +1,4 @@
-"""What `auto` takes at each size, and why, in lines for people. Pure."""
+"""Lines that explain which algorithm `auto` takes at each size, and why. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from ..plan import format_size
 
 
 def explain(explained: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each size, of what `peer.explain` has said there."""
+    """A line for each size, from the results of `peer.explain`."""
     for each in explained:
         yield f"{format_size(each['size_bytes'])}: auto takes {each['algorithm']}, {each['why']}"
         told = [
@@ -20,7 +20,7 @@ def explain(explained: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _times(times_s: Mapping[str, float]) -> str:
-    """The fastest first."""
+    """The times in words, fastest first."""
     return ", ".join(
         f"{name} {1e3 * took_s:.1f} ms" for name, took_s in sorted(times_s.items(), key=lambda item: item[1])
     )

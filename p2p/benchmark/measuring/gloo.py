@@ -1,4 +1,4 @@
-"""torch.distributed's backend for CPUs, as somebody to be compared with."""
+"""The baseline Gloo: torch.distributed's backend for CPUs, as a contender."""
 
 import os
 from datetime import timedelta
@@ -31,10 +31,10 @@ class Gloo:
         root: int = 0,
         storage: Storage | None = None,
     ) -> None:
-        """Meet the others through the file `store`, which nobody has used before; `storage`: of arrays, if not here."""
-        # Otherwise it looks up the host's name, which need not have an address. A host of a lab has set it.
+        """Join the process group through the new file `store`. `storage`: of the arrays; None: host memory."""
+        # Otherwise Gloo looks up the host's name, which need not have an address. Hosts of a lab set it already.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        # Only here: it takes seconds, and a run without a baseline does not need it.
+        # Imported here because that takes seconds, and a run without a baseline does not need it.
         import torch
         from torch import distributed
 
@@ -103,5 +103,5 @@ class Gloo:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.barrier()  # or those who still sum would see us hang up
+            self.barrier()  # else ranks that still sum would see closed connections
         self._distributed.destroy_process_group()

@@ -1,7 +1,7 @@
-"""What peers of several hosts do before the rounds: they train, on nothing, until they know what their links are like.
+"""Warm-up of peers on several hosts: they commit steps, without training, until they have measured their links.
 
-So `auto` goes by what was measured from the first round on. What is known decides when it is enough: as long as only
-the sizes of arrays decide, since not all have measured all of their links, nothing is.
+So `auto` chooses by measured links from the first round on. The warm-up cannot end while `auto` still chooses by array
+size alone, that is until all members have measured all of their links.
 """
 
 import time
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 LONGEST_S: Final = 90.0
 SETTLED_S: Final = 4.0
-"""So long what is taken has not changed: rates that were measured first are those of cold connections."""
+"""The choice must be unchanged for this long: the first measured rates are those of cold connections."""
 MOST_BYTES: Final = 4 << 20
-"""Of a sum that is tried."""
+"""Largest sum of the warm-up."""
 
 
 def sizes_to_learn(plan: Plan) -> tuple[int, ...]:
-    """Those of the sums whose algorithm is to be chosen; of others the largest, which fills lines best."""
+    """Sizes of the warm-up's sums: those of the plan's all-reduces; otherwise the largest, which fills links best."""
     sizes_bytes = dict.fromkeys(min(max(size, SIZES_BYTES[0]), MOST_BYTES) for size in plan.sizes_bytes)
     return (*sizes_bytes,) if plan.operation == ALL_REDUCE else (*sizes_bytes,)[-1:]
 
 
 @dataclass
 class Settling:
-    """When one peer has learned enough.
+    """Whether one peer's choice of algorithms has settled.
 
     Attributes:
-        sizes_bytes: of the sums that are to be chosen for.
-        since_s: what is taken has not changed since then, and all of it was measured.
-        takes: at each size.
+        sizes_bytes: of the sums for which an algorithm is chosen.
+        since_s: since then the choice has been unchanged and measured.
+        takes: the chosen algorithm at each size.
     """
 
     sizes_bytes: Sequence[int]
@@ -51,7 +51,7 @@ class Settling:
     takes: tuple[str, ...] = ()
 
     def saw(self, now_s: float, prices: Prices | None) -> bool:
-        """Whether it is enough; `prices`: by which algorithms are taken now, None: by size."""
+        """Whether the choice has settled. `prices`: basis of the current choice; None: algorithms go by size."""
         if not isinstance(prices, PriceTable):
             self.since_s, self.takes = now_s, ()
             return False
@@ -61,17 +61,17 @@ class Settling:
         return now_s - self.since_s > SETTLED_S
 
     def untried(self, prices: Prices | None) -> list[int]:
-        """Sizes of which prices say what to take, and nobody knows yet how long that takes."""
+        """Sizes for which the chosen algorithm has a price but has not been timed yet."""
         if not isinstance(prices, PriceTable):
             return []
         return [size for size in self.sizes_bytes if not prices.is_measured(size)]
 
 
 def learn_links(table: "Table", sizes_bytes: Sequence[int]) -> None:
-    """Train until all peers take at each size what they have measured to be best there; not for long.
+    """Commit steps until all peers choose at each size what they have measured to be best, at most for `LONGEST_S`.
 
-    With sums of the largest size until there are prices, and then of those, by turns, that take a way of which nobody
-    knows yet how long it takes. Peers of one host do not: they measure no links.
+    Sums have the largest size until there are prices; then the sizes take turns whose chosen algorithm has not been
+    timed yet. Peers of one host skip this: they measure no links.
     """
     peer = table.peer
     if peer.view is None or len({*hosts_of(peer.view)}) == 1:

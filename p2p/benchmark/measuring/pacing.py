@@ -1,7 +1,7 @@
-"""Which size is measured next, how often, and when there is enough. Pure; the first peer asks, and tells the others.
+"""Pacing: which size is measured next, for how many rounds, and when to stop. Pure; runs on the first peer only.
 
 Sizes take turns, some rounds each, so that the rounds of a size are spread over the run, and vary as much as it does.
-All that is measured is kept. Who stops as soon as an interval is narrow sees it a little narrower than it is.
+All samples are kept. Stopping as soon as an interval is narrow makes it look a little narrower than it is.
 """
 
 import math
@@ -17,14 +17,14 @@ from ..results.crossings import Pair, compare_pair
 from ..results.sentence import SURE
 
 FEW_ROUNDS: Final = 5
-"""In a row; so many has each size, whatever the time says."""
+"""Rounds of a batch; each size gets one batch, whatever the time limit."""
 MOST_ROUNDS: Final = 1000
 NUM_RESAMPLES: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What all do next: rounds of the size at this place."""
+    """The next rounds of all peers, at the size with index `place`."""
 
     place: int
     num_warmup: int
@@ -33,18 +33,18 @@ class Batch:
 
 @dataclass
 class Pacer:
-    """Begins with a batch of each size."""
+    """Chooses batches; begins with one of each size."""
 
     plan: Plan
     _times_s: dict[int, Floats] = field(default_factory=dict)
 
     def take(self, place: int, times_s: Floats) -> None:
-        """A batch is over: the slowest peer's time, by contender and round."""
+        """Add the times of a finished batch: the slowest peer's, by contender and round."""
         before = self._times_s.get(place, np.empty((len(times_s), 0)))
         self._times_s[place] = np.concatenate([before, times_s], axis=1)
 
     def next(self, elapsed_s: float) -> Batch | None:
-        """None: it is enough."""
+        """The next batch; None: the run is over."""
         plan = self.plan
         if len(self._times_s) < len(plan.sizes_bytes):
             return Batch(len(self._times_s), plan.num_warmup, min(plan.num_iters or FEW_ROUNDS, FEW_ROUNDS))
@@ -57,21 +57,21 @@ class Pacer:
         return Batch(place, 0, rounds[place])
 
     def _num_rounds(self, place: int, left_s: float) -> int:
-        """How many rounds of that size go next, if it was its turn; 0: none."""
+        """Rounds of that size in its next batch; 0: none."""
         times_s = self._times_s[place]
         round_s, done = float(times_s.sum(axis=0).mean()), int(times_s.shape[1])
         enough = (self.plan.num_iters or MOST_ROUNDS) - done
         return max(0, int(min(FEW_ROUNDS, enough, left_s / round_s)))
 
     def _spent(self, place: int) -> float:
-        """Sizes take turns by time if that is what they share, otherwise, and in two runs alike, by rounds."""
+        """What a size has used so far: seconds if sizes share a duration and no other run takes turns, else rounds."""
         times_s = self._times_s[place]
         plan = self.plan
         by_rounds = plan.until is not None or plan.duration_s is None or plan.turns is not None
         return times_s.shape[1] if by_rounds else float(times_s.sum())
 
     def _wanted(self) -> list[int]:
-        """Places of sizes of which more rounds are of use."""
+        """Places of the sizes that need more rounds."""
         places = list(range(len(self.plan.sizes_bytes)))
         if self.plan.until is None:
             return places

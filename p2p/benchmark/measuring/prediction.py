@@ -1,4 +1,4 @@
-"""What the model (collectives/pricing.py) says of a plan: bytes that a peer sends, times over links."""
+"""Predictions of the model (collectives/pricing.py) for a plan: bytes that a peer sends, times over links."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,16 +20,16 @@ NO_LIMIT_BIT_PER_S: Final = 100_000_000_000
 
 
 def links_of(net: str, num_peers: int, message_ns: int, per_host: int = 1) -> Links:
-    """Those of a text as of `shoal lab --net`, with so many peers on each host: as fast as its slowest pair.
+    """Links from a text as of `shoal lab --net`; each line is as fast as its slowest pair. `per_host`: peers per host.
 
     Raises:
-        LabError: it says something else.
+        LabError: the text is invalid.
     """
     lab = LabConfig.uniform(num_peers // per_host, net)
     hosts = tuple(rank // per_host for rank in range(num_peers))
 
     def slowest(rate: int | None, host: int, side: int) -> int:
-        """Bytes per second of a line and the pairs that have the host on this side."""
+        """Bytes per second: the least of a line's rate and those of the pairs that have the host on this side."""
         of_pairs = (pair.rate_bit_per_s for ends, pair in lab.pairs.items() if ends[side] == host)
         return min(each or NO_LIMIT_BIT_PER_S for each in (NO_LIMIT_BIT_PER_S, rate, *of_pairs)) // 8
 
@@ -41,9 +41,9 @@ def links_of(net: str, num_peers: int, message_ns: int, per_host: int = 1) -> Li
 
 
 def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
-    """What a message costs at either end, if a sum of one number that each sends to each took so long.
+    """Cost of a message at either end, from the times of one-number sums in which each peer sends to each other.
 
-    Each takes the messages of all others one after the other, behind one delay.
+    Each peer processes the messages of all others one after the other, after one delay.
     """
     if num_peers < 2:
         return 0
@@ -52,7 +52,7 @@ def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
 
 
 def links_from(said: Mapping[str, Any] | None) -> Links | None:
-    """Those that a peer has written down as `dataclasses.asdict` does, and JSON; None: it knew none."""
+    """Links from the JSON of `dataclasses.asdict` that a peer has written; None: it knew none."""
     if said is None:
         return None
     delays = tuple(map(tuple, said["delay_ns"]))
@@ -71,18 +71,18 @@ def _schedules(
 
 
 def _all_bytes(plan: Plan, size_bytes: int) -> int:
-    """Of all chunks of the schedules."""
+    """Bytes of all chunks of the schedules."""
     return size_bytes * (plan.num_peers if plan.operation == "all-to-all" else 1)
 
 
 def _hosts(plan: Plan, links: Links | None) -> tuple[int, ...]:
-    """Of each rank, as measured, or as the plan says."""
+    """The host of each rank, as measured, or else as planned."""
     planned = tuple(rank // plan.per_host for rank in range(plan.num_peers))
     return planned if links is None or not links.hosts else links.hosts
 
 
 def wire_bytes(plan: Plan, algorithm: str, size_bytes: int, links: Links | None = None) -> int | None:
-    """What the rank sends that sends most; None of somebody else's algorithm. `links`: who shares a host."""
+    """Bytes sent by the rank that sends most; None for another library's algorithm. `links`: hosts of the ranks."""
     schedules = _schedules(plan.operation, algorithm, plan.num_peers, plan.root, _hosts(plan, links))
     if schedules is None:
         return None
@@ -92,7 +92,7 @@ def wire_bytes(plan: Plan, algorithm: str, size_bytes: int, links: Links | None 
 
 
 def predicted_s(plan: Plan, name: str, ran: str, size_bytes: int, links: Links) -> float | None:
-    """Until all have the result, and have heard that all have it, unless it was handed out early."""
+    """Time until all ranks have the result and know that all have it; `@early`: until they have it."""
     schedules = _schedules(plan.operation, ran, links.world_size, plan.root, _hosts(plan, links))
     if schedules is None:
         return None

@@ -1,7 +1,7 @@
-"""Where the arrays lie that take part: in memory of this host, or on a device, which all contenders of a peer share.
+"""Storage of the arrays of a benchmark: host memory, or a device that all contenders of a peer share.
 
-A turn begins when its array is there, and ends when the result is: on a device when the current stream has come to its
-end, for whoever takes part. Which device a peer has is said by who starts it, one for each if there are enough.
+A turn begins when its array is in place, and ends when the result is: on a device, for every contender, when the
+current stream has finished. The process that starts a peer determines its device; each has its own if there are enough.
 """
 
 import os
@@ -19,38 +19,38 @@ from ..plan import ADDS, CUDA, Plan, format_size
 from ..stages import Watched, times_of_stages
 
 Find = Callable[[], tuple[tuple[FoundDevice, ...], str]]
-"""The devices that this process sees; and why there are none, if so."""
+"""Returns the devices that this process sees; and, if none, why."""
 
 Said = Mapping[str, Any]
-"""`name`, `place`, `refused` and `num_sums` of the device of a peer."""
+"""`name`, `place`, `refused` and `num_sums` of a peer's device."""
 
 NO_DEVICE: Final = "leave --device out to measure on the CPU; `shoal doctor` says what there is"
 
 
 class Storage(Protocol):
-    """Of one array at a time."""
+    """Holds one array at a time."""
 
     def device_of(self, tensor: Any) -> Device:
         """As of `LoopConfig`."""
 
     def put(self, array: Array) -> Any:
-        """What an operation on `array` is called with; it is there when this returns."""
+        """Store `array`; returns the argument for an operation on it. Blocks until it is stored."""
 
     def finish(self) -> None:
-        """Return when all that was called is done."""
+        """Block until all operations that were called are done."""
 
     def take(self, given: Any) -> Array:
-        """What `put` has given, as it is now."""
+        """The current contents of what `put` returned, on the host."""
 
     def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
-        """Of the operation since `put`, one of each of `STAGES`; None: it has none."""
+        """Seconds of each of `STAGES` of the operation since `put`; None: it has no stages."""
 
     def said(self) -> Said | None:
-        """For the report; None: it is the host."""
+        """The device, for the report; None: it is the host."""
 
 
 class HostStorage:
-    """The array itself."""
+    """Host memory: the array itself."""
 
     def device_of(self, tensor: Any) -> Device:
         """As `Storage`."""
@@ -78,11 +78,10 @@ class HostStorage:
 
 
 class DeviceStorage:
-    """One tensor, which is replaced by another one where that has another size or type."""
+    """One tensor on a device, replaced when the size or type changes."""
 
     def __init__(self, found: FoundDevice) -> None:
-        """Nothing lies there yet."""
-        import torch  # takes seconds: only where there is a device
+        import torch  # takes seconds: imported only if there is a device
 
         self._torch, self._where = torch, found.name
         self._device = Watched(found.device)
@@ -97,7 +96,7 @@ class DeviceStorage:
         """As `Storage`.
 
         Raises:
-            ShoalError: the device has no room for it.
+            ShoalError: the device has too little memory.
             DeviceLost: the device has failed.
         """
         source = as_tensor(array)
@@ -110,7 +109,7 @@ class DeviceStorage:
         return self._tensor
 
     def _empty(self, like: Any) -> Any:
-        self._tensor = None  # the next one may take its room
+        self._tensor = None  # its memory is free for the next one
         try:
             return self._device.zeros(like.numel(), self._torch.empty(0, dtype=like.dtype, device=self._where))
         except MemoryShort as error:
@@ -142,10 +141,10 @@ class DeviceStorage:
 
 
 def storage_of(plan: Plan, place: int, find: Find = cuda_devices) -> Storage:
-    """For the peer at `place` of all on this host.
+    """The storage of the peer with index `place` on this host.
 
     Raises:
-        ShoalError: there is no such device here.
+        ShoalError: this host has no such device.
     """
     if plan.device != CUDA:
         return HostStorage()
@@ -156,7 +155,7 @@ def storage_of(plan: Plan, place: int, find: Find = cuda_devices) -> Storage:
 
 
 def check_devices(plan: Plan, environ: Mapping[str, str]) -> None:
-    """Raise LaunchError if peers on this host would find no device, before torch is asked, which takes seconds."""
+    """Raise LaunchError if peers on this host would find no device. Does not import torch, which takes seconds."""
     if plan.device != CUDA:
         return
     gpus = host_gpus()
@@ -166,13 +165,13 @@ def check_devices(plan: Plan, environ: Mapping[str, str]) -> None:
 
 
 def devices_of(said: Sequence[Said | None]) -> list[str]:
-    """Names of the devices that peers have had, each device once, however many peers share it."""
+    """Names of the peers' devices; a device that peers share appears once."""
     places = {each["place"]: each["name"] for each in said if each is not None}
     return [places[place] for place in sorted(places)]
 
 
 def warnings_of_devices(plan: Plan, said: Sequence[Said | None]) -> list[str]:
-    """Why times are to be taken with care, in words."""
+    """Reasons why times may mislead, in words."""
     there = [each for each in said if each is not None]
     found, number = [], len(devices_of(there))
     if len(there) > number:

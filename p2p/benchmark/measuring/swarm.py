@@ -1,9 +1,9 @@
-"""Benchmarks of a swarm: peers that wait in it (`shoal bench --serve`), and one that brings a plan (`--swarm`).
+"""Benchmarks in a swarm: peers that wait in it (`shoal bench --serve`), and one that brings a plan (`--swarm`).
 
-What is to be measured is an all-gather of bytes, of which one row is not empty; that, its turns, and what came out are
-committed operations like any other. A plan is numbers and names, checked by everybody; no code, and no more than
-`MOST_BYTES` and `MOST_S`. Whoever is gone in the middle of a run ends it, for all at the same step; who comes then is
-told that others call something else, and comes again.
+The plan is shared by an all-gather of bytes in which one row is not empty; the plan, its rounds and its results are
+committed operations like any other. A plan is numbers and names, checked by every peer; it contains no code, and is
+limited by `MOST_BYTES` and `MOST_S`. A peer that is lost during a run ends it, for all peers at the same step; a peer
+that joins during a run gets an operation mismatch, and joins again.
 """
 
 import json
@@ -32,16 +32,16 @@ from .storage import Find, HostStorage, Storage, storage_of
 from .worker import Bench, Table, calibrate, links_of
 
 ROW_BYTES: Final = 16 << 10
-"""Of a plan, as JSON."""
+"""Size of a plan as JSON, at most."""
 MOST_BYTES: Final = 256 << 20
 MOST_S: Final = 3600.0
 MOST_ROUNDS: Final = 10_000
 MOST_WARMUP: Final = 100
-"""Of each size: no time ends them."""
+"""Most warm-up rounds of each size: no time limit ends them."""
 LOOK_S: Final = 0.5
-"""Those who wait ask each other so often whether there is a plan."""
+"""Interval at which waiting peers ask each other for a plan."""
 LATE_S: Final = 10.0
-"""Who comes into the middle of a run, which each time changes the view of those who measure, waits for so long."""
+"""A peer that came in the middle of a run waits this long: each attempt changes the view of the peers that measure."""
 WAIT_S: Final = 24 * 3600.0
 MAY_DIFFER: Final = (
     *(
@@ -62,7 +62,7 @@ MAY_DIFFER: Final = (
     ),
     *("plot", "explain", "device", "serve", "swarm", "seeds", "bind", "key", "script", "1", "2", "3"),
 )
-"""Of what peers have been started with: they do the same all the same."""
+"""Parts of the run description that may differ: they do not affect the benchmark."""
 OURS: Final = (OperationInterrupted, RootLost)
 
 Told = Mapping[str, Any]
@@ -70,12 +70,12 @@ Told = Mapping[str, Any]
 
 
 def swarm_of(name: str) -> str:
-    """Of a name that was given; no swarm of training has it."""
+    """The swarm's name for the given name; distinct from the names of training swarms."""
     return f"bench-{name}"
 
 
 def check(plan: Plan) -> None:
-    """LaunchError if it is not for a swarm, or too much to ask of others."""
+    """Raise LaunchError if the plan is not for a swarm, or exceeds the limits."""
     if not plan.swarm:
         raise LaunchError("--swarm is the name that peers wait by, got ''")
     if plan.schedules:
@@ -98,10 +98,10 @@ def check(plan: Plan) -> None:
 
 
 class Storages:
-    """Of one peer: which one it takes follows from the plan, and that comes when the peer is there."""
+    """Storages of one peer: the plan determines which one it uses, and the plan comes after the peer has joined."""
 
     def __init__(self, find: Find) -> None:
-        """`find`: the devices of this process; it takes the first."""
+        """`find`: returns the devices of this process, of which the first is used."""
         self._find = find
         self._of: dict[str, Storage] = {CPU: HostStorage()}
         self._taken = self._of[CPU]
@@ -111,7 +111,7 @@ class Storages:
         return self._taken.device_of(tensor)
 
     def take(self, plan: Plan) -> Storage:
-        """That of a plan, the same for the next one; ShoalError: there is no such device here."""
+        """The storage for a plan; later plans reuse it. Raises ShoalError if this host has no such device."""
         if plan.device not in self._of:
             self._of[plan.device] = storage_of(plan, 0, self._find)
         self._taken = self._of[plan.device]
@@ -119,7 +119,7 @@ class Storages:
 
 
 def serve(name: str, told: Told, find: Find = cuda_devices) -> int:
-    """Measure what others bring, until this process is told to end; `find`: the devices that it sees."""
+    """Measure the plans of other peers until this process is told to end; `find`: returns the devices that it sees."""
     storages = Storages(find)
     say(f"waits in swarm {swarm_of(name)} for `shoal bench OPERATION --swarm {name}`")
     while True:
@@ -155,10 +155,10 @@ def bring(plan: Plan, told: Told, find: Find) -> tuple[Plan, list[dict[str, Any]
     """Have the swarm of `plan` measure it, with `plan.num_peers` peers at least.
 
     Returns:
-        The plan as it was carried out, and what each peer has found, by rank.
+        The plan as it was carried out, and the results of each peer, by rank.
 
     Raises:
-        ShoalError: a peer was gone, or came, in the middle, or has no such device.
+        ShoalError: a peer left or joined in the middle, or has no such device.
     """
     assert plan.swarm is not None
     check(plan)
@@ -191,7 +191,7 @@ def _enter(name: str, told: Told, storages: Storages) -> Peer:
 
 
 def _offer(peer: Peer, plan: bytes) -> bytes | None:
-    """The plan of the first who has one, the same for all; None: of nobody, a moment later."""
+    """The plan of the first rank that has one, the same at all peers; None, after a pause: no rank has one."""
     row = np.zeros(ROW_BYTES, np.uint8)
     row[: len(plan)] = np.frombuffer(plan, np.uint8)
     rows: Array = peer.all_gather(row)
@@ -203,7 +203,7 @@ def _offer(peer: Peer, plan: bytes) -> bytes | None:
 
 
 def _plan_of(peer: Peer, said: bytes) -> Plan:
-    """For those who are there, and not for longer than `MOST_S`."""
+    """The plan for the peers of the current view, limited to `MOST_S`."""
     plan, num_peers = Plan.from_json(said.decode()), peer.world_size
     check(plan)
     sizes_bytes = whole_sizes(plan.operation, plan.sizes_bytes, num_peers, plan.dtype)
@@ -211,11 +211,11 @@ def _plan_of(peer: Peer, said: bytes) -> Plan:
 
 
 class RunEnded(Exception):
-    """At the same step for all: members came or went in the middle, or one has no device to measure on."""
+    """The run ended, at the same step at all peers: members changed during it, or one has no device to measure on."""
 
 
 def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
-    """All of it; what each rank has found."""
+    """Carry out the plan; returns the results of each rank."""
     before = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
     table = Table(peer, plan.num_peers, peer.rank)
     try:
@@ -244,7 +244,10 @@ def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
 
 
 def _who_is_left(peer: Peer, plan: Plan, interrupted: OperationInterrupted) -> ShoalError:
-    """All are told that the operation was interrupted, and none may know yet by whom."""
+    """The error that names the loss of a peer, if that interrupted the operation; otherwise `interrupted`.
+
+    Waits for a barrier first: when the operation is interrupted, a peer may not know yet which one is gone.
+    """
     peer.barrier()
     try:
         check_all_are_there(peer, plan.num_peers)
@@ -254,7 +257,11 @@ def _who_is_left(peer: Peer, plan: Plan, interrupted: OperationInterrupted) -> S
 
 
 def _agree_on_storage(table: Table, plan: Plan, storages: Storages) -> Storage:
-    """Where arrays of the plan lie here, if all have a place for them; else RunEnded."""
+    """This peer's storage for the plan.
+
+    Raises:
+        RunEnded: a peer, at which all peers end the run, has no such storage.
+    """
     if plan.device == CPU:
         return storages.take(plan)
     storage, why = None, ""
@@ -275,7 +282,7 @@ def _agree_on_storage(table: Table, plan: Plan, storages: Storages) -> Storage:
 
 
 def _exchange(table: Table, mine: bytes) -> list[bytes]:
-    """The bytes of all, by rank."""
+    """The bytes of all peers, by rank."""
     lengths = table.exchange(np.array([float(len(mine))]))[:, 0].astype(int)
     row = np.zeros(lengths.max(), np.uint8)
     row[: len(mine)] = np.frombuffer(mine, np.uint8)

@@ -1,6 +1,6 @@
-"""Where the peers of a benchmark run: on this host, or each on a host of a network lab.
+"""Runs the peers of a benchmark: on this host, or on the hosts of a network lab.
 
-They meet in a swarm of their own, in a folder that is removed at the end, whatever the end is.
+They form a swarm of their own, in a folder that is removed at the end, also after failures.
 """
 
 import os
@@ -36,21 +36,21 @@ WORKER: Final = Path(__file__).with_name("worker.py")
 OUR_SIGNALS: Final = frozenset(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 Network = dict[str, Any]
-"""What is kept of a lab: what it was, how late it was, and why its times are to be taken with care."""
+"""Report of a lab: its configuration, how late it ran, and reasons why its times may mislead."""
 
 
 def run_workers(
     plan: Plan, folder: Path, environ: Mapping[str, str], script: Path = WORKER
 ) -> tuple[int, Network | None]:
-    """Run all workers, which `script` is, to their end.
+    """Run `script` as all workers until they end.
 
     Returns:
-        0, or 128 + N if signal N has ended the run; and what there is to say of the lab, if there was one.
+        0, or 128 + N if signal N has ended the run; and the report of the lab, if there was one.
 
     Raises:
         LaunchError: nothing was started.
-        ShoalError: a peer has ended before the results were there.
-        LabError: there can be no lab, or it has ended before.
+        ShoalError: a peer ended before the results were complete.
+        LabError: the lab could not be created, or ended early.
     """
     with tempfile.TemporaryFile(dir=folder) as said, shown_progress() as stdout:
         run = run_locally if plan.net is None else run_in_lab
@@ -66,7 +66,7 @@ def run_workers(
 
 
 def why(text: str) -> str:
-    """Who failed first, and with what, as the launcher has it; or what was said first: by that, or by a peer."""
+    """The cause of a failure: the launcher's line about the first failed peer, else its first line, else a peer's."""
     lines = [line for line in text.splitlines() if "shoal: " in line]
     ours = [line for line in lines if line.startswith("shoal: ")]
     named = [line for line in ours if " failed first, " in line]
@@ -76,7 +76,7 @@ def why(text: str) -> str:
 def run_locally(
     plan: Plan, folder: Path, environ: Mapping[str, str], script: Path, outputs: tuple[int, int]
 ) -> tuple[int, Network | None]:
-    """All on this host; `outputs`: where stdout and stderr go."""
+    """Run all workers on this host; `outputs`: descriptors for stdout and stderr."""
     swarm = f"bench-{secrets.token_hex(4)}"
     write_key(folder / "swarm.key")
     for way, port in zip(OTHER_HOSTS, free_ports(len(OTHER_HOSTS)), strict=True):
@@ -98,13 +98,13 @@ def run_locally(
 def run_in_lab(
     plan: Plan, folder: Path, environ: Mapping[str, str], script: Path, outputs: tuple[int, int]
 ) -> tuple[int, Network | None]:
-    """Some on each host, with a key; likewise."""
+    """Run `per_host` workers on each host of a lab, with a key; `outputs` as above."""
     assert plan.net is not None
     config = LabConfig.uniform(plan.num_hosts, plan.net)
     run = "-m", "p2p.cli", "run", "-n", str(plan.per_host), "--min-peers", str(plan.num_peers), "-q"
     words: tuple[str, ...] = ("env", "SHOAL_LAUNCH_INDEX=0", f"{HOST}={{host}}", sys.executable)
     words = *words, *(run if plan.per_host > 1 else ()), str(script), str(folder), plan.to_json()
-    # The braces of JSON are none of the lab's places: it replaces whole words such as {host} only.
+    # The braces of JSON are no placeholders of the lab, which replaces only whole words such as {host}.
     config = replace(config, command=words)
     preset = "wan" if is_wide(config) else "lan"
     told = {
@@ -116,7 +116,7 @@ def run_in_lab(
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     name, (stdout, stderr) = secrets.token_hex(4), outputs
-    # Without one of them nothing can be measured, and one alone of two would wait for its return.
+    # A benchmark needs all of its peers, and the survivor of two would wait for the other's return.
     lab = Run(config, name=name, seed=0, stdout=stdout, stderr=stderr, environ=told, ends_together=True)
     code = lab.run()
     shown = lab.shown
@@ -125,7 +125,7 @@ def run_in_lab(
 
 
 def free_ports(number: int) -> list[int]:
-    """Of ports that nobody uses, as is the next after each."""
+    """Unused ports; the port after each is unused, too."""
     found: list[int] = []
     for port in range(23_000, 32_000, 2):
         with ExitStack() as stack, suppress(OSError):

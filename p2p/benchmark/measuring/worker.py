@@ -1,12 +1,12 @@
-"""One rank of `shoal bench`: measures, verifies, and writes what it found into a folder.
+"""One rank of `shoal bench`: measures, verifies, and writes its results into a folder.
 
     python worker.py FOLDER PLAN
 
-The contenders take turns within every round, in the order and then back, so that whatever else the machine does meets
-all of them. Before each turn they wait for each other, in their own way; only the operation itself is timed. Every
+The contenders take turns within every round, in order and then in reverse, so that other load on the machine affects
+all of them. Before each turn the ranks meet in the contender's own barrier; only the operation itself is timed. Every
 result is verified, untimed: the values are small integers, so a sum has to be exact. The first round of a size is not
-timed, and has values whose sums round, to compare the bits where all have the same result. After each batch of rounds
-all times go to the first peer, which says what is next.
+timed, and has values whose sums round, to compare the bits of operations with the same result on all ranks. After each
+batch of rounds all times go to the first peer, which chooses the next batch.
 """
 
 import json
@@ -50,15 +50,15 @@ from p2p.peer import Peer
 from p2p.staging import cuda_devices
 
 REPORT_S: Final = 0.25
-"""How far it is, is reported this often: reports must not be what is measured."""
+"""Interval of progress reports, long enough not to disturb what is measured."""
 NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
 BY_LINKS: Final = (ALL_REDUCE, "broadcast")
-"""Operations whose algorithms are chosen by what links are like."""
+"""Operations whose algorithms are chosen by measured links."""
 
 
 def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> None:
-    """Measure as number `index` of the peers; `find`: the devices of this process, of which it takes one."""
+    """Measure as peer number `index`; `find`: returns the devices of this process, of which it uses one."""
     register(plan.schedules, plan.num_peers)
     storage = storage_of(plan, index, find)
     with ExitStack() as stack:
@@ -93,7 +93,7 @@ def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> Non
 
 
 def enter(stack: ExitStack, folder: Path, index: int, way: str, storage: Storage) -> Peer:
-    """Take a seat among peers that share memory, or in a swarm of its own where none do, or each seems another host."""
+    """Join the swarm for a way: one that shares memory, or one that shares none, or one as if on separate hosts."""
     given: dict[str, Any] = {"loop": LoopConfig(device_of=storage.device_of, device_adds=way == ADDS)}
     if way:
         given |= {"swarm": f"{os.environ['SHOAL_SWARM']}-{way}"}
@@ -110,31 +110,31 @@ def enter(stack: ExitStack, folder: Path, index: int, way: str, storage: Storage
 
 
 def numbers_of(peer: Peer, index: int) -> list[int]:
-    """Of each rank the number of its peer, which is that of its host where each has one."""
+    """The peer number of each rank; where each peer has a host of its own, also the host's number."""
     return [int(each) for each in np.asarray(peer.all_gather(np.array([index]))).ravel()]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers of all peers, which all know then; by committed operations."""
+    """Exchanges numbers between all peers, by committed operations."""
 
     peer: Peer
     num_peers: int
     index: int
 
     def exchange(self, numbers: Floats) -> Floats:
-        """Those of each peer, by its index."""
+        """The numbers of each peer, by its index."""
         rows = np.zeros((self.num_peers, *numbers.shape))
         rows[self.index] = numbers
         self.peer.all_reduce(rows)
-        check_all_are_there(self.peer, self.num_peers)  # or the first one's silence would be a plan of no rounds
+        check_all_are_there(self.peer, self.num_peers)  # else a lost first peer's zeros would be a batch of no rounds
         return rows
 
 
 def calibrate(table: Table) -> list[float]:
-    """How long a sum of one number takes that each peer sends to each, on the slowest, for the cost of a message.
+    """Times of sums of one number that each peer sends to each, on the slowest peer; they give the cost of a message.
 
-    That is what a processor that others use has left: asked for before the rounds, and behind them.
+    They depend on other load of the processors, so they are measured before and after the rounds.
     """
     times_s = []
     for _ in range(NUM_CALIBRATIONS):
@@ -146,7 +146,7 @@ def calibrate(table: Table) -> list[float]:
 
 
 def links_of(peer: Peer) -> dict[str, Any] | None:
-    """What lies between the peers, as all have measured it and know that all do; None: that is not known."""
+    """The links between the peers, as all have measured and agreed on; None: not known yet."""
     links = None if peer.view is None else peer._session.loop.measuring.links(peer.view)
     return None if links is None else asdict(links)
 
@@ -156,10 +156,10 @@ class Bench:
     """The rounds of one rank.
 
     Attributes:
-        found: by size, and by contender.
-        meetings: begin and end of rounds, by contender.
-        is_alone: all peers are on this machine, and a director shows how far they are.
-        turns: of the first peer, if another run takes turns with this one.
+        found: measurements by size and contender.
+        meetings: begin and end of each round of a barrier, by contender.
+        is_alone: all peers are on this machine, and a director shows their progress.
+        turns: at the first peer, if another run takes turns with this one.
     """
 
     plan: Plan
@@ -171,7 +171,7 @@ class Bench:
     turns: Turns | None = None
 
     def run(self, table: Table) -> None:
-        """All batches, until the first peer says that it is enough."""
+        """Run batches until the first peer ends the run."""
         self.found = [
             [Measurement(algorithm=each.name, size_bytes=size) for each in self.contenders]
             for size in self.plan.sizes_bytes
@@ -187,7 +187,7 @@ class Bench:
                 self._check_meetings(table, batch)
 
     def written(self) -> list[dict[str, Any]]:
-        """All that was found, for a file."""
+        """All measurements, for a file."""
         return [asdict(each) for row in self.found for each in row]
 
     def _next(self, table: Table, pacer: Pacer, progress: "Progress") -> Batch | None:
@@ -200,7 +200,7 @@ class Bench:
         return None if said[0] == NO_BATCH else Batch(*map(int, said))
 
     def _measure(self, batch: Batch, progress: "Progress") -> None:
-        """All contenders at one size."""
+        """Measure all contenders at one size."""
         plan, found = self.plan, self.found[batch.place]
         count = plan.sizes_bytes[batch.place] // ITEM_BYTES[plan.dtype]
         if batch.num_warmup:
@@ -210,7 +210,7 @@ class Bench:
         roles = {each.rank: self._role(each, count) for each in self.contenders}
         arrays = {rank: np.empty_like(role.input) for rank, role in roles.items()}
         for turn, (is_timed, place) in enumerate(turns(batch, len(self.contenders), len(found[0].times_s))):
-            shift = turn % values_of(plan.dtype).shifts  # what is left of an earlier turn is wrong in this one
+            shift = turn % values_of(plan.dtype).shifts  # results left over from an earlier turn are wrong in this one
             contender, each = self.contenders[place], found[place]
             role, array = roles[contender.rank], arrays[contender.rank]
             put_shifted(role.input, shift, array)
@@ -252,7 +252,7 @@ class Bench:
                 each.digest = digest(contender.result())
 
     def _check_meetings(self, table: Table, batch: Batch) -> None:
-        """Whoever has left a barrier before the last one had come is wrong; clocks of one machine are one."""
+        """Count as wrong each barrier that a rank left before the last rank had entered; one machine has one clock."""
         for each in self.found[batch.place]:
             own = self.meetings.pop(each.algorithm)
             met = table.exchange(np.array(own))
@@ -260,9 +260,9 @@ class Bench:
 
 
 def turns(batch: Batch, num_contenders: int, num_before: int) -> Iterator[tuple[bool, int]]:
-    """Whose turn it is, and whether it is timed; the same on every rank.
+    """Yields whether a turn is timed, and the contender's index; the same on every rank.
 
-    Who leads pays for a change of size, so leaders alternate on from the rounds of the size before this batch.
+    The first contender of a batch pays for the change of size, so the order keeps alternating from batch to batch.
     """
     order = range(num_contenders)
     for number in range(-batch.num_warmup, batch.num_rounds):
@@ -271,7 +271,7 @@ def turns(batch: Batch, num_contenders: int, num_before: int) -> Iterator[tuple[
 
 
 class Progress:
-    """Writes the part that is done to stdout, for the director, now and then."""
+    """Writes the share that is done to stdout at intervals, for the director."""
 
     def __init__(self, plan: Plan, *, is_shown: bool) -> None:
         self._plan, self._num_rounds = plan, 0.0
@@ -293,7 +293,7 @@ class Progress:
 
 
 def run(find: Find = cuda_devices) -> None:
-    """As the script of a peer: see above, and `main`."""
+    """Run as the script of a peer: see the module, and `main`."""
     try:
         plan = Plan.from_json(sys.argv[2])
         place = int(os.environ.get(HOST, "0")) * plan.per_host + int(os.environ["SHOAL_LAUNCH_INDEX"])

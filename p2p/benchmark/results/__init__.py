@@ -1,1 +1,1 @@
-"""What came out, for files and people: statistics, tables and pictures."""
+"""Results, for files and people: statistics, tables and pictures."""

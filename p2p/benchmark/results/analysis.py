@@ -1,4 +1,4 @@
-"""What follows from the samples of a run: intervals, crossings, fits, the regret of `auto`, and a sentence. Pure."""
+"""Analysis of the samples of a run: intervals, crossings, fits, the regret of `auto`, and a sentence. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .sentence import say
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Of a run. `regrets`: of each `auto` against those that go the same way, by size."""
+    """Analysis of a run. `regrets`: of each `auto` against the other algorithms of the same way, by size."""
 
     medians: Medians
     pairs: tuple[Pair, ...]
@@ -26,7 +26,7 @@ class Analysis:
     sentence: str
 
     def p50(self, result: Result) -> Interval:
-        """In seconds."""
+        """The median with its interval, in seconds."""
         return self.medians.interval(result.algorithm, self.medians.sizes_bytes.index(result.size_bytes))
 
     def to_json(self, results: Sequence[Result]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Analysis:
 
 
 def analyse(plan: Plan, results: Sequence[Result]) -> Analysis:
-    """What can be said of these results."""
+    """Analyse all results of a run."""
     times_s = {name: [np.array(each.times_s) for each in results if each.algorithm == name] for name in plan.contenders}
     medians = resample(plan.sizes_bytes, times_s)
     named = [name for name in plan.contenders if not is_auto(name)]
@@ -68,7 +68,7 @@ def analyse(plan: Plan, results: Sequence[Result]) -> Analysis:
 
 
 def _costs(sizes_bytes: Sequence[int], results: Sequence[Result], name: str, others: Sequence[str]) -> Iterator[Cost]:
-    """What `name` has cost at each size, beside those that go the same way."""
+    """The cost of `name` at each size, compared with the other algorithms of the same way."""
     cells = {(each.algorithm, each.size_bytes): each for each in results}
     for size_bytes in sizes_bytes:
         found = [cells[other, size_bytes] for other in others]

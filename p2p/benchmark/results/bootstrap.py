@@ -1,8 +1,9 @@
-"""How sure a median is: rounds are drawn anew, in blocks, the same rounds for all contenders of a size. Pure.
+"""Confidence intervals of medians: a paired, circular block bootstrap over rounds. Pure.
 
-The moving-block bootstrap (Künsch 1989), around the end, since neighbouring rounds are alike; paired, since contenders
-take turns in each round, so that what else the machine did meets all of them. An interval lies between two percentiles
-of what the resamples say. It knows what varied within the run, and nothing of other days.
+The moving-block bootstrap (Künsch 1989), with blocks that wrap around, since neighbouring rounds are correlated; paired
+(the same rounds are drawn for all contenders of a size), since contenders take turns in each round, so that other load
+on the machine affects all of them. An interval lies between two percentiles of the resamples. It covers the variation
+within the run, not that between days.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +20,12 @@ NUM_RESAMPLES: Final = 2000
 SEED: Final = 20
 LEVEL: Final = 0.95
 AT_ONCE: Final = 2_000_000
-"""So many elements are drawn at once: 16 MB."""
+"""Elements that are drawn at once: 16 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What was measured, and where it lies with 95 % (or another level) of all resamples."""
+    """The measured value, and the bounds that hold 95 % (or another level) of all resamples."""
 
     value: float
     low: float
@@ -39,8 +40,8 @@ class Medians:
     """The p50 of each contender at each size.
 
     Attributes:
-        measured: by contender, one per size.
-        resampled: likewise, a row per resample.
+        measured: by contender, one value per size.
+        resampled: by contender, a row per resample, a column per size.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -48,11 +49,11 @@ class Medians:
     resampled: Mapping[str, Floats]
 
     def interval(self, name: str, place: int, level: float = LEVEL) -> Interval:
-        """Of a contender at the size of that place."""
+        """The interval of a contender at the size with that index."""
         return interval(self.measured[name][place], self.resampled[name][:, place], level)
 
     def ratio(self, name: str, other: str, place: int) -> Interval:
-        """Its time over the other's, at the size of that place."""
+        """The time of `name` over that of `other`, at the size with that index."""
         return interval(
             self.measured[name][place] / self.measured[other][place],
             self.resampled[name][:, place] / self.resampled[other][:, place],
@@ -66,12 +67,12 @@ def interval(value: float, resamples: npt.NDArray[Any], level: float = LEVEL) ->
 
 
 def block_length(num_rounds: int) -> int:
-    """Longer for more rounds, to hold what lasts for some of them, and short enough that there are five blocks."""
+    """The block length: the square root of the number of rounds, and short enough that there are five blocks."""
     return max(1, min(isqrt(num_rounds), num_rounds // 5))
 
 
 def draw_rounds(num_rounds: int, generator: np.random.Generator, num: int) -> npt.NDArray[np.int64]:
-    """Rounds of `num` resamples, a row for each."""
+    """Draw the rounds of `num` resamples, a row for each."""
     length = block_length(num_rounds)
     starts = generator.integers(num_rounds, size=(num, -(-num_rounds // length)))
     rounds = (starts[:, :, None] + np.arange(length)) % num_rounds
@@ -89,12 +90,12 @@ def resample(
 
     Args:
         sizes_bytes: in rising order.
-        times_s: of each contender a time per round, at each size; all contenders have the same rounds of a size.
-        seed: of what is drawn.
-        num: of resamples.
+        times_s: for each contender and size, a time per round; all contenders have the same rounds of a size.
+        seed: of the drawn rounds.
+        num: number of resamples.
 
     Raises:
-        ValueError: there is nothing of a size, or contenders have other numbers of rounds.
+        ValueError: a size has no rounds, or contenders have different numbers of rounds.
     """
     generator = np.random.default_rng(seed)
     resampled = {name: np.empty((num, len(sizes_bytes))) for name in times_s}

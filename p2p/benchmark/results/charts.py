@@ -11,7 +11,7 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 44
 TITLE: Final = 34
 COLUMNS: Final = 2
 ROOM_ABOVE: Final = 34
-"""Over bars, for what their colours mean and what is said at their ends."""
+"""Height above bars, for the legend and the labels at their ends."""
 COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000")
 GREY: Final = "#999999"
 _UNITS: Final = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
@@ -19,7 +19,7 @@ _UNITS: Final = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a panel: points, and between which values each lies; no band where both are empty."""
+    """One line of a panel: points, with a band between `lows` and `highs`; no band if both are empty."""
 
     name: str
     xs: tuple[float, ...]
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Both axes are logarithmic. `level`: a value of y that is marked; `is_diagonal`: where y is x is marked."""
+    """A panel with logarithmic axes. `level`: a marked value of y; `is_diagonal`: the line y = x is marked."""
 
     title: str
     x_label: str
@@ -42,12 +42,12 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars of equal height, each of parts that lie upon each other.
+    """Stacked bars of equal height.
 
     Attributes:
         names: of the bars.
-        above: what is said at the end of each.
-        parts: by name, from below: of each bar its share, which add up to 1.
+        above: label at the end of each bar.
+        parts: by name, from below: the part's share of each bar; the shares of a bar add up to 1.
     """
 
     title: str
@@ -58,7 +58,7 @@ class Bars:
 
 
 class _Axis:
-    """From values to places."""
+    """Maps values to coordinates, logarithmically."""
 
     def __init__(self, values: Sequence[float], begin: float, end: float, *, is_binary: bool) -> None:
         self._is_binary = is_binary
@@ -74,7 +74,7 @@ class _Axis:
         return round(self._begin + share * (self._end - self._begin), 1)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Powers of 4 for bytes; of 10 otherwise, with 2 and 5, or all tenths, where there is little room."""
+        """Powers of 4 for bytes; otherwise powers of 10, with 2 and 5, or with tenths, where the range is narrow."""
         if self._is_binary:
             values = [4.0**power for power in range(1, 24)]
         else:
@@ -92,7 +92,7 @@ class _Axis:
 
 
 def colours_of(panels: Sequence[Panel | Bars]) -> dict[str, str]:
-    """The same name has the same colour in all panels; parts of bars, which are something else, begin anew."""
+    """Colour of each name, the same in all panels; parts of bars begin again with the first colour."""
     lines = dict.fromkeys(each.name for panel in panels if isinstance(panel, Panel) for each in panel.series)
     parts = dict.fromkeys(name for panel in panels if isinstance(panel, Bars) for name in panel.parts)
     return {name: COLOURS[index % len(COLOURS)] for names in (parts, lines) for index, name in enumerate(names)}
@@ -175,7 +175,7 @@ def _frame(panel: Panel, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
 
 
 def _series(each: Series, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterator[str]:
-    """A band, a line, and its points; what is 0 has no place on such an axis."""
+    """A band, a line, and its points; zeros, which a logarithmic axis cannot show, are left out."""
 
     def line(values: Sequence[float]) -> list[str]:
         return [f"{x_axis.place(x)},{y_axis.place(y)}" for x, y in zip(each.xs, values, strict=True) if y > 0]

@@ -1,10 +1,10 @@
 """`shoal bench compare A.json B.json`: is B slower than A, cell by cell, and how sure is that?
 
-Runs that took turns (turns.py) have met the same machine in the same rounds, so these are resampled together. Two runs
+Runs that took turns (turns.py) ran on the same machine in the same rounds, so these are resampled together. Two runs
 one after the other have no rounds in common, and each is resampled by itself: then a machine that was slower during one
-of them is taken for slower code. Over all sizes of an algorithm all rounds count, by the mean of the logarithms of
-their times: a median of times of which half are twice as long as the other half knows half as much. A verdict is given
-where the whole interval agrees that there is a difference, and what was measured is more than a small one.
+of them looks like slower code. Over all sizes of an algorithm all rounds count, by the mean of the logarithms of their
+times: a median would use half as much information where half of the times are twice as long as the others. The verdict
+is faster or slower if the whole interval is on that side of 1, and the measured difference is more than a small one.
 """
 
 import math
@@ -28,14 +28,14 @@ from .files import Report, read_reports
 from .report import BUSY, FILE_WIDTH
 
 SAME: Final = 0.03
-"""A smaller share is no difference."""
+"""A smaller relative difference counts as none."""
 CHANCE: Final = 0.1
-"""Of calling anything faster or slower in two runs of the same code, shared by all cells (Bonferroni), or, over all
-sizes, by all algorithms."""
+"""Probability of calling anything faster or slower in two runs of the same code, divided among all cells (Bonferroni),
+or, over all sizes, among all algorithms."""
 NUM_RESAMPLES: Final = 5000
-"""The ends of so wide intervals are rare."""
+"""Wide intervals need many resamples, since few lie beyond their ends."""
 GAUSSIAN_MAD: Final = 1.4826
-"""Standard deviation over median deviation."""
+"""Standard deviation over median absolute deviation of a Gaussian."""
 OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python", "devices")
 OF_CONFIG: Final = (
     "operation",
@@ -60,17 +60,17 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "device": "cpu",
     "devices": [],
 }
-"""Of settings that older files do not have."""
+"""Defaults of settings that older files do not have."""
 
 Ratios = tuple[float, Floats]
-"""What was measured, and what the resamples say: of a ratio, or of one of both times."""
+"""The measured and the resampled values of a ratio, or of one of its two times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One contender at one size; None: over all sizes, of which each counts alike.
+    """One contender at one size; size None: over all sizes, equally weighted.
 
-    `ratio`: of a size p50 in B over p50 in A, else geometric mean over geometric mean of the times of all rounds.
+    `ratio`: at a size, p50 in B over p50 in A; over all sizes, the ratio of the geometric means of all rounds.
     """
 
     algorithm: str
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        """`faster` and `slower` are said of B."""
+        """The verdict about B: `faster`, `slower`, `same` or `unclear`."""
         value, low, high = self.ratio.value, self.ratio.low, self.ratio.high
         if low > 1 and value > 1 + SAME:
             return "slower"
@@ -90,10 +90,10 @@ class Cell:
 
 
 def compare_files(a: Path, b: Path) -> int:
-    """Print a row per cell; returns 1 if one is slower in B.
+    """Print a row per cell; returns 1 if B is slower in any of them.
 
     Raises:
-        LaunchError: a file cannot be read, or was measured elsewhere, or otherwise.
+        LaunchError: a file cannot be read, or the runs differ in machine or settings.
     """
     before, after = read_reports(a), read_reports(b)
     if len(before) != len(after):
@@ -107,7 +107,7 @@ def compare_files(a: Path, b: Path) -> int:
 
 
 def compare(a: Report, b: Report) -> list[Cell]:
-    """All cells of two runs; LaunchError if these differ in more than the code that ran."""
+    """All cells of two runs. Raises LaunchError if the runs differ in more than their code."""
     if others := list(differences(a, b)):
         raise LaunchError(f"these runs cannot be compared: {'; '.join(others)}")
     cells_of = [[(row["algorithm"], row["size_bytes"]) for row in each["results"]] for each in (a, b)]
@@ -135,16 +135,16 @@ def compare(a: Report, b: Report) -> list[Cell]:
 
 
 def scatter(groups: Sequence[Sequence[Ratios]]) -> float:
-    """Standard deviation of the logarithms of ratios that resamples do not explain; `groups`: of an algorithm each.
+    """Standard deviation of log ratios that resampling does not explain; `groups`: the ratios of each algorithm.
 
-    Processes differ in where their memory lies and how they wait, for as long as they live. By the median deviation
-    from the median of the algorithm, so that one that is slower as a whole adds nothing to it, and at some sizes
-    little.
+    Processes differ in memory placement and in how they wait, for their whole life. The estimate is the median
+    deviation from the algorithm's median, so that an algorithm that is slower at all sizes adds nothing to it, and one
+    that is slower at some sizes little.
     """
     deviations = []
     for group in groups:
         logs = np.log([value for value, _ in group])
-        freedom = len(logs) / max(1, len(logs) - 1)  # of which the median takes one
+        freedom = len(logs) / max(1, len(logs) - 1)  # the median uses one degree of freedom
         deviations.append(np.abs(logs - np.median(logs)) * freedom**0.5)
     spread = GAUSSIAN_MAD * np.median(np.concatenate(deviations))
     within = np.median([np.log(resampled).var() for group in groups for _, resampled in group])
@@ -152,7 +152,7 @@ def scatter(groups: Sequence[Sequence[Ratios]]) -> float:
 
 
 def wide(ratios: Ratios, by_chance: float, level: float) -> Interval:
-    """The interval of the resamples, with what differs between processes by chance."""
+    """The interval of the resamples, widened by the scatter between processes."""
     inner = interval(*ratios, level)
     beyond = NormalDist().inv_cdf((1 + level) / 2) * by_chance
     low, high = (math.exp(math.hypot(math.log(end / inner.value), beyond)) for end in (inner.low, inner.high))
@@ -160,19 +160,19 @@ def wide(ratios: Ratios, by_chance: float, level: float) -> Interval:
 
 
 def geometric_mean(ratios: Floats) -> Floats:
-    """Over the first axis."""
+    """The geometric mean over the first axis."""
     mean: Floats = np.exp(np.log(ratios).mean(axis=0))
     return mean
 
 
 def took_turns(a: Report, b: Report) -> bool:
-    """Whether these are the two runs of one meeting."""
+    """Whether the two runs took turns with each other."""
     one, other = a.get("turns") or {}, b.get("turns") or {}
     return one.get("id") is not None and one["id"] == other.get("id") and one["place"] != other["place"]
 
 
 def differences(a: Report, b: Report) -> Iterator[str]:
-    """What differs and must not, with both values."""
+    """Differences that prevent a comparison, with both values."""
     for where, names in (("machine", OF_MACHINE), ("config", OF_CONFIG)):
         for name in names:
             one, other = (report[where].get(name, DEFAULTS.get(name)) for report in (a, b))
@@ -185,19 +185,19 @@ def differences(a: Report, b: Report) -> Iterator[str]:
 
 
 def ratios_by_round(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Ratios, Ratios]:
-    """Over the rounds that both have: p50 in b over p50 in a, and geometric mean over geometric mean."""
+    """Ratios b over a of the p50s and of the geometric means, over the rounds that both have."""
     times: list[Floats] = [np.max(row["times_us"], axis=0) for row in (a, b)]
     num_rounds = min(map(len, times))
     return _ratios([each[:num_rounds] for each in times], (SEED, SEED))
 
 
 def ratios_of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Ratios, Ratios]:
-    """The same of two runs that have no rounds in common."""
+    """The same ratios for two runs that have no rounds in common."""
     return _ratios([np.max(row["times_us"], axis=0) for row in (a, b)], (SEED, SEED + 1))
 
 
 def _ratios(times: Sequence[Floats], seeds: tuple[int, int]) -> tuple[Ratios, Ratios]:
-    """Of the second times over the first, whose rounds are drawn with these seeds."""
+    """Ratios of the second times over the first, whose rounds are drawn with these seeds."""
     before, after = (
         _middles(each, draw_rounds(len(each), np.random.default_rng(seed), NUM_RESAMPLES))
         for each, seed in zip(times, seeds, strict=True)
@@ -206,7 +206,7 @@ def _ratios(times: Sequence[Floats], seeds: tuple[int, int]) -> tuple[Ratios, Ra
 
 
 def _middles(times: Floats, drawn: npt.NDArray[np.int64]) -> tuple[Ratios, Ratios]:
-    """Median and geometric mean, and those of the drawn rounds."""
+    """Median and geometric mean, each measured and resampled."""
     logs = np.log(times)
     medians = float(np.median(times)), np.concatenate([np.median(times[each], axis=1) for each in _parts(drawn)])
     means = float(np.exp(logs.mean())), np.concatenate([np.exp(logs[each].mean(axis=1)) for each in _parts(drawn)])
@@ -214,7 +214,7 @@ def _middles(times: Floats, drawn: npt.NDArray[np.int64]) -> tuple[Ratios, Ratio
 
 
 def _parts(drawn: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Rows of which not too many elements are looked at, at once."""
+    """The rows of `drawn` in parts of at most `AT_ONCE` elements."""
     rows = max(1, AT_ONCE // drawn.shape[1])
     yield from (drawn[first : first + rows] for first in range(0, len(drawn), rows))
 
@@ -236,7 +236,7 @@ def make_table(cells: Sequence[Cell], a: str, b: str) -> Table:
 
 
 def notes(a: Sequence[Report], b: Sequence[Report], cells: Sequence[Cell]) -> Iterator[str]:
-    """How many there are of each verdict, what they mean, and what was warned of."""
+    """The number of each verdict, their meaning, and the warnings of the runs."""
     verdicts = [cell.verdict for cell in cells]
     counts = ", ".join(f"{verdicts.count(each)} {each}" for each in ("faster", "slower", "same", "unclear"))
     yield (

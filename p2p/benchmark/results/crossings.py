@@ -1,6 +1,6 @@
-"""Where two contenders change places, and what one costs per operation and per byte. Pure.
+"""Crossings: sizes from which another contender is faster; and fits: cost per operation and per byte. Pure.
 
-Between two measured sizes the ratio of two times is taken as straight, over the logarithms of both.
+Between two measured sizes the logarithm of the ratio of two times is taken as linear in the logarithm of the size.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from .bootstrap import Floats, Interval, Medians, interval
 
 _FIT_STEPS: Final = 60
 _MOST_STEP: Final = 1.0
-"""Of a logarithm, in one step of a fit."""
+"""Largest change of a logarithm in one step of a fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A size from which another one is faster.
+    """A size from which another contender is faster.
 
     Attributes:
-        at_bytes: with the interval of the resamples that cross as often, and in the same directions; from the first
-            size to the last, where none does.
-        below, above: who is faster.
+        at_bytes: the size, with the interval of the resamples that cross as often and in the same directions; the
+            interval is the whole range of sizes if no resample does.
+        below, above: the faster contender below and above that size.
     """
 
     at_bytes: Interval
@@ -37,9 +37,9 @@ class Pair:
     """Two contenders.
 
     Attributes:
-        crossings: of what was measured.
-        share: of the resamples that cross as often, and in the same directions.
-        shares: by number of crossings.
+        crossings: of the measured medians.
+        share: share of the resamples that cross as often and in the same directions.
+        shares: share of the resamples by number of crossings.
         ratios: time of `a` over that of `b`, by size.
     """
 
@@ -65,7 +65,7 @@ class Pair:
 
 
 def compare_pair(medians: Medians, a: str, b: str) -> Pair:
-    """Where `a` and `b` cross."""
+    """Find the crossings of `a` and `b`."""
     whole = np.log(medians.measured[a] / medians.measured[b])[None]
     parts = np.log(medians.resampled[a] / medians.resampled[b])
     (changes,), (places,) = _crossings(medians.sizes_bytes, whole)
@@ -86,7 +86,7 @@ def compare_pair(medians: Medians, a: str, b: str) -> Pair:
 
 
 def _crossings(sizes_bytes: Sequence[int], ratios: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
-    """Between which sizes logarithms of ratios change their sign, and at which logarithm of a size; in rows."""
+    """For each row: between which sizes the log ratio changes its sign, and at which log size."""
     logs = np.log(np.asarray(sizes_bytes, np.float64))
     before, after = ratios[:, :-1], ratios[:, 1:]
     changes = (before > 0) != (after > 0)
@@ -96,11 +96,11 @@ def _crossings(sizes_bytes: Sequence[int], ratios: Floats) -> tuple[npt.NDArray[
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """time = alpha + size / rate, with the least squares of the logarithm's errors.
+    """time = alpha + size / rate, fitted by least squares of the errors of the logarithm.
 
     Attributes:
-        alpha_s: of an operation without bytes.
-        rate_bytes_per_s: beta is 1 over it.
+        alpha_s: time of an operation without bytes.
+        rate_bytes_per_s: 1 / beta.
         worst_error: the largest share by which a size's p50 is off.
     """
 
@@ -119,7 +119,7 @@ class Fit:
 
 
 def fit(medians: Medians, name: str) -> Fit | None:
-    """None where there are fewer than three sizes, so that anything would fit."""
+    """Fit a contender's times; None for fewer than three sizes, which any curve would fit."""
     if len(medians.sizes_bytes) < 3:
         return None
     sizes = np.asarray(medians.sizes_bytes, np.float64)
@@ -134,7 +134,7 @@ def fit(medians: Medians, name: str) -> Fit | None:
 
 
 def _fit(sizes: Floats, times: Floats) -> Floats:
-    """Logarithms of alpha and beta, for each row of times: Gauss and Newton."""
+    """Logarithms of alpha and beta for each row of times, by Gauss-Newton."""
     found = np.stack([np.log(times[:, 0]), np.log(times[:, -1] / sizes[-1])], axis=1)
     for _ in range(_FIT_STEPS):
         alpha, slope = np.exp(found[:, :1]), np.exp(found[:, 1:]) * sizes

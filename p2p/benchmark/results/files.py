@@ -37,7 +37,7 @@ def make_report(
     warnings: Sequence[str],
     turns: Mapping[str, Any] | None = None,
 ) -> Report:
-    """What the JSON file has. `described`: the machine as it was before the run; `turns`: as of `Turns.meeting`."""
+    """Contents of the JSON file. `described`: the machine before the run; `turns`: as `Turns.meeting`."""
     return {
         "version": VERSION,
         "command": plan.operation,
@@ -52,16 +52,16 @@ def make_report(
 
 
 def check_writable(option: str, path: Path) -> None:
-    """LaunchError if there could be no such file."""
+    """Raise LaunchError if the file could not be written."""
     if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise LaunchError(f"{option} is a file in a folder that can be written, got {path}")
 
 
 def write_all(texts: Mapping[Path, str | bytes]) -> None:
-    """Write files; one that cannot be written to its end is removed.
+    """Write files; a new file that cannot be written completely is removed.
 
     Raises:
-        ShoalError: some could not; it names all of them.
+        ShoalError: some files could not be written; names all of them.
     """
     failed = []
     for path, text in texts.items():
@@ -78,14 +78,14 @@ def write_all(texts: Mapping[Path, str | bytes]) -> None:
 
 
 def to_json(report: Report) -> str:
-    """A line for each result: lists of samples are long."""
+    """The report as JSON, one line for each result: lists of samples are long."""
     rows = ",\n".join(f"  {json.dumps(row)}" for row in report["results"])
     rest = json.dumps({**report, "results": []}, indent=1)
     return rest.replace('"results": []', f'"results": [\n{rows}\n ]', 1) + "\n"
 
 
 def to_csv(report: Report) -> str:
-    """A row for each contender and size; what is nested is left to the JSON."""
+    """The report as CSV, a row for each contender and size; nested values are only in the JSON."""
     text = io.StringIO()
     config = report["config"]
     settings = {"dtype": config["dtype"], "net": config["net"] or "", "commit": report["commit"] or ""}
@@ -104,10 +104,10 @@ def to_csv(report: Report) -> str:
 
 
 def read_reports(path: Path) -> list[Report]:
-    """Of a file that `shoal bench` wrote; `bench.all_reduce` writes several into one.
+    """Reports in a file that `shoal bench` wrote; `bench.all_reduce` writes several into one.
 
     Raises:
-        LaunchError: there is none, or it is cut short, or of another version.
+        LaunchError: the file does not exist, is truncated, or has another version.
     """
     try:
         found = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""On what, and with which code, a number was measured."""
+"""The machine and the commit with which a number was measured."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ PACKAGES: Final = ("shoal", "numpy", "pyzmq", "torch")
 
 
 def commit() -> str | None:
-    """The commit that runs, with `-dirty` where files were changed; None where it is not a checkout."""
+    """The commit of this checkout, with `-dirty` if files were changed; None if it is no checkout."""
     if not (ROOT / ".git").exists():
         return None
     command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
@@ -25,7 +25,7 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to compare two runs."""
+    """The properties of this machine that a reader needs to compare two runs."""
     return {
         "cpu": cpu_model(),
         "cores": num_usable_cores(),
@@ -39,7 +39,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """As /proc/cpuinfo has it, or else its architecture."""
+    """The model in /proc/cpuinfo, or else the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""`--plot`: four panels of a run, and one for the stages of each contender that has such.
+"""`--plot`: four panels of a run, and one for the stages of each contender that has stages.
 
-SVG and HTML are drawn here; PNG by matplotlib, the extra `report`.
+SVG and HTML are drawn here; PNG needs matplotlib, the extra `report`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from .charts import COLUMNS, Bars, Panel, Series, colours_of, draw_panels
 SUFFIXES: Final = (".svg", ".png", ".html")
 WIDE_INCHES: Final = 13.0
 HIGH_INCHES: Final = 4.5
-"""Of a row of panels."""
+"""Height of a row of panels."""
 
 
 def check_plot(path: Path) -> None:
-    """LaunchError if there is no such format, or nothing that could draw it."""
+    """Raise LaunchError if the format is unknown, or matplotlib is missing for it."""
     if path.suffix not in SUFFIXES:
         raise LaunchError(f"--plot is a file that ends with {', '.join(SUFFIXES)}, got {path}")
     if path.suffix == ".png" and find_spec("matplotlib") is None:
@@ -31,7 +31,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(report: Mapping[str, Any], suffix: str) -> str | bytes:
-    """What the file has; `report` as of `files.make_report`."""
+    """Contents of the plot's file; `report` as from `files.make_report`."""
     panels: list[Panel | Bars] = [*panels_of(report), *bars_of(report)]
     title = title_of(report)
     if suffix == ".png":
@@ -53,7 +53,7 @@ def title_of(report: Mapping[str, Any]) -> str:
 
 
 def panels_of(report: Mapping[str, Any]) -> Iterator[Panel]:
-    """Times, bandwidth, speed-up, and what the model says, if it says anything."""
+    """Panels of times, bandwidth, speed-up, and the model's predictions, if there are any."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in report["results"]:
         rows.setdefault(row["algorithm"], []).append(row)
@@ -80,7 +80,7 @@ def panels_of(report: Mapping[str, Any]) -> Iterator[Panel]:
 
 
 def bars_of(report: Mapping[str, Any]) -> Iterator[Bars]:
-    """The stages of each contender that has such, as shares of their sum, with the time of a round above."""
+    """Bars of the stages of each contender that has stages, as shares of their sum, labelled with a round's time."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in report["results"]:
         if row.get("stages_p50_us"):

@@ -1,8 +1,8 @@
-"""What `auto` gave away: by what it took, and by being asked instead of the algorithm itself. Pure.
+"""The cost of `auto`: that of the algorithms it chose (regret), and that of choosing at all (overhead). Pure.
 
-Where it ran an algorithm that was measured by name, too, its rounds and that one's are samples of the same thing: two
-p50s of these differ by chance. So what it *took* is judged by the p50s of algorithms, with all samples of each; and
-what it costs to leave the choice open, round by round, by its time over that of the same algorithm in its own turn.
+Where `auto` ran an algorithm that was also measured by name, both have samples of the same algorithm, whose p50s differ
+only by chance. So the *choice* is judged by the p50s of algorithms, over all samples of each; the overhead of leaving
+the choice open is judged round by round, by the time of `auto` over that of the same algorithm in its own turn.
 """
 
 from collections import Counter
@@ -17,15 +17,15 @@ from .bootstrap import AT_ONCE, NUM_RESAMPLES, SEED, Floats, Interval, draw_roun
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of an `auto` at one size. 0.05 is 5 %.
+    """Cost of an `auto` at one size. 0.05 is 5 %.
 
     Attributes:
-        took: in how many rounds it ran each algorithm, the most frequent first.
-        unnamed: those of them that nobody was asked for by name; their p50s are of its own rounds alone.
-        choice: by how much p50s of what it took, the mean over its rounds, are above that of the best that was
-            measured by name; below 0 they are below.
-        overhead: by how much its median round took longer than the same algorithm in that round, asked for by name;
-            None: nobody was asked for what it took.
+        took: number of rounds in which it ran each algorithm, the most frequent first.
+        unnamed: the algorithms of `took` that were not measured by name; their p50s are of the rounds of `auto` only.
+        choice: relative excess of the p50s of the chosen algorithms, averaged over rounds, over the best p50 that was
+            measured by name; negative if they are better.
+        overhead: median over rounds of the relative excess over the same algorithm, measured by name in that round;
+            None: no chosen algorithm was measured by name.
     """
 
     took: Mapping[str, int]
@@ -43,18 +43,18 @@ def cost_of(
     seed: int = SEED,
     num: int = NUM_RESAMPLES,
 ) -> Cost:
-    """What leaving the choice open has cost.
+    """Compute the cost of `auto` at one size.
 
     Args:
-        size_bytes: of the arrays; what is drawn differs with it.
+        size_bytes: of the arrays; part of the seed.
         times_s: of `auto`, a time per round.
-        rans: the algorithm that it ran, of each round.
-        named: times of those that were asked for by name, of the same rounds, by the algorithm that they ran.
-        seed: of what is drawn, in blocks of rounds.
-        num: of resamples.
+        rans: the algorithm that `auto` ran in each round.
+        named: times of the algorithms that were measured by name, in the same rounds, by the algorithm that ran.
+        seed: of the drawn rounds, in blocks.
+        num: number of resamples.
 
     Raises:
-        ValueError: there are no rounds, or others of some; or nobody was asked for by name.
+        ValueError: there are no rounds, or their numbers differ; or no algorithm was measured by name.
     """
     lengths = {len(times_s), len(rans), *map(len, named.values())}
     if len(lengths) != 1 or 0 in lengths or not named:
@@ -83,7 +83,7 @@ def cost_of(
 
 
 def _both(times_s: Floats, its: npt.NDArray[np.bool_], own: Floats | None) -> Floats:
-    """The samples of an algorithm, a column for each round: of its own turns, and of those in which `auto` ran it."""
+    """Samples of an algorithm, a column per round: a row of its own turns, and one of the rounds that `auto` ran it."""
     turns = np.where(its, times_s, np.nan)
     return turns[None] if own is None else np.stack([np.asarray(own, np.float64), turns])
 
@@ -95,7 +95,7 @@ def _drawn(num_rounds: int, seed: int, num: int) -> Iterator[npt.NDArray[np.int6
 
 
 def _p50(samples: Floats, drawn: npt.NDArray[np.int64]) -> Floats:
-    """Of the samples of the drawn rounds, for each row of these; NaN where there are none."""
+    """The median of the samples of the drawn rounds, for each row of `drawn`; NaN if there are none."""
     ordered = np.sort(np.moveaxis(samples[:, drawn], 0, 2).reshape(len(drawn), -1), axis=1)  # NaN comes last
     number, rows = np.count_nonzero(~np.isnan(ordered), axis=1), np.arange(len(drawn))
     return np.asarray((ordered[rows, np.maximum(number - 1, 0) // 2] + ordered[rows, number // 2]) / 2)

@@ -1,4 +1,4 @@
-"""Results for people: a table, what can be said of it, and what is to be known before it is believed."""
+"""Results for people: a table, conclusions in words, and warnings."""
 
 import sys
 from collections import Counter
@@ -16,9 +16,9 @@ from .result import Result, in_us, percentile, ratios_to
 from .stage_report import make_stage_table, stages_in_words
 
 FILE_WIDTH: Final = 160
-"""Columns of a table that goes to a file or a pipe, which has no width of its own."""
+"""Columns of a table that is written to a file or a pipe."""
 BUSY: Final = 0.5
-"""Load per core before the run, from which on it is said."""
+"""Load per core before the run from which on a warning is printed."""
 LEFT: Final = ("algorithm", "ran", "last peer")
 HEADINGS: Final = (
     *("size", "algorithm", "ran", "p50 us", f"{LEVEL:.0%} of p50", "p99 us", "cv", "algbw GB/s", "busbw GB/s"),
@@ -27,7 +27,7 @@ HEADINGS: Final = (
 
 
 def warnings_of(plan: Plan, described: Mapping[str, Any], network: Mapping[str, Any] | None) -> list[str]:
-    """Why times are to be taken with care, in words."""
+    """Reasons why times may mislead, in words."""
     found, cores, load = [], described["cores"], described["load_1_min"]
     if plan.num_peers > cores and plan.swarm is None:
         found.append(f"{plan.num_peers} peers share {cores} cores: times include waiting for a core")
@@ -111,13 +111,13 @@ def cells_of(result: Result, analysis: Analysis) -> list[str]:
 
 
 def said_to_have_run(result: Result) -> str:
-    """What was carried out; of several the one that was most often, and in which share of the rounds."""
+    """The algorithm that ran; if there are several, the most frequent one with its share of the rounds."""
     (name, number), *others = Counter(result.rans).most_common()
     return f"{name} ({number / len(result.rans):.0%})" if others else name
 
 
 def compare(results: Sequence[Result], baseline: str) -> str:
-    """In one sentence, how the best of ours stands at each size."""
+    """One sentence: the best of shoal's algorithms against the baseline, at each size."""
     best: dict[int, float] = {}
     for (_, size_bytes), ratio in ratios_to(baseline, results).items():
         best[size_bytes] = min(ratio, best.get(size_bytes, ratio))

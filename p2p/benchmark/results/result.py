@@ -1,4 +1,4 @@
-"""What came out: every sample, and the bandwidths that follow from them (nccl-tests, doc/PERFORMANCE.md). Pure."""
+"""Results: every sample, and the bandwidths that follow from them (nccl-tests, doc/PERFORMANCE.md). Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from ..stages import EXCHANGE, STAGES
 
 @dataclass(slots=True, kw_only=True)
 class Measurement:
-    """One contender at one size, as one rank saw it.
+    """One contender at one size, as measured by one rank.
 
     Attributes:
-        ran: the algorithm that was carried out last.
-        wrong: elements of all verified results that were not the exact sum.
-        digest: of a sum in which additions round; empty: there was none.
+        ran: the algorithm of the last operation.
+        wrong: number of wrong elements in all verified results.
+        digest: of a result for which additions round; empty: there was none.
         times_s: one per round.
-        cpu_times_s: likewise, of the processor, in all threads of the process.
-        rans: likewise, the algorithm that was carried out; empty: `ran`, in all of them.
-        stages_s: likewise, one of each of `STAGES`; empty: it has none.
+        cpu_times_s: processor time of all threads of the process, one per round.
+        rans: the algorithm of each round; empty: `ran`, in all of them.
+        stages_s: seconds of each of `STAGES`, for each round; empty: the contender has no stages.
     """
 
     algorithm: str
@@ -41,12 +41,12 @@ class Result:
     """One contender at one size, over all ranks.
 
     Attributes:
-        wrong: elements, of all ranks.
-        ranks: what each peer saw.
-        wire_bytes: what the peer sends that sends most, by the schedule; None: nobody knows.
-        predicted_s: what a play of the schedule takes over the links that are given, or measured; None: neither.
-        predicted_by_rows_s: the same over those that all peers have measured; None: they have not.
-        operation: of `roles.OPERATIONS`.
+        wrong: number of wrong elements, of all ranks.
+        ranks: the measurement of each peer.
+        wire_bytes: bytes sent by the peer that sends most, by the schedule; None: unknown.
+        predicted_s: time of a simulated schedule over the given links, or else the measured ones; None: neither.
+        predicted_by_rows_s: the same over the links that all peers have measured; None: they have not.
+        operation: one of `roles.OPERATIONS`.
     """
 
     algorithm: str
@@ -65,26 +65,26 @@ class Result:
 
     @property
     def times_s(self) -> tuple[float, ...]:
-        """One per round, each that of its slowest rank."""
+        """The time of the slowest rank, for each round."""
         return tuple(map(max, zip(*(rank.times_s for rank in self.ranks), strict=True)))
 
     @property
     def rans(self) -> tuple[str, ...]:
-        """The algorithm that was carried out, of each round."""
+        """The algorithm of each round."""
         return tuple(self.ranks[0].rans) or (self.ran,) * len(self.ranks[0].times_s)
 
     @property
     def last_peers(self) -> dict[int, int]:
-        """In how many rounds each peer was the slowest, of those that ever were; the most frequent first."""
+        """Number of rounds in which each peer was the slowest, if there are any; the most frequent first."""
         rounds = zip(*(rank.times_s for rank in self.ranks), strict=True)
         return dict(Counter(max(range(len(times)), key=times.__getitem__) for times in rounds).most_common())
 
     @property
     def stages_p50_s(self) -> dict[str, float]:
-        """The median round's, by stage; empty: it has none.
+        """The median over rounds, by stage; empty: the contender has no stages.
 
-        Of a round it is the slowest rank's, but for the exchange: there the shortest of all ranks, since in the others
-        it contains the wait for a rank whose copy is slower.
+        The value of a round is the slowest rank's; for the exchange the fastest rank's, since those of others contain
+        the wait for a rank whose copy is slower.
         """
         found = {}
         for place, stage in enumerate(STAGES if all(rank.stages_s for rank in self.ranks) else ()):
@@ -94,13 +94,13 @@ class Result:
 
     @property
     def hash_equal(self) -> bool | None:
-        """Whether all ranks had the same bits where additions round; None: that was not looked at."""
+        """Whether all ranks had the same bits where additions round; None: not compared."""
         digests = {rank.digest for rank in self.ranks}
         return None if digests == {""} else len(digests) == 1
 
     @property
     def cpu_time_p50_s(self) -> float:
-        """Of the processor, per rank: the median round's."""
+        """Processor time per rank, the median over rounds."""
         means = [sum(times) / len(times) for times in zip(*(rank.cpu_times_s for rank in self.ranks), strict=True)]
         return percentile(means, 50)
 
@@ -128,7 +128,7 @@ class Result:
         return None if self.predicted_s is None else self.predicted_s / self.time_p50_s
 
     def to_json(self) -> dict[str, Any]:
-        """With every sample, of each rank."""
+        """The result for a file, with every sample of each rank."""
         times_s, ratio, stages = self.times_s, self.predicted_to_measured, self.stages_p50_s
         return {
             "operation": self.operation,
@@ -163,7 +163,7 @@ class Result:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of `values` lie, between two of them where it must be."""
+    """The percentile of `values`, linearly interpolated between two of them."""
     if not values:
         raise ValueError("there is no percentile of no values")
     ordered = sorted(values)
@@ -198,7 +198,7 @@ def _combine_one(group: Sequence[Measurement], operation: str) -> Result:
 
 
 def ratios_to(baseline: str, results: Sequence[Result]) -> dict[tuple[str, int], float]:
-    """Per algorithm and size: its median time over the baseline's; below 1 it is faster."""
+    """Median time over the baseline's, by algorithm and size; below 1 the algorithm is faster."""
     times = {result.size_bytes: result.time_p50_s for result in results if result.algorithm == baseline}
     return {
         (result.algorithm, result.size_bytes): result.time_p50_s / times[result.size_bytes]

@@ -1,4 +1,4 @@
-"""What was found, in one sentence: who is faster where, with intervals, and what `auto` cost. Pure."""
+"""The results in one sentence: which contender is faster at which sizes, with intervals; the cost of `auto`. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -8,13 +8,13 @@ from .crossings import Crossing, Pair
 from .regret import Cost
 
 SURE: Final = 0.95
-"""Where fewer resamples agree, it is said how many do."""
+"""If a smaller share of the resamples agrees, the sentence states the share."""
 HALF: Final = 0.5
-"""Where fewer do, no place is named."""
+"""If a smaller share agrees, the sentence names no size."""
 
 
 def say_bytes(size_bytes: float) -> str:
-    """In three digits: `643 KiB`."""
+    """The size in three digits: `643 KiB`."""
     for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size_bytes >= 1 << power:
             number = size_bytes / (1 << power)
@@ -23,7 +23,7 @@ def say_bytes(size_bytes: float) -> str:
 
 
 def say_pair(pair: Pair, sizes_bytes: Sequence[int]) -> str:
-    """One of the parts of the sentence."""
+    """The part of the sentence about two contenders."""
     if not pair.crossings:
         return _without(pair, sizes_bytes)
     if pair.share < HALF:
@@ -44,7 +44,7 @@ def _at(crossing: Crossing) -> str:
 
 
 def _without(pair: Pair, sizes_bytes: Sequence[int]) -> str:
-    """They do not cross."""
+    """The part of the sentence about two contenders that do not cross."""
     faster, slower = (pair.a, pair.b) if pair.ratios[0].value <= 1 else (pair.b, pair.a)
     unclear = [size for size, ratio in zip(sizes_bytes, pair.ratios, strict=True) if ratio.low <= 1 <= ratio.high]
     if len(unclear) == len(sizes_bytes):
@@ -56,7 +56,7 @@ def _without(pair: Pair, sizes_bytes: Sequence[int]) -> str:
 
 
 def say_regret(name: str, costs: Sequence[Cost]) -> str:
-    """What it took, against the best; and what asking it cost, against the same algorithm by name."""
+    """The part about an `auto`: its choice against the best, and its overhead against the same algorithms by name."""
     said = f"{name} cost {_more([each.choice for each in costs])} more than the best, by what it took"
     said += f" ({_where_most([each.choice for each in costs])})"
     overheads = [each.overhead for each in costs if each.overhead is not None]
@@ -81,7 +81,7 @@ def _where_most(shares: Sequence[Interval]) -> str:
 
 
 def say(pairs: Sequence[Pair], regrets: Mapping[str, Sequence[Cost]], sizes_bytes: Sequence[int]) -> str:
-    """All of it; empty where there is nothing to compare."""
+    """The whole sentence; empty if there is nothing to compare."""
     parts = [say_pair(pair, sizes_bytes) for pair in pairs]
     parts += [say_regret(name, found) for name, found in regrets.items()]
     return "; ".join(parts) + "." if parts else ""

@@ -1,4 +1,4 @@
-"""Stages of operations on a device for people: a table, and which is the slowest. Pure."""
+"""Stages of operations on a device, for people: a table, and the slowest stage. Pure."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -32,7 +32,7 @@ def make_stage_table(results: Sequence[Result]) -> Table:
 
 
 def stages_in_words(results: Sequence[Result]) -> list[str]:
-    """What the table shows, and who is slowest, in a line each; none where nobody has stages."""
+    """A line that explains the table, and one with the slowest stages; none if no contender has stages."""
     rows = [(result.algorithm, result.size_bytes, found) for result in results if (found := result.stages_p50_s)]
     if not rows:
         return []
@@ -46,7 +46,7 @@ def stages_in_words(results: Sequence[Result]) -> list[str]:
 
 
 def _of_one(found: Sequence[tuple[int, str]]) -> str:
-    """Of one contender, by rising size."""
+    """The slowest stages of one contender, by rising size."""
     runs = [(stage, [size for size, _ in group]) for stage, group in groupby(found, key=lambda each: each[1])]
     if len(runs) == 1:
         return f"{runs[0][0]} at every size"
@@ -59,5 +59,5 @@ def _span(sizes: Sequence[int]) -> str:
 
 
 def slowest_stage(stages: dict[str, float]) -> str:
-    """The name of that with the longest time."""
+    """The name of the stage with the longest time."""
     return max(stages, key=stages.__getitem__)
