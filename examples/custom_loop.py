@@ -23,7 +23,7 @@ FEATURES, GLOBAL_BATCH, LOCAL_STEPS = 16, 256, 4
 
 
 def make_dataset(count: int) -> TensorDataset:
-    """Points, and how far each is from the origin."""
+    """Random points, with their distances from the origin."""
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(count, FEATURES, generator=generator)
     distances = points.norm(dim=1, keepdim=True)
@@ -31,7 +31,7 @@ def make_dataset(count: int) -> TensorDataset:
 
 
 def make_training() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The same wherever this is called, so that founders begin alike."""
+    """The same model at every peer, so that founders begin with equal parameters."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 128), nn.Tanh(), nn.Linear(128, 1))
@@ -65,7 +65,7 @@ def average(peer: p2p.Peer, tensors: Sequence[Tensor]) -> None:
 
 
 def main() -> None:
-    """Train, and say how well every 10 rounds."""
+    """Train, and print the loss every 10 rounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--samples", type=int, default=4096, help="to train on")

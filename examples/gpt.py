@@ -23,7 +23,7 @@ CONTEXT, WIDTH, NUM_HEADS, NUM_LAYERS, VOCABULARY = 64, 128, 4, 2, 256
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron, each added to what came in."""
+    """Attention, then a perceptron, each with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Block(nn.Module):
         self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, time, width) to the same."""
+        """Input and output are (batch, time, width)."""
         heads = self.to_heads(self.norms[0](x)).unflatten(-1, (3, NUM_HEADS, -1))
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)

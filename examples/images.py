@@ -55,7 +55,7 @@ class Classifier(nn.Sequential):
 
 
 def evaluate(peer: p2p.Peer, model: nn.Module, images: p2p.Loader) -> tuple[dict[str, float], int]:
-    """Mean loss and accuracy over all images, and how many these are."""
+    """Mean loss and accuracy over all images, and the number of images."""
     model.eval()
     loss, right, number = 0.0, 0, 0
     with torch.no_grad():
@@ -69,7 +69,7 @@ def evaluate(peer: p2p.Peer, model: nn.Module, images: p2p.Loader) -> tuple[dict
 
 
 def main() -> None:
-    """Train, and say after each epoch how well."""
+    """Train, and print loss and accuracy after each epoch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=2048, help="to train on")

@@ -35,7 +35,7 @@ class Experiment:
         self._end_at_s = time.monotonic() + LIMIT_S
 
     def start(self, num_peers: int, *options: str) -> subprocess.Popen[bytes]:
-        """`shoal run`."""
+        """Start `num_peers` peers with `shoal run`."""
         command = [sys.executable, "-m", "p2p", "run", "-n", str(num_peers), "--swarm", self.swarm, *options]
         command += ["--receipts", str(self.folder), str(SCRIPT), "--samples", str(NUM_SAMPLES), "--epochs", "1000000"]
         with (self.folder / "output.log").open("ab") as log:
@@ -43,20 +43,20 @@ class Experiment:
         return self.launches[-1]
 
     def pids(self) -> dict[str, int]:
-        """Of the peers that run, by peer_id: as `shoal status` has them."""
+        """Process ids of the running peers, by peer_id, from `shoal status`."""
         command = [sys.executable, "-m", "p2p", "status", self.swarm, "--json"]
         (swarm,) = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["swarms"].values()
         return {peer["peer_id"]: peer["pid"] for peer in swarm["peers"]}
 
     def members(self) -> tuple[int, list[str]]:
-        """The last step that was committed, and who is on its receipt, in rank order."""
+        """The last committed step, and the members on its receipt, in rank order."""
         whole = (path.read_bytes().split(b"\n")[:-1] for path in self.folder.glob("*.receipts.jsonl"))
         last = [json.loads(lines[-1]) for lines in whole if lines]
         receipt: dict[str, Any] = max(last, key=lambda each: each["step"], default={"step": -1, "contributions": ()})
         return receipt["step"], [each["peer_id"] for each in receipt["contributions"]]
 
     def watch(self, number: int, what: str) -> list[str]:
-        """Wait until `number` members have trained for some rounds; returns who they are."""
+        """Wait until `number` members have trained for some rounds; returns their peer_ids."""
         first = -1
         while True:
             step, members = self.members()
@@ -74,7 +74,7 @@ class Experiment:
 
 
 def check(versions: list[list[dict[str, Any]]]) -> str:
-    """What it proves that these receipts were found of each step; AssertionError if it is not what it should be."""
+    """Check the receipts of each step; returns what they prove. Raises AssertionError if they prove a mistake."""
     receipts = [receipt for receipt, *_ in versions]
     assert [receipt["step"] for receipt in receipts] == list(range(len(receipts))), "steps are missing"
     different = [same[0]["step"] for same in versions if len(same) > 1]
@@ -88,7 +88,7 @@ def check(versions: list[list[dict[str, Any]]]) -> str:
 
 
 def main() -> None:
-    """Let it happen, then look at what was left."""
+    """Run the experiment, then check its receipts."""
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment(Path(folder))
         try:
@@ -102,7 +102,7 @@ def main() -> None:
             experiment.watch(1, "the one that had joined has left")
         finally:
             for launch in experiment.launches:
-                launch.send_signal(signal.SIGTERM)  # and all that are left leave
+                launch.send_signal(signal.SIGTERM)  # the remaining peers leave
             for launch in experiment.launches:
                 launch.wait()
         lines = {line for path in Path(folder).glob("*.receipts.jsonl") for line in path.read_text().splitlines(True)}

@@ -26,9 +26,9 @@ LINKS = equal_links(NUM_HOSTS, 200_000_000 // 8, delay_ns=20_000_000, message_ns
 
 
 def recursive_doubling(rank: int, world_size: int) -> Schedule:
-    """Ranks that are 1, 2, 4, ... apart swap all that they have summed up; who is left over adds to one of these.
+    """Ranks 1, 2, 4, ... apart exchange their sums so far; a rank beyond a power of 2 sends its array to one of them.
 
-    Each of two that swap overwrites what it has sent to the other one, so it sends a copy.
+    A rank overwrites the sum that it has just sent, so it sends a copy.
     """
     num_active, transfers = 1 << (world_size.bit_length() - 1), TransferList()
     if rank >= num_active:
@@ -46,12 +46,12 @@ def recursive_doubling(rank: int, world_size: int) -> Schedule:
 
 
 def price(name: str) -> float:
-    """In ms."""
+    """Predicted time in ms."""
     return play([ALGORITHMS[name](rank, NUM_HOSTS) for rank in range(NUM_HOSTS)], SIZE_BYTES, LINKS).time_ns / 1e6
 
 
 def measure(peer: p2p.Peer, name: str) -> float:
-    """In ms, the median of some rounds."""
+    """Measured time in ms, the median of some rounds."""
     values, times_s = np.ones(SIZE_BYTES // 4, np.float32), []
     for _ in range(ROUNDS):
         values.fill(1)
@@ -64,7 +64,7 @@ def measure(peer: p2p.Peer, name: str) -> float:
 
 
 def main() -> None:
-    """Say what it costs, and what it takes."""
+    """Print the predicted and the measured times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--svg", type=Path, default=Path("own_schedule.svg"))
     svg = parser.parse_args().svg

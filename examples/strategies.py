@@ -34,7 +34,7 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "sparse deltas": ("sparse16", LOCAL),
     "rounds by time": ("int4", {"round_s": 1.0}),
 }
-"""By name, the codec of the deltas, and when a round ends."""
+"""By name: the codec of the deltas, and the length of a round."""
 
 
 def train(name: str, windows: Tensor, held_out: Tensor, global_batch: int) -> tuple[int, list[Point]]:
@@ -69,7 +69,7 @@ def train(name: str, windows: Tensor, held_out: Tensor, global_batch: int) -> tu
 
 
 def show(found: dict[str, list[Point]], path: Path) -> None:
-    """A table; and a picture, where there is matplotlib."""
+    """Print a table, and draw a picture if matplotlib is installed."""
     print(f"{'':16}{'MB sent':>10}{'seconds':>10}{'loss':>10}")
     for name, points in found.items():
         sent, elapsed_s, loss = points[-1]
@@ -88,7 +88,7 @@ def show(found: dict[str, list[Point]], path: Path) -> None:
 
 
 def main() -> None:
-    """Train in each way, one after the other; the peer that is the first one at last shows what came of it."""
+    """Train with each strategy, one after the other; the peer with rank 0 at the end shows the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60, help="of a global batch, in each strategy")
     parser.add_argument("--global-batch", type=int, default=32, help="samples of an inner step, over all peers")

@@ -1,1 +1,1 @@
-"""`shoal status`: what swarms there are, who is in them, and what each peer is at. It changes nothing."""
+"""`shoal status`: the swarms of this host, their members, and what each peer is doing. Read-only."""

@@ -1,4 +1,4 @@
-"""What `shoal status` is mostly asked, read without the parser of all commands, which takes longer than the answer."""
+"""Fast path for the common arguments of `shoal status`: loading the full parser takes longer than the answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """As `p2p.status.screen.show` takes it."""
+    """The arguments of `p2p.status.screen.show`."""
 
     home: Path | None
     swarm: str
@@ -16,7 +16,7 @@ class Asked:
 
 
 def asked(arguments: Sequence[str], environ: Mapping[str, str]) -> Asked | None:
-    """What `arguments` of `shoal status` ask for; None: that is for the parser (help, another host, a mistake)."""
+    """Parse the arguments of `shoal status`; None: leave them to the full parser (help, another host, a mistake)."""
     home, swarm, flags = environ.get("SHOAL_HOME", ""), "", set()
     rest = iter(arguments)
     for argument in rest:

@@ -1,4 +1,4 @@
-"""Follows the peers of this host by their pages, for who looks again and again: what is new is read, and no more."""
+"""Follows the peers of this host by their pages, for repeated looks: reads only what is new."""
 
 from collections import deque
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from .local import Looked, here, looked_at
 from .report import latest_snapshot, slowest
 
 NUM_STEPS: Final = 240
-"""Of each peer, whose times are kept."""
+"""Steps of each peer whose times are kept."""
 NUM_RECORDS: Final = 32
-"""Of each half, that are kept; half of what a look costs is to take them apart."""
+"""Records of each half of a page that are kept; decoding them is half of the cost of a look."""
 _NS_PER_US: Final = 1000
 
 
@@ -28,12 +28,12 @@ class Followed:
     """One page, mapped once.
 
     Attributes:
-        identity: whose it is.
-        steps_us: what its last steps took, each after the one before it.
+        identity: of the page's peer.
+        steps_us: durations of the peer's last steps, as far as they followed one another.
     """
 
     def __init__(self, path: Path, num_records: int) -> None:
-        """As `map_page`. Of each half so many records are kept."""
+        """Map the page, with the errors of `map_page`; `num_records` of each half are kept."""
         self._memory = map_page(path)
         self.identity = read_identity(path, self._memory)
         self._halves = [self._memory[start : start + HALF_BYTES] for start in halves()]
@@ -47,7 +47,7 @@ class Followed:
         self._snapshot: Snapshot | None = None
 
     def look(self) -> Seen:
-        """What is there now, with the last records; the snapshot without its crowd. What has not changed is kept.
+        """The page's current contents, with the last records; the snapshot lacks its crowd. Unchanged parts are reused.
 
         Raises:
             RemoteProtocolError: the snapshot is of another version.
@@ -68,13 +68,13 @@ class Followed:
         return Seen(self.identity, self._read_snapshot(), self._records)
 
     def with_crowd(self, looked: Looked) -> Looked:
-        """With members and others, as this page had them in the last look."""
+        """Add members, others and links to the snapshot, as of this page's last look."""
         if not self._text:
             return looked
         return replace(looked, seen=replace(looked.seen, snapshot=Snapshot.parse(self._text)))
 
     def _take_steps(self, done: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]") -> None:
-        """Rows of step and time in ns."""
+        """Add committed or followed steps: rows of step and time in ns."""
         self._done = np.concatenate([self._done, done])[-NUM_STEPS - 1 :]
         apart, took = np.diff(self._done, axis=0).T
         self.steps_us = (took[(apart == 1) & (took > 0)] // _NS_PER_US).tolist()
@@ -90,18 +90,18 @@ class Follower:
     """The peers of one swarm of this host, or of all."""
 
     def __init__(self, home: Path, swarm: str, clock_ns: Callable[[], int], num_records: int = NUM_RECORDS) -> None:
-        """Nothing is read. Arguments as of `local.look`; so many records of each half of a page are kept."""
+        """Arguments as for `local.look`; `num_records` of each half of a page are kept. Reads nothing yet."""
         self._num_records = num_records
         self._home, self._pattern, self._clock_ns = home, f"{swarm or '*'}/*{SUFFIX}", clock_ns
         self._where = here()
         self._pages: dict[Path, Followed] = {}
 
     def look(self, *, whole: bool = False) -> dict[str, list[Looked]]:
-        """As `local.look`; empty, where nobody is there.
+        """As `local.look`, but empty if there are no peers.
 
         Args:
-            whole: all have members, others and links; else, which costs a third, in each swarm only who knows best
-                has, and the slowest.
+            whole: all snapshots have members, others and links; otherwise, at a third of the cost, only those of each
+                swarm's latest snapshot and of its slowest peer.
         """
         paths = sorted(self._home.glob(self._pattern))
         self._pages = {path: self._pages[path] for path in paths if path in self._pages}
@@ -111,13 +111,13 @@ class Follower:
                 page = self._pages.get(path) or Followed(path, self._num_records)
                 looked = looked_at(page.look(), self._where, self._clock_ns())
             except (OSError, RemoteProtocolError):
-                continue  # it is gone meanwhile, is being made, or none of ours
+                continue  # the page is gone, still being written, or another user's
             self._pages[path] = page
             found.setdefault(page.identity.swarm, []).append((looked, page))
         return {swarm: _in_order(peers, whole=whole) for swarm, peers in found.items()}
 
     def steps_us(self) -> dict[str, list[int]]:
-        """What the last steps of all that were seen took, by peer_id."""
+        """Durations of the last steps of all peers, by peer_id."""
         return {path.stem: page.steps_us for path, page in self._pages.items()}
 
 

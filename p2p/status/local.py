@@ -1,4 +1,4 @@
-"""The swarms of this host, by the pages of their peers: also of those that hang, are stopped, or are dead."""
+"""The swarms of this host, by the pages of their peers; includes peers that hang, are stopped, or are dead."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from ..telemetry.page import SUFFIX, Seen, read_page
 from ..telemetry.snapshot import Identity
 
 LATE_S: Final = 3.0
-"""A snapshot is made every second; who has made none for so long hangs, with the interpreter held."""
+"""A peer takes a snapshot every second; one without a new snapshot for this long hangs, with the interpreter held."""
 
 
 class Condition(StrEnum):
-    """Of a process."""
+    """Condition of a peer's process."""
 
     RUNNING = "running"
     HANGS = "hangs"
@@ -28,11 +28,11 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A peer, as it was found.
+    """A peer's page, with the condition of its process.
 
     Attributes:
-        age_s: of its snapshot, or of its page, if there is none.
-        now_ns: when it was looked at, by the clock of its records.
+        age_s: age of the snapshot; without one, time since the peer joined.
+        now_ns: time of the look, by the clock of the peer's records.
     """
 
     seen: Seen
@@ -43,7 +43,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Who looks: on which host, and by which clocks."""
+    """Host and clock offsets of this process."""
 
     host: str
     offsets: Offsets
@@ -54,10 +54,10 @@ def here() -> Here:
 
 
 def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[Looked]]:
-    """All peers of this user by swarm, or those of one swarm; in each by their numbers.
+    """This user's peers by swarm, all or those of one swarm; in each ordered by their numbers.
 
     Raises:
-        LaunchError: nobody is there.
+        LaunchError: there are none, or none that this version can read.
     """
     found: dict[str, list[Looked]] = {}
     unreadable = ""
@@ -66,7 +66,7 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
         try:
             seen = read_page(path)
         except OSError:
-            continue  # it is gone meanwhile, or none of ours
+            continue  # the page is gone, or another user's
         except RemoteProtocolError as error:
             unreadable = str(error)
             continue
@@ -84,7 +84,7 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
 
 
 def looked_at(seen: Seen, where: Here, now_ns: int) -> Looked:
-    """With what the kernel says of its process. `now_ns`: by the clock of who looks; a peer may have a shifted one."""
+    """Add the condition of the peer's process. `now_ns`: by this process's clock; the peer's clock may be offset."""
     now_ns += seen.identity.monotonic_offset_ns - where.offsets.monotonic_ns
     since_ns = seen.identity.joined_ns if seen.snapshot is None else seen.snapshot.time_ns
     age_s = max(0, now_ns - since_ns) / 1e9
@@ -96,7 +96,7 @@ def _condition(who: Identity, where: Here, age_s: float) -> Condition:
         return Condition.ELSEWHERE
     process = look_at(who.pid)
     shifted = 0 if process is None else process.start - where.offsets.ticks - who.process_start + who.offsets.ticks
-    if process is None or abs(shifted) > (who.offsets != where.offsets):  # a tick by rounding, at the most
+    if process is None or abs(shifted) > (who.offsets != where.offsets):  # rounding of offsets: one tick at most
         return Condition.DEAD
     if process.state in ("T", "t"):
         return Condition.STOPPED

@@ -31,7 +31,7 @@ FAMILIES: Final = {
 
 
 def openmetrics(found: Mapping[str, Sequence[Looked]]) -> str:
-    """All of it; the same names in the same order, whoever is there."""
+    """The whole text; names and their order do not depend on which peers exist."""
     samples: dict[str, list[str]] = {name: [] for name in FAMILIES}
     for swarm, peers in sorted(found.items()):
         for name, labels, value in _of_swarm(swarm, peers):

@@ -1,4 +1,4 @@
-"""How a swarm stands that has no peer here: one of its peers is asked, by address and key."""
+"""Status of a swarm without a peer on this host: asks one of its peers, by address and key."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ from .local import Condition, Looked
 
 
 def ask(options: TcpOptions, swarm: str, clock: Callable[[], float]) -> dict[str, list[Looked]]:
-    """What a peer at one of the seeds says of itself and of all others. `clock`: monotonic seconds.
+    """Ask a peer at one of the seeds about itself and all others. `clock`: monotonic seconds.
 
     Raises:
-        NetworkError, SecurityError: there is no such address, or no key, or nobody answers.
+        NetworkError, SecurityError: there is no such address, or no key, or no peer answers.
         RemoteProtocolError: a peer of another version answers.
     """
     if not swarm:

@@ -1,4 +1,4 @@
-"""What was found of swarms, for programs and for people."""
+"""Reports of the status of swarms: JSON for programs, tables and lines for people."""
 
 import math
 import re
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NUM_RECORDS: Final = 32
-"""Of each peer, for programs."""
+"""Records of each peer in the report for programs."""
 NUM_EVENTS: Final = 5
 NUM_LINKS: Final = 4
-"""Of each peer, for people."""
+"""Links of each peer in the report for people."""
 
 _PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 def for_programs(found: Mapping[str, Sequence[Looked]]) -> dict[str, Any]:
-    """Everything, as it becomes JSON: what is no finite number is a string (`nan`, `inf`)."""
+    """Everything, ready for JSON: numbers that are not finite are strings (`nan`, `inf`)."""
     return {"version": 1, "swarms": {swarm: _swarm(peers) for swarm, peers in found.items()}}
 
 
@@ -43,7 +43,7 @@ def _swarm(peers: Sequence[Looked]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As `dataclasses.asdict`, for what becomes JSON: what is plain already is not copied, which cost most of it."""
+    """As `dataclasses.asdict`, for JSON, but without copying plain values, which took most of its time."""
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
@@ -83,13 +83,13 @@ def _record(record: Record) -> dict[str, Any]:
 
 
 def is_at(seen: Seen) -> tuple[str, int]:
-    """What it does, and since when (ns); 0: unknown."""
+    """The peer's current activity, and since when (ns); 0: unknown."""
     is_asked = seen.snapshot is not None and not seen.records
     return (seen.snapshot.phase.lower(), 0) if is_asked and seen.snapshot is not None else doing(seen.records)
 
 
 def last_step(seen: Seen) -> int:
-    """That is committed, or was loaded; -1: none."""
+    """The last step that the peer has committed or loaded; -1: none."""
     known = -1 if seen.snapshot is None else seen.snapshot.step
     return max(known, max((record.step for record in seen.records if record.kind in ADVANCES), default=-1))
 
@@ -99,7 +99,7 @@ def _is_over(peers: Sequence[Looked]) -> bool:
 
 
 def latest_snapshot(peers: Sequence[Looked]) -> Snapshot | None:
-    """What is known best: of those that run, before others; of who has come furthest."""
+    """The snapshot to rely on: of peers that run before others, then of the highest step, then the newest."""
     found = [
         (looked.condition in (Condition.RUNNING, Condition.ELSEWHERE), looked.seen.snapshot.step, -looked.age_s, index)
         for index, looked in enumerate(peers)
@@ -109,7 +109,7 @@ def latest_snapshot(peers: Sequence[Looked]) -> Snapshot | None:
 
 
 def slowest(peers: Sequence[Looked]) -> Looked | None:
-    """For whom others wait: of those that run, who needs longest to compute and exchange a step; None: nobody does."""
+    """The peer, of those not dead, that takes longest to compute and exchange a step; None: there is none."""
     running = [
         (each.seen.snapshot.pace.compute_s + each.seen.snapshot.pace.exchange_s, -index)
         for index, each in enumerate(peers)
@@ -118,11 +118,11 @@ def slowest(peers: Sequence[Looked]) -> Looked | None:
     return peers[-max(running)[1]] if running else None
 
 
-# For people.
+# Reports for people
 
 
 def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
-    """A table for each swarm, and what happened last in it."""
+    """A table and the last events of each swarm."""
     from rich.console import Group
     from rich.text import Text
 
@@ -136,12 +136,12 @@ def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
 
 
 def in_order(found: Mapping[str, Sequence[Looked]]) -> list[tuple[str, Sequence[Looked]]]:
-    """Swarms by name, those that are over last."""
+    """Swarms by name; those whose peers are all dead come last."""
     return sorted(found.items(), key=lambda item: (_is_over(item[1]), item[0]))
 
 
 def names_of(peers: Sequence[Looked]) -> dict[str, str]:
-    """By peer_id."""
+    """Names of the peers by peer_id."""
     return {looked.seen.identity.peer_id: looked.seen.identity.name for looked in peers}
 
 
@@ -181,7 +181,7 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
 
 
 def row_of(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Name, process, seat, step, steps/s, compute, exchange, wait, what it is at, what it has logged."""
+    """Name, process, seat, step, steps/s, compute, exchange, wait, current activity, logged values."""
     who, snapshot = looked.seen.identity, looked.seen.snapshot
     process = looked.condition.value + (f" ({who.pid})" if looked.condition is not Condition.ELSEWHERE else "")
     if snapshot is None:
@@ -201,12 +201,12 @@ def row_of(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) ->
 
 
 def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
-    """What it does, for how long, and for whom it waits; or did last."""
+    """The peer's current activity, since when, and which peers it waits for; the last activity of a dead peer."""
     at, since_ns = is_at(looked.seen)
     since = f", {span(max(0, looked.now_ns - since_ns) / 1e9)}" if since_ns else ""
     if looked.condition is Condition.DEAD:
         return f"was {at}{since} ago" if since else f"was {at}"
-    if snapshot.waiting.peers and since_ns <= snapshot.time_ns:  # it has waited since before that
+    if snapshot.waiting.peers and since_ns <= snapshot.time_ns:  # the wait began before the snapshot
         at += f"; waits for {', '.join(_name(peer_id, names) for peer_id in snapshot.waiting.peers)}"
     elif snapshot.waiting.text and not snapshot.has_begun:
         at = _rename(snapshot.waiting.text, names)
@@ -214,7 +214,7 @@ def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
 
 
 def links(peers: Sequence[Looked], names: Mapping[str, str]) -> Iterator[str]:
-    """Of each peer that lives those to other hosts, the longest ways first."""
+    """Lines about the links to other hosts, for each peer not dead; the longest round trips first."""
     for looked in peers:
         known = looked.seen.snapshot.links if looked.seen.snapshot is not None else ()
         if not known or looked.condition is Condition.DEAD:
@@ -229,7 +229,7 @@ def links(peers: Sequence[Looked], names: Mapping[str, str]) -> Iterator[str]:
 
 
 def events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:
-    """What happened last, in words."""
+    """The last events, in words."""
     if latest is None:
         return
     now_ns = next(looked.now_ns for looked in peers if looked.seen.snapshot is latest)
@@ -242,7 +242,7 @@ def events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
 
 
 def span(seconds: float) -> str:
-    """A time in the unit that fits."""
+    """A duration in words, in a suitable unit."""
     if seconds < 1:
         return f"{seconds * 1e3:.0f} ms"
     if seconds < 120:

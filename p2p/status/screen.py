@@ -1,4 +1,4 @@
-"""Prints what was found, once or again and again."""
+"""Prints the status of swarms, once or repeatedly."""
 
 import json
 import os
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 EVERY_S: Final = 1.0
 MOST_EACH_SECOND: Final = 32
-"""Peers; of more, `top` looks less often, so that it costs little."""
+"""With more peers than this, `top` looks less often than once a second, to limit its cost."""
 WIDTH: Final = 160
-"""Where it goes to a file or a pipe."""
+"""Columns of output to a file or a pipe."""
 
 Look = Callable[[], Mapping[str, Sequence[Looked]]]
 
 
 def answer(asked: Asked) -> int:
-    """Show what is asked for; the exit code, as of any command."""
+    """Show what is asked for; returns the exit code."""
     try:
         show(asked.home, asked.swarm, None, is_json=asked.is_json, watches=asked.watches)
     except ShoalError as error:
@@ -37,17 +37,17 @@ def answer(asked: Asked) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python says at its end that it cannot write
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports a failed write at exit
         return 1
     return 0
 
 
 def show(home: Path | None, swarm: str, tcp: "TcpOptions | None", *, is_json: bool, watches: bool) -> None:
-    """Show the swarms of this host, or one of them; with `tcp`, that of the peers at its seeds.
+    """Show the swarms of this host, or one of them; with `tcp`, the swarm of the peers at its seeds.
 
     Raises:
-        LaunchError: nobody is there.
-        NetworkError, SecurityError, RemoteProtocolError: nobody can be asked, or answers.
+        LaunchError: there are no peers.
+        NetworkError, SecurityError, RemoteProtocolError: no peer can be asked, or none answers.
     """
     if tcp is None:
         folder = home or default_home(os.environ)
@@ -80,10 +80,10 @@ def present(look_now: Look, *, is_json: bool, watches: bool) -> None:
 
 
 def top(home: Path | None, swarm: str) -> None:
-    """Show a row per peer, with its last steps, until Ctrl-C; where that goes to no terminal, once.
+    """Show a row per peer, with its last steps, until Ctrl-C; once if stdout is no terminal.
 
     Raises:
-        LaunchError: nobody is there.
+        LaunchError: there are no peers.
     """
     from rich.console import Console
     from rich.live import Live
@@ -93,7 +93,7 @@ def top(home: Path | None, swarm: str) -> None:
 
     folder = home or default_home(os.environ)
     follower = Follower(folder, swarm, time.monotonic_ns, NUM_LATEST)
-    found = follower.look() or look(folder, swarm, time.monotonic_ns)  # which says why nobody is there
+    found = follower.look() or look(folder, swarm, time.monotonic_ns)  # raises, and says why there are no peers
     if not sys.stdout.isatty():
         Console(width=WIDTH, color_system=None).print(screen(found, follower.steps_us()))
         return

@@ -1,6 +1,6 @@
-"""`shoal top`: one row per peer, with what its last steps took as a line of bars. Pure.
+"""`shoal top`: one row per peer, with the durations of its last steps as a line of bars. Pure.
 
-Rows are laid out here, as text: a `rich.Table` of 64 peers takes six times as long, which was most of what a look cost.
+Rows are laid out here, as text: a `rich.Table` of 64 peers takes six times as long, which was most of a look's cost.
 """
 
 import math
@@ -23,19 +23,19 @@ MEDIAN_BAR: Final = 2
 
 TITLES: Final = ("peer", "process", "seat", "step", "median", "slowest", f"last {NUM_BARS} steps", "is at", "logged")
 NUMBERS: Final = range(3, 6)
-"""Columns that end at the right."""
+"""Right-aligned columns."""
 BARS_AT: Final = 6
 WORDS: Final = range(7, 9)
-"""Columns that are cut short where a line is too long: the first of them, when the second has so much of their room."""
+"""Columns that are truncated if a line is too long: the second down to `LOGGED_SHARE` of their room, then the first."""
 LOGGED_SHARE: Final = 1 / 3
 GAP: Final = "  "
 
 NUM_LATEST: Final = 8
-"""Records of each half: they say what a peer is at."""
+"""Records of each half of a page, from which a peer's current activity follows."""
 
 
 def spark(times: Sequence[float]) -> str:
-    """The last steps: the third bar is their median, two bars more are a factor of 2."""
+    """The last steps as bars: the third height is the median, two heights more are a factor of 2."""
     if not times:
         return ""
     middle = median(times)
@@ -45,7 +45,7 @@ def spark(times: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Lines of text, and rows of a table: each is cut short where the console ends."""
+    """Lines of text, and rows of a table, truncated at the console's width."""
 
     parts: Sequence[str | Sequence[Sequence[str]]]
 
@@ -57,9 +57,9 @@ class Screen:
 
 
 def screen(found: Mapping[str, Sequence[Looked]], steps_us: Mapping[str, Sequence[int]]) -> Screen:
-    """A table for each swarm, and what happened last in it. `steps_us`: what the last steps took, by peer_id.
+    """A table and the last events of each swarm. `steps_us`: durations of the last steps, by peer_id.
 
-    Where there are other hosts, the links to them are shown of the slowest peer, for which others wait.
+    With other hosts, also the links of the slowest peer, for which the others wait.
     """
     parts: list[str | Sequence[Sequence[str]]] = []
     for swarm, peers in in_order(found):
@@ -78,7 +78,7 @@ def screen(found: Mapping[str, Sequence[Looked]], steps_us: Mapping[str, Sequenc
 
 
 def _lines(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Of a table that is so wide at the most, as long as there is room for the columns that are never cut."""
+    """Lines of a table, at most `width` wide unless the columns that are never truncated need more."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     widths[BARS_AT] = max(widths[BARS_AT], NUM_BARS)
     at, logged = WORDS
@@ -94,18 +94,18 @@ def _lines(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
 
 
 def _cell(text: str, width: int, is_number: bool) -> str:
-    """Of exactly this width."""
+    """The text padded or truncated to this width."""
     if text.isascii() and len(text) <= width:
         return text.rjust(width) if is_number else text.ljust(width)
     return set_cell_size(_cut(text, width), width)
 
 
 def _cut(text: str, width: int) -> str:
-    """Not wider than that; what is missing is said by dots."""
+    """The text truncated to this width; an ellipsis marks what is missing."""
     is_short = len(text) <= width if text.isascii() else cell_len(text) <= width
     return text if is_short else set_cell_size(text, max(0, width - 1)) + "…" if width else ""
 
 
 def _printable(line: str) -> str:
-    """What would move the cursor is shown as what it is not."""
+    """The line with question marks for unprintable characters, which could move the cursor."""
     return "".join(each if each.isprintable() else "?" for each in line)

@@ -1,7 +1,7 @@
 """`shoal run --web`: a page, `/status.json` and `/metrics` of the peers of this host, from threads of the launcher.
 
-What is shown is read from the pages of the peers, at most once a second, and only while somebody asks; the peers do
-nothing for it. Leaves out: TLS (put a proxy in front, or an ssh tunnel), and whatever could change a run.
+The contents are read from the pages of the peers, at most once a second, and only on request; the peers have no part in
+it. Leaves out: TLS (put a proxy in front, or an ssh tunnel), and anything that could change a run.
 """
 
 import hmac
@@ -30,18 +30,18 @@ from .report import events, for_programs, headline, in_order, latest_snapshot, n
 
 EVERY_S: Final = 1.0
 MOST_EACH_SECOND: Final = 32
-"""Peers; of more, the page is renewed less often, so that it costs little."""
+"""With more peers than this, the page is renewed less often than once a second, to limit the cost."""
 FRESH: Final = 0.9
-"""So much of that time what was read is shown to whoever asks."""
+"""Share of the renewal interval for which the last look is reused for all requests."""
 MOST_CONNECTIONS: Final = 64
 PATIENCE_S: Final = 10.0
-"""With who has begun a request, or does not read an answer."""
+"""Timeout of a connection within a request, or while its response is not read."""
 IDLE_S: Final = 90.0
-"""With who keeps a connection and asks nothing: Prometheus asks every 15 to 60 s."""
+"""Timeout of a connection between requests: Prometheus sends one every 15 to 60 s."""
 POLL_S: Final = 0.1
-"""So long it takes at the most until it is closed."""
+"""How long closing the server may take."""
 LEAST_TOKEN: Final = 16
-"""Characters."""
+"""Least characters of a token."""
 PAGE: Final = Path(__file__).with_name("page.html")
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -57,7 +57,11 @@ COLUMNS: Final = ("name", "process", "seat", "step", "rate", "compute", "exchang
 
 
 def check_address(text: str, token: str | None) -> Endpoint:
-    """Where to listen. LaunchError: that is none, or strangers could look on."""
+    """Parse the address to listen at.
+
+    Raises:
+        LaunchError: it is invalid, or other hosts can reach it and there is no token, or the token is short.
+    """
     try:
         endpoint = Endpoint.parse(text)
     except ValueError as error:
@@ -80,10 +84,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Shown:
-    """What is shown now, for all who ask."""
+    """The current contents, rendered once for all requests until they are renewed."""
 
     def __init__(self, follower: Follower, clock: Callable[[], float]) -> None:
-        """Nothing is read. `clock`: monotonic seconds."""
+        """`clock`: monotonic seconds. Reads nothing yet."""
         self._follower, self._clock = follower, clock
         self._lock = threading.Lock()
         self._until = -math.inf
@@ -92,7 +96,7 @@ class Shown:
         self.every_s = EVERY_S
 
     def for_page(self) -> bytes:
-        """What the page draws."""
+        """The data that the page draws, as JSON."""
         return self._once("page", lambda: _for_page(self._found, self._follower.steps_us()))
 
     def for_scrapers(self) -> bytes:
@@ -102,7 +106,7 @@ class Shown:
         return self._once("scripts", lambda: _json(for_programs(self._follower.look(whole=True))))
 
     def _once(self, name: str, render: Callable[[], bytes]) -> bytes:
-        """What `render` makes of what was found: once for all who ask until it is renewed."""
+        """The result of `render`, cached under `name` until the contents are renewed."""
         with self._lock:
             if (now := self._clock()) >= self._until:
                 self._found = self._follower.look()
@@ -129,19 +133,19 @@ def _swarm(swarm: str, peers: Sequence[Looked], steps_us: StepTimes) -> dict[str
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, and what is asked on it, one request after the other (RFC 9112)."""
+    """One connection, with its requests one after the other (RFC 9112)."""
 
     protocol_version = "HTTP/1.1"
     timeout = PATIENCE_S
     disable_nagle_algorithm = True
     wbufsize = 1 << 18
-    """So that an answer leaves at one go; it is flushed behind each event, and at the end."""
+    """Buffers a whole response; flushed after each event, and at the end."""
     server: "Server"
     rfile: BufferedReader
     routes: ClassVar[dict[str, Callable[["Handler"], None]]] = {}
 
     def handle(self) -> None:
-        """As the base class calls it: who was answered may think for longer."""
+        """Overrides the base class: between requests the timeout is `IDLE_S`."""
         self.handle_one_request()
         while not self.close_connection:
             self.connection.settimeout(IDLE_S)
@@ -156,20 +160,20 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self) -> None:
-        """As the base class calls it."""
+        """Answer a GET request; called by the base class."""
         path = urlsplit(self.path).path
         if not self._is_allowed():
             self._send(
                 HTTPStatus.FORBIDDEN, "text/plain", b"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN\n"
             )
         elif path in self.routes:
-            with suppress(OSError):  # whoever asked has gone
+            with suppress(OSError):  # the connection is closed
                 self.routes[path](self)
         else:
             self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there are / and /status.json and /metrics\n")
 
     def _is_allowed(self) -> bool:
-        """With the token; without one, if the name is no other one for this host: pages of strangers could ask else."""
+        """Whether the request has the token; without one, whether its Host is a loopback name (DNS rebinding)."""
         token = self.server.token
         if token is None:
             try:
@@ -202,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, CONTENT_TYPE, self.server.shown.for_scrapers())
 
     def send_events(self) -> None:
-        """Server-sent events, until somebody hangs up, or the run is over."""
+        """Server-sent events, until the connection is closed or the run is over."""
         self.close_connection = True
         self._begin(HTTPStatus.OK, "text/event-stream", {})
         while True:
@@ -213,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the output is that of the run."""
+        """Logs nothing: the output belongs to the run."""
 
 
 Handler.routes = {
@@ -225,10 +229,10 @@ Handler.routes = {
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Listens until it is closed.
+    """The HTTP server; listens until it is closed.
 
     Attributes:
-        is_over: set when it is.
+        is_over: set when the server ends.
     """
 
     allow_reuse_address = True
@@ -237,7 +241,7 @@ class Server(socketserver.ThreadingTCPServer):
     request_queue_size = 16
 
     def __init__(self, endpoint: Endpoint, shown: Shown, token: str | None) -> None:
-        """OSError: it cannot listen there."""
+        """Raises OSError if it cannot listen at `endpoint`."""
         self.address_family = AF_INET6 if endpoint.is_ipv6 else AF_INET
         self.shown, self.token = shown, token
         self.is_over = threading.Event()
@@ -248,7 +252,7 @@ class Server(socketserver.ThreadingTCPServer):
         super().__init__((host, endpoint.port), Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """As the base class calls it: beside too many others in place of who was idle for longest, if anybody."""
+        """Start a thread for a connection; with too many, the one idle for longest is closed, or else the new one."""
         has_place = self._places.acquire(blocking=False)
         if not has_place and (idle := next(iter(tuple(self._idle)), None)) is not None:
             _hang_up(idle, SHUT_RDWR)
@@ -268,7 +272,7 @@ class Server(socketserver.ThreadingTCPServer):
 
     @contextmanager
     def idle(self, connection: socket) -> Iterator[None]:
-        """It is answered, and asks nothing now."""
+        """Count the connection as idle, that is between requests."""
         self._idle[connection] = None
         try:
             yield
@@ -276,18 +280,18 @@ class Server(socketserver.ThreadingTCPServer):
             del self._idle[connection]
 
     def end(self) -> None:
-        """Whoever follows is told that it is over, and nobody is asked for more."""
+        """Tell followers of events that the run is over, and stop reading requests."""
         self.is_over.set()
         self.shutdown()
         for connection in tuple(self._open):
             _hang_up(connection, SHUT_RD)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: somebody has hung up, or asked for nonsense."""
+        """Ignores errors of a connection: it was closed, or its request was invalid."""
 
 
 def _hang_up(connection: socket, how: int) -> None:
-    with suppress(OSError):  # the other side has
+    with suppress(OSError):  # the other side has closed it already
         connection.shutdown(how)
 
 
@@ -298,7 +302,7 @@ def serving(
     """Serve the peers of a swarm of this host, from threads of this process; gives the address of the page.
 
     Raises:
-        LaunchError: it cannot listen there, or must not without a token.
+        LaunchError: the server cannot listen at the address, or must not without a token.
     """
     token = environ.get("SHOAL_WEB_TOKEN") or None
     endpoint = check_address(address, token)
