@@ -1,6 +1,7 @@
 """Benchmarks of whole runs. `python -m bench.elastic`: what a kill costs. `python -m bench.replay`: same losses?
 
-What a machine without our environment lacks is taken from .whl, if `make gpu-wheels` has filled it.
+On a machine without the project's environment, missing packages are taken from .whl, if `make gpu-wheels` has filled
+it.
 """
 
 import sys

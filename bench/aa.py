@@ -1,11 +1,12 @@
-"""Does `shoal bench compare` see what is there, and nothing else? Runs of the same code, which take turns.
+"""Does `shoal bench compare` find real differences, and no others? Runs of the same code, which take turns.
 
     python -m bench.aa [--pairs 5] [--duration 90] [--json FILE]
 
-In each pair 40 cells (four algorithms at ten sizes) are measured by two runs at once, and compared: none is slower or
-faster, nor is an algorithm over all its sizes, but by chance. Then two runs measure at once of which each slows one
-algorithm, another one, by 10 %: that is slower there, over all sizes. Ends with 1 if more than one cell of a pair is
-called faster or slower, or fewer than nine of ten slowed algorithms are called slower.
+In each pair two runs measure 40 cells (four algorithms at ten sizes) at the same time, and are compared: no cell, and
+no algorithm over all its sizes, should be called slower or faster, except by chance. Then two runs measure at the same
+time, each with a different algorithm slowed down by 10 %: it should be called slower there, over all sizes. Exits with
+1 if more than one cell of a pair is called faster or slower, or fewer than nine of ten slowed algorithms are called
+slower.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from p2p.benchmark.results.machine import commit, machine
 MOST_CALLED: Final = 1
 """Cells of a pair of runs of the same code that may be called faster or slower."""
 SLOWED: Final = ("direct", "tree")
-"""In the second of two runs, and in the first."""
+"""The slowed algorithm of the second of two runs, and that of the first."""
 SHARE: Final = 0.10
 LEAST_FOUND: Final = 0.9
 PLAN: Final = Plan(
@@ -44,7 +45,7 @@ PLAN: Final = Plan(
 
 
 def measure(*plans: Plan) -> list[Report]:
-    """At once, in turns."""
+    """Run all plans at the same time, in turns."""
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         runs, paths = [], [Path(folder, f"{number}.json") for number in range(len(plans))]
         for plan, path in zip(plans, paths, strict=True):
@@ -65,7 +66,7 @@ def said(found: Counter[str]) -> str:
 
 
 def slowed_in(name: str, before: Report, after: Report) -> tuple[Cell, Counter[str]]:
-    """What is found of an algorithm that was slowed in `after`: over all sizes, and by size."""
+    """Verdicts about an algorithm that was slowed in `after`: over all sizes, and by size."""
     *cells, over_all = [cell for cell in compare(before, after) if cell.algorithm == name]
     return over_all, verdicts(cells)
 

@@ -1,12 +1,12 @@
-"""Ours against Gloo, all-reduce by all-reduce, in one run: `shoal bench all-reduce` with the sizes that matter.
+"""All-reduce of shoal against Gloo, in one run: `shoal bench all-reduce` with the sizes that matter.
 
     python -m bench.all_reduce --json out.json
 
 For each number of peers, arrays of 4 KB to 64 MB are summed in four ways, in turns with Gloo, every result verified:
-arrays that lie in the arena (`auto@arena`, into another array), arrays that lie anywhere and are replaced (`auto`), the
-same with results before their commit, as Gloo has none (`auto@early`), and without shared memory (`auto@sockets`).
-`--algos auto@tcp,auto@curve` is what other hosts cost, without a key and with one, over the loopback interface.
-Ends with 1 if a result was wrong.
+arrays in the arena (`auto@arena`, into another array), arrays in any memory, replaced by the sum (`auto`), the same
+with results before their commit, as in Gloo, which has no commit (`auto@early`), and without shared memory
+(`auto@sockets`). `--algos auto@tcp,auto@curve` measures the transport between hosts, without a key and with one, over
+the loopback interface. Exits with 1 if a result was wrong.
 """
 
 import argparse

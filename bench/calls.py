@@ -1,12 +1,12 @@
-"""How much Python does it take? Function calls of one committed all-reduce, and of a death.
+"""How many Python function calls does one committed all-reduce take, and how many the death of a peer?
 
     python -m bench.calls [--rounds 20] [--deaths 5] [--json FILE]
 
-An all-reduce of 4 KB between two peers over shared memory, and of 4 KB and 64 MB without, after warm ones, in the
-thread that calls it; and the end of one of three peers, in all threads, from the moment at which a survivor is told of
-it to the commit of the operation in which it waited. Functions of this repository are counted, apart from those that
-are called to look again and again for another peer that is late. What still makes counts differ is whether a peer
-sleeps meanwhile, which of its timers are due, and which of two survivors is told first.
+Counts an all-reduce of 4 KB between two peers over shared memory, and of 4 KB and 64 MB without, after warm-up, in the
+calling thread; and the death of one of three peers, in all threads, from the moment at which a survivor learns of it to
+the commit of the operation in which it waited. Functions of this repository are counted, except those that poll for a
+late peer. Counts still vary with whether a peer sleeps meanwhile, which of its timers are due, and which of two
+survivors learns of the death first.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def run(num_peers: int, what: str, num_rounds: int) -> list[dict[str, int]]:
-    """Calls by function, for each round of each peer that lived to tell."""
+    """Calls by function, for each round of each surviving peer."""
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         script = ROOT / "bench" / "calls_peer.py"
         arguments = name, what, str(num_rounds)
@@ -74,9 +74,9 @@ def run(num_peers: int, what: str, num_rounds: int) -> list[dict[str, int]]:
 
 
 def summarize(what: str, rounds: list[dict[str, int]]) -> dict[str, Any]:
-    """What all rounds have in common; `functions`, `files` and `folders` are of the round with the fewest calls.
+    """Summary of all rounds; `functions`, `files` and `folders` are of the round with the fewest calls.
 
-    `always` is the sum of each function's fewest calls: timers and sleeps that not every round has add nothing to it.
+    `always` sums each function's fewest calls: timers and sleeps that do not occur in every round add nothing to it.
     """
     totals = [sum(round.values()) for round in rounds]
     least = min(rounds, key=lambda round: sum(round.values()))

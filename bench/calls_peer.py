@@ -2,8 +2,8 @@
 
     python calls_peer.py FOLDER all_reduce|sockets-4K|sockets-64M|death ROUNDS
 
-Writes into `FOLDER/INDEX.json` how often each function was called, once per round. A list comprehension counts, and so
-does each value that a generator yields: all that `sys.setprofile` calls a call.
+Writes the number of calls of each function, for each round, into `FOLDER/INDEX.json`. A list comprehension counts, and
+so does each value that a generator yields: everything that `sys.setprofile` reports as a call.
 """
 
 import json
@@ -29,14 +29,14 @@ BY_SOCKETS: Final = {"sockets-4K": 4 << 10, "sockets-64M": 64 << 20}
 NUM_WARM: Final = 30
 NUM_WARM_BYTES: Final = 64 << 20
 SPIN: Final = "_spin"
-"""In it a peer looks again and again whether another one has come: how often says nothing about the code."""
+"""The function that polls for another peer: the number of its calls says nothing about the code."""
 
 ALIVE_S: Final = 0.3
-"""Who is killed lets the others come to the operation in which they wait for it."""
+"""Delay before the victim's death, in which the others reach the operation in which they wait for it."""
 
 
 class Profile:
-    """Counts calls in the thread that makes it; with `everywhere` also in all that are started later."""
+    """Counts calls in the thread that creates it; with `everywhere` also in threads that are started later."""
 
     def __init__(self, *, everywhere: bool) -> None:
         self._counter: Counter[CodeType] = Counter()
@@ -47,11 +47,11 @@ class Profile:
         sys.setprofile(self._see)
 
     def begin(self, when: Callable[[CodeType], bool]) -> None:
-        """Count from the call of a function on of which `when` is true."""
+        """Start counting at the first call of a function for which `when` is true."""
         self._counter, self._begins, self._is_on = Counter(), when, False
 
     def end(self) -> dict[str, int]:
-        """Calls since then, by function, of those of this repository."""
+        """Stop counting; returns the calls by function, of functions of this repository."""
         self._is_on, self._begins = False, lambda code: False
         named = Counter[str]()
         for code, number in self._counter.items():
@@ -71,12 +71,12 @@ class Profile:
 
 
 def is_death(code: CodeType) -> bool:
-    """Whether the kernel's word is there, and the core is about to hear it."""
+    """Whether the function is the one that tells the core of a proven death."""
     return code.co_name == "declare_dead" and code.co_filename.endswith("core.py")
 
 
 def main(folder: str, what: str, num_rounds: int) -> None:
-    """Count, and write down what was found."""
+    """Count calls, and write the counts."""
     profile = Profile(everywhere=what == DEATH)
     num_bytes = BY_SOCKETS.get(what, 4 << 10)
     values, found = np.ones(num_bytes // 4, np.float32), []

@@ -1,10 +1,10 @@
-"""What a checkpoint costs the steps while it is written: one peer, a state of 500 MB, on two cores.
+"""Cost of a checkpoint for the steps during which it is written: one peer, a state of 500 MB, on two cores.
 
     python -m bench.checkpoint [--megabytes 500] [--every 20] [--checkpoints 5] [--json FILE]
 
-Prints the steps with a copy, and those while one was written, beside the median of all others, and a memcpy of as many
-bytes into memory that is there already. A step is timed from its end to that of the next one; the copy comes before the
-forward pass. Where others use the machine, processor time says more than the clock.
+Prints the times of steps with a copy, and of those while one was written, beside the median of all others, and of a
+memcpy of as many bytes into memory that is mapped already. A step is timed from its end to that of the next one; the
+copy comes before the forward pass. On a machine with other load, processor time says more than the clock.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WARM_UP: Final = 5
 
 
 class Step(NamedTuple):
-    """One step; the copy of the state is made in steps that `every` divides."""
+    """One step; the state is copied in steps that `every` divides."""
 
     number: int
     clock_s: float
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def report(measured: dict[str, Any], every: int) -> None:
-    """Print what came out, in time of the clock and in processor time of the training thread."""
+    """Print the results, in wall-clock time and in processor time of the training thread."""
     steps = [Step(*row) for row in measured["steps"] if row[0] > WARM_UP]
     print(f"{measured['bytes'] / 1e6:.0f} MB")
     for name in ("clock", "processor"):
@@ -84,7 +84,7 @@ def report(measured: dict[str, Any], every: int) -> None:
 
 
 def words(numbers: Iterable[float]) -> str:
-    """With two places."""
+    """The numbers in words, with two decimal places."""
     return ", ".join(f"{number:.2f}" for number in numbers) or "none"
 
 

@@ -1,4 +1,4 @@
-"""The peer of bench/checkpoint.py: trains a model with a state of so many megabytes, and times each step.
+"""The peer of bench/checkpoint.py: trains a model with a state of the given size, and times each step.
 
 python checkpoint_peer.py FOLDER MEGABYTES EVERY CHECKPOINTS
 """
@@ -18,11 +18,11 @@ import p2p
 
 WIDTH: Final = 2048
 BYTES_PER_PARAMETER: Final = 12
-"""With the two moments of AdamW."""
+"""A parameter with the two moments of AdamW."""
 
 
 def main(folder: Path, num_bytes: int, every: int, num_checkpoints: int) -> None:
-    """Train until so many checkpoints were written, and one more interval."""
+    """Train until `num_checkpoints` were written, and one more interval."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     num_layers = max(1, round(num_bytes / (BYTES_PER_PARAMETER * WIDTH * WIDTH)))
@@ -41,7 +41,7 @@ def main(folder: Path, num_bytes: int, every: int, num_checkpoints: int) -> None
             loss.backward()
             optimizer.step()
             after = now()
-            is_writing = not keeper._writer.is_idle  # a look into the folder waits for the disk
+            is_writing = not keeper._writer.is_idle  # listing the folder would wait for the disk
             steps.append((step - 1, *(after - before), is_writing))  # the copy is of the step before
             before = after
     num_bytes = num_layers * BYTES_PER_PARAMETER * WIDTH * WIDTH
@@ -57,7 +57,7 @@ def main(folder: Path, num_bytes: int, every: int, num_checkpoints: int) -> None
 
 
 def now() -> npt.NDArray[np.float64]:
-    """Of the clock, and of this thread on a processor."""
+    """Wall-clock time, and processor time of this thread."""
     return np.array([time.perf_counter(), time.thread_time()])
 
 

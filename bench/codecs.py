@@ -3,8 +3,8 @@
     python -m bench.codecs [--mib 64] [--repeats 7] [--json FILE]
 
 Encoding is from a vector into a payload, decoding adds a payload with a weight to a vector; 1 MB is 1e6 bytes of
-float32. *kept* is how much of the vector's energy a payload has, of numbers that are normal times a squared uniform.
-Ends with 1 if encoding and decoding one after the other are slower than 500 MB/s with any codec.
+float32. *kept* is the share of the vector's energy that a payload contains, for numbers that are a normal times a
+squared uniform. Exits with 1 if encoding and decoding together are slower than 500 MB/s with any codec.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measure(codec: Codec, values: NDArray[np.float32], repeats: int) -> dict[str, Any]:
-    """The best of `repeats`, after what was decoded has been looked at."""
+    """The best times of `repeats`, after the decoded values have been checked."""
     payload, out = codec.encode(values), np.zeros_like(values)
     codec.add(payload, 1.0, out)
     assert codec.check(payload) is None

@@ -1,9 +1,9 @@
-"""What `bench.elastic --against torchrun` kills: the model of small_training.py, by DDP and gloo, with checkpoints.
+"""The victim of `bench.elastic --against torchrun`: small_training.py's model, by DDP and Gloo, with checkpoints.
 
     torchrun --standalone --nproc-per-node 3 ddp_training.py FOLDER EVERY
 
-Goes on from the checkpoint in FOLDER, which rank 0 writes every EVERY steps. Each process has a file there: a line per
-step with its rank, the step, the monotonic clock, and a digest of the parameters.
+Continues from the checkpoint in FOLDER, which rank 0 writes every EVERY steps. Each process writes a file there: a line
+per step with its rank, the step, the monotonic clock, and a digest of the parameters.
 """
 
 import ctypes
@@ -30,9 +30,9 @@ WIDTH, NUM_LAYERS, NUM_SAMPLES, GLOBAL_BATCH = 512, 4, 4096, 16
 
 
 def main(folder: Path, every: int) -> None:
-    """Train until somebody ends it."""
+    """Train until the process is ended."""
     faulthandler.register(signal.SIGUSR1)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # it ends with torchrun, however that ends
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # ends with torchrun, however that ends
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -62,7 +62,7 @@ def main(folder: Path, every: int) -> None:
 
 
 def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """At once: a reader sees this one, or the one before."""
+    """Write a checkpoint atomically: a reader sees this one or the previous one."""
     named = {f"model.{name}": each.detach() for name, each in model.named_parameters()}
     named |= {f"momentum.{name}": optimizer.state[each]["momentum_buffer"] for name, each in model.named_parameters()}
     draft = path.with_suffix(".draft")
@@ -71,7 +71,7 @@ def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The step that it was written after."""
+    """Load a checkpoint; returns the step after which it was written."""
     named = load_file(path)
     with torch.no_grad():
         for name, each in model.named_parameters():

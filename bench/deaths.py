@@ -1,4 +1,4 @@
-"""What kills and pauses of bench.elastic are, and what each has cost: experiments on small_training.py, evaluated."""
+"""Kills and pauses of bench.elastic as experiments on small_training.py, and the cost of each."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,18 +51,18 @@ for_s = {stop_s}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a kill cost the survivors.
+    """Cost of a kill for the survivors.
 
     Attributes:
         peers: members before the kill.
         rank: of the victim.
-        detect_ms: until the first survivor knew that the victim is gone.
+        detect_ms: until the first survivor detected the victim's death.
         agree_ms: until the last survivor had installed the view without it.
         resume_ms: until the last survivor had committed the first step that every survivor committed in that view or
             at its barrier; less the run's median step.
         step_ms: the run's median step.
-        steps_lost: from this event to the next: steps that were committed, and that others do not have.
-        digests_equal: whether all receipts of a step are the same bytes at every peer that has one, in that time.
+        steps_lost: from this event to the next, steps that some peer has committed and others lack.
+        digests_equal: whether in that time all receipts of a step are the same bytes at every peer that has one.
     """
 
     peers: int
@@ -77,18 +77,18 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """One peer that was stopped.
+    """A pause: one peer was stopped, and continued later.
 
     Attributes:
         peers: members before.
         rank: of the stopped peer.
-        out_ms: from SIGSTOP until the last of the others had installed a view without it; None: it was not out.
+        out_ms: from SIGSTOP until the last of the others had installed a view without it; None: it was not removed.
         stall_ms: the longest time without a commit, while it was stopped.
-        steps_meanwhile: what the others committed while it was stopped.
-        rejoined: whether the same process was counted again, as another incarnation.
-        back_ms: from SIGCONT until it had committed a step that nobody had committed before; None if it ended instead.
+        steps_meanwhile: steps that the others committed while it was stopped.
+        rejoined: whether the same process became a member again, with another incarnation.
+        back_ms: from SIGCONT until it had committed a step that no peer had committed before; None if it ended instead.
         ended_with: its exit code, if it ended.
-        steps_lost, digests_equal: as of a kill.
+        steps_lost, digests_equal: as in `Cost`.
     """
 
     peers: int
@@ -106,11 +106,11 @@ class Pause:
 def conduct(
     text: str, seed: int, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Evaluated, list[str]]:
-    """One run of an experiment, and what was not as expected.
+    """Run an experiment once; returns its evaluation and its unmet expectations.
 
     Raises:
-        KeyboardInterrupt: somebody has interrupted it; nothing of it runs any more.
-        RuntimeError: no step was committed, or an event has not happened.
+        KeyboardInterrupt: the run was interrupted; all of its processes have ended.
+        RuntimeError: no step was committed, or an event did not happen.
     """
     experiment = Experiment.parse(text, "elastic", ROOT)
     with TemporaryDirectory(prefix="shoal-") as folder:
@@ -127,7 +127,7 @@ def conduct(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """What peers of an experiment are: how many, how they are started, and what each keeps; `args` of the script."""
+    """The peers of an experiment: their number, how they are started, the memory of each; `args` of the script."""
 
     number: int
     start: str
@@ -136,7 +136,7 @@ class Peers:
 
 
 def plan(peers: Peers, number: int, stop_s: float) -> str:
-    """The file of an experiment: so many kills, each with a join afterwards, or pauses of `stop_s`."""
+    """The file of an experiment: `number` kills, each followed by a join, or pauses of `stop_s`."""
     limit_s = LIMIT_S + number * (PER_EVENT_S + 2 * stop_s)
     head = RUN.format(
         script=SCRIPT,
@@ -151,7 +151,7 @@ def plan(peers: Peers, number: int, stop_s: float) -> str:
 
 
 def kills(evaluated: Evaluated) -> list[Cost]:
-    """Of all kills of one run, in order."""
+    """Costs of all kills of one run, in order."""
     step_ms = metrics([evaluated])["step_ms_p50"]
     return [
         Cost(
@@ -168,7 +168,7 @@ def kills(evaluated: Evaluated) -> list[Cost]:
 
 
 def pauses(evaluated: Evaluated) -> list[Pause]:
-    """The same of pauses."""
+    """Costs of all pauses of one run, in order."""
     timeline = Timeline(evaluated.run, evaluated.chain)
     account = evaluated.run.account
     assert account is not None
@@ -190,7 +190,7 @@ def pauses(evaluated: Evaluated) -> list[Pause]:
 
 
 def _in_order(evaluated: Evaluated, do: str) -> Iterator[tuple[Measured, list[str], int]]:
-    """Each with the members on its victim's last receipt before it, and the step at which the next one came."""
+    """Events of one kind, each with the members on its victim's last receipt before it, and the next event's step."""
     chosen = [cost for cost in evaluated.costs if cost.event.do == do]
     for cost, after in zip(chosen, [*(cost.event.at_step for cost in chosen[1:]), 1 << 62], strict=True):
         receipts = evaluated.run.tracks[cost.event.victims[0]].receipts
@@ -222,7 +222,7 @@ def summary_of_kills(found: Sequence[Cost]) -> dict[str, Any]:
 
 
 def summary_of_pauses(found: Sequence[Pause]) -> dict[str, Any]:
-    """The worst of all."""
+    """The worst values of all pauses."""
     steps_lost, digests_equal = sum(entry.steps_lost for entry in found), all(entry.digests_equal for entry in found)
     rejoined = all(entry.rejoined for entry in found)
     return {

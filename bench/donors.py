@@ -3,10 +3,10 @@
     python -m bench.donors [--mb 500] [--rate 200] [--down 600] [--donors 3,1] [--rounds 1] [--json FILE]
 
 Hosts of a network lab, with a key: three members, whose lines carry `rate` Mbit/s each way, train a model, most of
-which is frozen; a fourth joins, whose line carries `down` Mbit/s. What a step exchanges is under a tenth of a line. In
-each round once with as many donors as there are members, and once with one of them. Replicas are compared in the end.
-Says what share of its line the joiner's state took, from the first segment to the last, and the median step of the
-members meanwhile and before. Ends with 1 if a figure is not as it should be, and says which.
+which is frozen; a fourth peer joins, whose line carries `down` Mbit/s. Steps use less than a tenth of a line. Each
+round measures once with as many donors as there are members, and once with one donor. Replicas are compared at the end.
+Prints the share of its line that the joiner's state used, from the first segment to the last, and the median step of
+the members during and before that. Exits with 1 if a figure misses its target, and names it.
 """
 
 import argparse
@@ -41,15 +41,15 @@ AFTER: Final = 5
 """Steps in which the joiner is counted."""
 WAIT_S: Final = 240.0
 SHARE: Final = 0.8
-"""Of its line, that a joiner is to use."""
+"""Least share of its line that a joiner must use."""
 LONGER: Final = 1.2
-"""So many times as long may a step of the others be, meanwhile."""
+"""How many times as long steps of the members may take meanwhile."""
 EXCHANGED: Final = 0.1
-"""Of a line: less than that is used by steps."""
+"""Most share of a line that steps may use."""
 
 
 class Model(nn.Module):
-    """A large table that nobody trains, and a vector that is trained; its forward pass takes a while."""
+    """A large frozen table, and a vector that is trained; its forward pass takes a given time."""
 
     def __init__(self, num_bytes: int, trained_bytes: int, compute_s: float) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class Model(nn.Module):
         self._compute_s = compute_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What is computed elsewhere: the processors are for what is measured."""
+        """Waits instead of computing: the processors are needed for what is measured."""
         threading.Event().wait(self._compute_s)
         return (x.sum(1, keepdim=True) * self.weight).square().mean()
 
 
 def train(options: argparse.Namespace) -> None:
-    """One peer, until the file is there. The joiner begins with other parameters."""
+    """Run one peer until the file exists. The joiner begins with other parameters."""
     torch.set_num_threads(1)
     torch.manual_seed(os.getpid() if options.joins else 0)
     model = Model(round(options.mb * 1e6), options.kib << 10, options.compute_s)
@@ -80,17 +80,17 @@ def train(options: argparse.Namespace) -> None:
             parallel(x).backward()
             optimizer.step()
             optimizer.zero_grad()
-            if peer.last_step >= said_at and not is_said:  # a state that is loaded leaves steps out
+            if peer.last_step >= said_at and not is_said:  # loading a state skips steps
                 is_said = True
                 print(json.dumps({"peer_id": peer.peer_id}), flush=True)
             if os.path.exists(options.stop):
                 break
-        digest = hashlib.blake2b(model.table.detach().numpy().data, digest_size=8)  # the rest is compared in each step
+        digest = hashlib.blake2b(model.table.detach().numpy().data, digest_size=8)  # steps compare the rest
         print(json.dumps({"digest": digest.hexdigest(), "last_step": peer.last_step}), flush=True)
 
 
 def measure(options: argparse.Namespace, num_donors: int) -> dict[str, Any]:
-    """One joiner."""
+    """Measure one joiner."""
     members: list[dict[str, str]] = [{}] * NUM_MEMBERS
     net = f"rate={options.rate:g}mbit,delay={options.delay:g}ms"
     config = LabConfig.from_table({"net": net, "host": [*members, {"net": f"rate={options.down:g}mbit"}]})
@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace, num_donors: int) -> dict[str, Any]:
 
 
 def evaluate(members: list[list[Record]], joiner: list[Record]) -> dict[str, Any]:
-    """Times of the first state that the joiner was given, and of the members' steps before and meanwhile."""
+    """Times of the first state that the joiner received, and of the members' steps before and meanwhile."""
     asked, began, whole, loaded = (
         next(each.time_ns / 1e9 for each in joiner if each.kind == kind)
         for kind in (Kind.ASKED, Kind.STATE, Kind.WHOLE, Kind.LOADED)
@@ -149,7 +149,7 @@ def evaluate(members: list[list[Record]], joiner: list[Record]) -> dict[str, Any
 
 
 def sentence(mb: float, found: dict[str, Any]) -> str:
-    """For people."""
+    """The figures in one line."""
     before, meanwhile, longest = (
         f"{1e3 * found[name]:.0f}" for name in ("step_before_s", "step_meanwhile_s", "longest_meanwhile_s")
     )

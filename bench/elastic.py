@@ -6,17 +6,17 @@
     python -m bench.elastic --peers 3 --kills 5 --against torchrun
     python -m bench.elastic --peers 2 --kills 30 --device cuda --pinned 1G --on-device 4G
 
-Swarms train a small model as fast as it goes. A random member, rank 0 too, is killed at a random moment; when the
-others go on, a new peer joins, so that the next kill meets as many. With --stop it is not killed but stopped for so
-many seconds. These are experiments (docs/experiments.md): all times are of the peers' flight recorders, on the host's
-monotonic clock. Ends with 1 if a step was lost, two peers have different receipts of one step, or anything else that an
-experiment expects was not so.
+Swarms train a small model as fast as possible. A random member, possibly rank 0, is killed at a random moment; once the
+survivors continue, a new peer joins, so that each kill happens in a view of the same size. With --stop the member is
+stopped for that many seconds instead. These are experiments (docs/experiments.md): all times are from the peers' flight
+recorders, on the host's monotonic clock. Exits with 1 if a step was lost, two peers have different receipts of one
+step, or another expectation of an experiment is not met.
 
-With --against torchrun the same model is trained by DDP afterwards, and torchrun starts all workers again after each
-kill, from the last checkpoint (bench/torchrun.py). With --against torchft, where that is installed, those who are left
-go on (bench/torchft_kills.py), each with its part of the batch.
+With --against torchrun the same model is trained by DDP afterwards, and torchrun restarts all workers after each kill,
+from the last checkpoint (bench/torchrun.py). With --against torchft, where that is installed, the survivors continue
+(bench/torchft_kills.py), each with its part of the batch.
 
-Peers are forked from a process that has imported torch; with --exec each is a program of its own, and joins slower.
+Peers are forked from a process that has imported torch; with --exec each is a program of its own, and joins later.
 """
 
 import argparse
@@ -45,18 +45,18 @@ from p2p.errors import LaunchError
 from p2p.experiment.evaluation.report import Evaluated
 
 KILLS: Final = 25
-"""For each size."""
+"""Kills for each number of peers."""
 
 OTHERS: Final = ("torchrun", "torchft", "hivemind")
 
 EVENTS_PER_SWARM: Final = 15
 STOPS: Final = 3
-"""The same with --stop: each takes longer than the time for which a peer is stopped."""
+"""Pauses for each number of peers with --stop: each takes longer than the time for which a peer is stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to do; `stop_s` is 0 where peers are killed."""
+    """Options of the benchmark; `stop_s` is 0 if peers are killed."""
 
     peers: tuple[int, ...]
     kills: int
@@ -74,10 +74,10 @@ class Options:
 
 
 class Runs:
-    """Experiments with as many events as are asked for, and what came of them.
+    """Runs experiments with the requested number of events.
 
     Attributes:
-        wrong: what was not as expected.
+        wrong: unmet expectations.
     """
 
     def __init__(self, options: Options, advance: Callable[[], None]) -> None:
@@ -93,7 +93,7 @@ class Runs:
         return [cost for evaluated in self._runs(num_peers, "pause") for cost in pauses(evaluated)]
 
     def _runs(self, num_peers: int, do: str) -> Iterator[Evaluated]:
-        """Each with a seed of its own."""
+        """Run experiments, each with a seed of its own."""
         options, left = self._options, self._options.kills
 
         def say(line: str) -> None:
@@ -215,7 +215,7 @@ def parse_bytes(text: str) -> int:
 
 
 def report_kills(found: Mapping[int, Sequence[Cost]], console: Console) -> dict[str, Any]:
-    """Print one row per kill and what they have in common; returns it for JSON."""
+    """Print one row per kill and a summary; returns both for JSON."""
     for num_peers, group in found.items():
         console.print(table_of_kills(num_peers, group))
         console.print(in_words(num_peers, group))

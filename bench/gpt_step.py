@@ -4,11 +4,11 @@
     python -m bench.gpt_step --device cuda --parameters 100M --autocast --batch 64
 
 Each peer is a process with one thread for arithmetic, and trains the same model in three ways that take turns, block by
-block, in one run: without any exchange, with shoal's DataParallel (commit, digests and all), with torch's DDP over
-Gloo. A time is that of a step of the slowest peer; the ratio to no exchange is taken round by round. Processor time, of
-all threads of a peer, says less about overlap, and more where others use the machine. The gradients of the first step
-have to be the same with shoal and with DDP. On a GPU, which peers share if there are fewer, a step ends when the device
-has done all of it.
+block, in one run: without any exchange, with shoal's DataParallel (including commit and digests), with torch's DDP over
+Gloo. The time of a step is that of the slowest peer; the ratio to no exchange is taken round by round. Processor time,
+of all threads of a peer, says less about overlap, but more on a machine with other load. The gradients of the first
+step have to be the same with shoal and with DDP. On a GPU, which peers share if there are fewer, a step ends when the
+device has finished all of it.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def arguments_of(folder: str, options: argparse.Namespace) -> tuple[str, ...]:
-    """Of each peer."""
+    """Arguments of each peer."""
     counts = (str(getattr(options, name)) for name in ("rounds", "steps", "batch"))
     return folder, *counts, options.device, options.parameters, "autocast" if options.autocast else ""
 
@@ -103,7 +103,7 @@ def parse() -> argparse.Namespace:
 
 
 def summarize(times: list[dict[str, list[list[tuple[float, float]]]]]) -> list[dict[str, Any]]:
-    """Per way: p50 of all steps, and the ratios to no exchange, round by round.
+    """For each way: p50 of all steps, and the ratios to no exchange, round by round.
 
     Args:
         times: per peer and way, for each step of all blocks, seconds and processor seconds.
@@ -122,7 +122,7 @@ def summarize(times: list[dict[str, list[list[tuple[float, float]]]]]) -> list[d
 
 
 def merge(blocks: Sequence[list[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Of blocks that peers ran at the same time, the slowest peer's times of each step."""
+    """The slowest peer's times of each step, from blocks that peers ran at the same time."""
     return [(max(each[0] for each in step), max(each[1] for each in step)) for step in zip(*blocks, strict=True)]
 
 

@@ -2,7 +2,7 @@
 
     python gpt_step_peer.py FOLDER ROUNDS STEPS_PER_BLOCK BATCH DEVICE SIZE AUTOCAST
 
-Writes the times of its steps, and how far the gradients of the first one are apart, into `FOLDER/INDEX.json`.
+Writes the times of its steps, and the difference of the first step's gradients, into `FOLDER/INDEX.json`.
 """
 
 import json
@@ -23,7 +23,7 @@ from bench.places import Place, place_of
 from p2p.benchmark.measuring.gloo import Gloo
 
 SIZES: Final = {"1M": (128, 2, 4), "10M": (320, 5, 8), "100M": (768, 12, 14)}
-"""Width, heads and layers of a model of so many parameters."""
+"""Width, heads and layers by number of parameters."""
 VOCABULARY, CONTEXT = 256, 64
 ALONE, SHOAL, GLOO = "no exchange", "shoal", "gloo ddp"
 WAYS: Final = (ALONE, SHOAL, GLOO)
@@ -51,7 +51,7 @@ class GPT(nn.Module):
 
 
 class Way:
-    """One way to train the model, which has the same weights in all of them."""
+    """One way to train the model; the weights are the same in all ways."""
 
     def __init__(self, name: str, peer: p2p.Peer, place: Place, size: str, *, is_autocast: bool) -> None:
         torch.manual_seed(0)
@@ -66,7 +66,7 @@ class Way:
             self._model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def step(self, batch: Tensor) -> tuple[float, float]:
-        """Train on `batch`; seconds, and those of processors in all threads of this process."""
+        """Train on `batch`; returns wall-clock seconds, and processor seconds of all threads of this process."""
         batch = batch.to(self._place.name)
         self._place.finish()
         start, start_cpu = time.perf_counter(), time.process_time()
@@ -84,7 +84,7 @@ class Way:
 
 
 def main(index: int, given: list[str]) -> None:
-    """Measure as number `index` of the peers."""
+    """Measure as peer number `index`."""
     folder, device, size, is_autocast = Path(given[0]), given[4], given[5], given[6] == "autocast"
     num_rounds, steps_per_block, batch_size = map(int, given[1:4])
     place = place_of(device, index)
@@ -118,14 +118,14 @@ def main(index: int, given: list[str]) -> None:
 
 
 def difference(one: Way, other: Way) -> float:
-    """Of their gradients, the largest, relative to the largest gradient."""
+    """The largest difference of the two ways' gradients, relative to the largest gradient."""
     pairs = [(a.grad, b.grad) for a, b in zip(one.parameters, other.parameters, strict=True)]
     apart = max(float((a - b).abs().max()) for a, b in pairs if a is not None and b is not None)
     return apart / max(float(a.abs().max()) for a, _ in pairs if a is not None)
 
 
 def turns(num_rounds: int) -> Iterator[tuple[int, str]]:
-    """Round, and whose block it is: each round begins with another one."""
+    """Yields the round and the way of each block; each round begins with another way."""
     for number in range(num_rounds):
         for turn in range(len(WAYS)):
             yield number, WAYS[(number + turn) % len(WAYS)]

@@ -1,10 +1,10 @@
-"""The tests that need a GPU, on a machine with torch for CUDA, but without a network and our environment.
+"""Runs the tests that need a GPU, on a machine with torch for CUDA, but without a network or the project's environment.
 
-    make gpu-wheels     # here: what such a machine lacks, into .whl
+    make gpu-wheels     # here: collects missing packages in .whl
     make test-gpu       # there
 
-Once as they are, and once more under torch's stream sanitizer. Writes gpu-tests.json and gpu-tests.log into $OUT, or
-bench/results. Ends with 2 where there is no GPU.
+The tests run once as they are, and once more under torch's stream sanitizer. Writes gpu-tests.json and gpu-tests.log
+into $OUT, or bench/results. Exits with 2 if there is no GPU.
 """
 
 import json
@@ -24,7 +24,7 @@ RUNS = {"plain": {}, "sanitized": {"TORCH_CUDA_SANITIZER": "1"}}
 
 
 def main() -> int:
-    """The worst exit code."""
+    """Run the tests; returns the worst exit code."""
     found, why = cuda_devices()
     if not found:
         print(f"make test-gpu: no GPU: {why}", file=sys.stderr)
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def worst(codes: Iterable[int]) -> int:
-    """0: all is well. Whom a signal has ended has a negative one."""
+    """The worst exit code; 0: all passed. A process that a signal has ended has a negative code."""
     return max(map(abs, codes))
 
 

@@ -1,4 +1,4 @@
-"""Where this checkout is, and what its processes inherit."""
+"""The path of this checkout, and the environment of its processes."""
 
 import os
 import sys
@@ -7,15 +7,15 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 WHEELS: Final = ROOT / ".whl"
-"""What a machine without our environment lacks (bench/__init__.py)."""
+"""Packages for a machine without the project's environment (bench/__init__.py)."""
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def environment() -> dict[str, str]:
-    """That of this process, with the packages of this checkout, and a thread for each peer."""
+    """This process's environment, with this checkout's packages, and one thread of arithmetic for each peer."""
     return {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(python_path(sys.path))}
 
 
 def python_path(here: list[str]) -> list[str]:
-    """This checkout; with `WHEELS`, which come last, all that is looked through `here`: what is installed is before."""
+    """This checkout; if `here` contains `WHEELS`, also all of `here`: installed packages come before wheels."""
     return list(dict.fromkeys([str(ROOT), *filter(None, here if str(WHEELS) in here else [])]))

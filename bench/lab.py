@@ -1,12 +1,12 @@
-"""Is the network lab what it says, and what do shoal and Gloo do in it?
+"""Does the network lab behave as configured, and how do shoal and Gloo perform in it?
 
     python -m bench.lab [--parts link,kill,cut,wan] [--rounds 3] [--json FILE]
 
-`link`: TCP through the lab without a limit, and at 200 Mbit/s; datagrams with a delay, each one-way by the clock that
-all hosts share; 100,000 of them with a loss of 1 %. `kill`: SIGKILL of a lab, until nothing of it is left. `cut`: three
-hosts train, one is cut off for 8 s. `wan`: four hosts, 200 Mbit/s each way, 20 ms one way, with a key: all-reduce of 4
-KB in one-way delays, of 32 MB as a share of the link, with Gloo in turns. Ends with 1 if a figure is not as it should
-be, and says which.
+`link`: TCP through the lab without a limit, and at 200 Mbit/s; one-way delays of datagrams, by the clock that all hosts
+share; 100,000 datagrams with a loss of 1 %. `kill`: time from SIGKILL of a lab until nothing of it is left. `cut`:
+three hosts train, one is cut off for 8 s. `wan`: four hosts, 200 Mbit/s each way, 20 ms one way, with a key: all-reduce
+of 4 KB in one-way delays, of 32 MB as a share of the link, in turns with Gloo. Exits with 1 if a figure misses its
+target, and names it.
 """
 
 import argparse
@@ -48,13 +48,13 @@ LARGE: Final = 32 << 20
 
 
 def check(options: argparse.Namespace, what: str, is_so: bool) -> None:
-    """Note what is not as it should be."""
+    """Note `what` as failed if `is_so` is false."""
     if not is_so:
         options.failed.append(what)
 
 
 class Told:
-    """A command of a host, and what it says."""
+    """A command on a host, and its output."""
 
     def __init__(self, lab: NetworkLab, host: int, *words: str) -> None:
         source, sink = os.pipe()
@@ -68,7 +68,7 @@ class Told:
         self._lines: IO[str] = os.fdopen(source)
 
     def next(self) -> dict[str, Any]:
-        """The next that is JSON, behind the prefix of a launcher, if there is one."""
+        """The next line of JSON, without the launcher's prefix."""
         for line in self._lines:
             text = line[line.find("{") :]
             if text.startswith("{"):
@@ -77,7 +77,7 @@ class Told:
         raise SystemExit(f"a command in a host has ended with {self.command.wait(WAIT_S)}")
 
     def rest(self) -> list[dict[str, Any]]:
-        """All that it says until it ends."""
+        """All further lines, until the command ends."""
         found = [json.loads(line) for line in self._lines]
         if self.command.wait(WAIT_S):
             raise SystemExit(f"a command in a host has ended with {self.command.returncode}")
@@ -92,7 +92,7 @@ def peer(lab: NetworkLab, host: int, *words: str) -> Told:
 
 
 def stream(net: str) -> dict[str, Any]:
-    """TCP from one host to another one."""
+    """Rate of TCP from one host to another."""
     with NetworkLab(LabConfig.uniform(2, net)) as lab:
         receiver = peer(lab, 1, "receive-stream")
         receiver.next()
@@ -105,7 +105,7 @@ def stream(net: str) -> dict[str, Any]:
 
 
 def datagrams(net: str, count: int, every_ms: float, burst: int) -> dict[str, Any]:
-    """From one host to another one."""
+    """Delays and losses of datagrams from one host to another."""
     with NetworkLab(LabConfig.uniform(2, net)) as lab:
         receiver = peer(lab, 1, "receive-datagrams")
         receiver.next()
@@ -123,7 +123,7 @@ def datagrams(net: str, count: int, every_ms: float, burst: int) -> dict[str, An
 
 
 def link(options: argparse.Namespace) -> dict[str, Any]:
-    """What links do to packets, `rounds` times."""
+    """Measure rates, delays and losses of links, `rounds` times."""
     rounds = []
     for _ in range(options.rounds):
         lossy = datagrams("loss=1%", NUM_DATAGRAMS, 1.0, 20)
@@ -151,7 +151,7 @@ def link(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def kill(options: argparse.Namespace) -> dict[str, Any]:
-    """How long until a lab that is killed has left nothing."""
+    """Time until nothing of a killed lab is left."""
     times_s = []
     for turn in range(options.rounds):
         name = f"bench-{os.getpid()}-{turn}"
@@ -210,7 +210,7 @@ def cut(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def evaluate_cut(traces: Sequence[Trace], cut_off: str, cut_at: float, healed_at: float) -> dict[str, Any]:
-    """When the others went on, and when it was back, from the receipts and commits of the first peer."""
+    """When the others continued, and when the cut-off peer was back, from receipts and commits of the first peer."""
     members = {receipt.step: {each.peer_id for each in receipt.contributions} for receipt in traces[0].receipts}
     commits = traces[0].commits_s
     steps = sorted(commits.keys() & members.keys())
@@ -230,7 +230,7 @@ def evaluate_cut(traces: Sequence[Trace], cut_off: str, cut_at: float, healed_at
 
 
 def wan(options: argparse.Namespace) -> dict[str, Any]:
-    """Shoal and Gloo on four hosts far from each other."""
+    """Measure shoal and Gloo on four distant hosts."""
     num_hosts = 4
     with NetworkLab(LabConfig.uniform(num_hosts, options.net)) as lab:
         os.environ |= {"SHOAL_NETWORK": "wan", "SHOAL_QUIET": "1", "SHOAL_SWARM": "wan"}
@@ -264,7 +264,7 @@ def wan(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def slowest_ms(samples: Sequence[Mapping[str, Any]], way: str, size: int) -> list[float]:
-    """Of each turn, on the slowest rank."""
+    """Times of each turn on the slowest rank."""
     times: dict[int, list[float]] = {}
     for sample in samples:
         if (sample["way"], sample["size"]) == (way, size):

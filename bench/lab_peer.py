@@ -1,4 +1,4 @@
-"""What bench.lab runs in the hosts of a lab. Clocks are CLOCK_MONOTONIC, which all hosts of one machine share."""
+"""Commands of bench.lab on the hosts of a lab. Clocks are CLOCK_MONOTONIC, which all hosts of one machine share."""
 
 import json
 import os
@@ -14,7 +14,7 @@ PORT: Final = 5001
 CHUNK_BYTES: Final = 1 << 20
 NUM_WARMUP: Final = 3
 BEGUN: Final = 20
-"""Steps after which a peer says that it trains."""
+"""Steps after which a peer reports that it trains."""
 _STAMP: Final = struct.Struct("=qq")
 _LAST: Final = -1
 
@@ -24,7 +24,7 @@ def say(**found: Any) -> None:
 
 
 def receive_stream() -> None:
-    """Bytes over time, from the first on, and in the second half, when the sender has found its rate."""
+    """Report the rate over the whole stream, and over its second half, when the sender has found its rate."""
     with socket.create_server(("", PORT)) as server:
         say(ready=True)
         connection, _ = server.accept()
@@ -50,7 +50,7 @@ def send_stream(address: str, for_s: str) -> None:
 
 
 def receive_datagrams() -> None:
-    """How long each was under way, in microseconds; or, of a flood, how many came."""
+    """Report the one-way delay of each datagram in microseconds; or, of a flood, how many arrived."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
         ours.bind(("", PORT))
@@ -65,7 +65,7 @@ def receive_datagrams() -> None:
 
 
 def send_datagrams(address: str, count: str, every_ms: str, burst: str) -> None:
-    """`burst` in a row, and a pause; the last one, which says that it is, several times."""
+    """Send `burst` datagrams in a row, then pause; the last one, which is marked as such, is sent several times."""
     pause = threading.Event()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
         for number in range(int(count)):
@@ -79,7 +79,7 @@ def send_datagrams(address: str, count: str, every_ms: str, burst: str) -> None:
 
 
 def all_reduce(sizes: str) -> None:
-    """Shoal and Gloo take turns; when each operation began and ended here, verified."""
+    """Run verified all-reduces of shoal and Gloo in turns; report when each operation began and ended here."""
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -105,7 +105,7 @@ def all_reduce(sizes: str) -> None:
 
 
 def take_turns(peer: Any, ways: Mapping[str, Callable[[Any], None]], array: Any, rounds: int) -> None:
-    """Each way once a turn, from a barrier on."""
+    """Run each way once a turn, after a barrier."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     for turn in range(NUM_WARMUP + rounds):
         for name, sum_up in ways.items():
@@ -121,7 +121,7 @@ def take_turns(peer: Any, ways: Mapping[str, Callable[[Any], None]], array: Any,
 
 
 def train(stop: str) -> None:
-    """A small model, until the file `stop` is there."""
+    """Train a small model until the file `stop` exists."""
     import torch
 
     import p2p

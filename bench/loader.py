@@ -1,11 +1,11 @@
-"""What does the elastic loader cost, and does each sample count once, whoever dies or joins?
+"""What does the elastic loader cost, and does each sample count once while peers die and join?
 
     python -m bench.loader [--samples 10000] [--epochs 3] [--workers 2] [--changes 5] [--rounds 5] [--json FILE]
 
 First one peer and a plain DataLoader take turns, round by round, with the same workers, images and model: images per
-second of all epochs but the first. Then three peers train while others are killed and join, one after the other. Ends
-with 1 if the receipts do not have each sample once in each epoch, or if a change of members held a peer up for longer
-than its workers need for what they have in hand, and one batch.
+second of all epochs but the first. Then three peers train while others are killed and join, one after the other. Exits
+with 1 if the receipts do not have each sample once in each epoch, or if a change of members delayed a peer for longer
+than its workers need for their batches in progress and one more.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from p2p.step.receipts import Receipt
 SCRIPT: Final = ROOT / "bench" / "loader_peer.py"
 NUM_PEERS: Final = 3
 PREFETCH_FACTOR: Final = 2
-"""Of torch's DataLoader, for each worker."""
+"""Default of torch's DataLoader: batches in progress for each worker."""
 
 END_S: Final = 600.0
 
@@ -42,8 +42,9 @@ class Exactness:
     """How often samples were counted.
 
     Attributes:
-        num_steps: that have counted samples.
-        missing, repeated: samples of an epoch that no receipt has, and that more than one has, or one more than once.
+        num_steps: steps that counted samples.
+        missing: samples of an epoch that are on no receipt.
+        repeated: samples of an epoch that were counted more than once.
     """
 
     num_steps: int
@@ -52,7 +53,7 @@ class Exactness:
 
 
 def count_samples(receipts: Mapping[int, Receipt], num_samples: int, epochs: int) -> Exactness:
-    """Over the receipts of all steps, by number."""
+    """Count samples over `receipts`, which are by step."""
     used = Counter(
         position
         for receipt in receipts.values()
@@ -68,7 +69,7 @@ def count_samples(receipts: Mapping[int, Receipt], num_samples: int, epochs: int
 
 
 def held_up_s(trace: Trace) -> list[float]:
-    """Of one peer, for each change of members: from the first commit in the new view to the next."""
+    """Delays of one peer: for each change of members, the time from the first commit in the new view to the next."""
     views = {receipt.step: receipt.view_number for receipt in trace.receipts if receipt.num_samples}
     times = trace.commits_s
     steps = sorted(views.keys() & times.keys())
@@ -130,7 +131,7 @@ def arguments(options: argparse.Namespace, way: str) -> tuple[str, ...]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, say what came of it, and return the exit code."""
+    """Measure, print the results, and return the exit code."""
     options = parse(words)
     described = machine()
     with Zygote(environment()) as zygote:
@@ -138,8 +139,8 @@ def main(words: Sequence[str] | None = None) -> int:
         changed = changes(options, zygote)
     ratio = median(each_round[SHOAL] / each_round[TORCH] for each_round in rounds)
     per_second = {way: median(each_round[way] for each_round in rounds) for way in (TORCH, SHOAL)}
-    batch_s = options.batch / per_second[TORCH] * max(options.workers, 1)  # by one worker, on a core of its own
-    most_s = (PREFETCH_FACTOR * options.workers + 1) * batch_s * NUM_PEERS + changed["step_s"]  # they share the cores
+    batch_s = options.batch / per_second[TORCH] * max(options.workers, 1)  # by one worker on a core of its own
+    most_s = (PREFETCH_FACTOR * options.workers + 1) * batch_s * NUM_PEERS + changed["step_s"]  # peers share the cores
     is_exact = not changed["missing"] and not changed["repeated"] and changed["receipts_equal"]
     is_good = is_exact and not any(changed["codes"])
     print(f"{options.workers} workers: torch {per_second[TORCH]:.0f} images/s, shoal {per_second[SHOAL]:.0f}", end="")

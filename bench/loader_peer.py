@@ -1,8 +1,8 @@
-"""What bench/loader.py runs: a small model that is trained on images which workers make, by shoal's loader or torch's.
+"""The peer of bench/loader.py: trains a small model on images from workers, with shoal's loader or torch's.
 
     python loader_peer.py WAY SAMPLES EPOCHS GLOBAL_BATCH WORKERS IMAGE_SIZE
 
-Says its peer_id on stdout (`torch`: a dash), and at the end the seconds of each epoch but the first.
+Prints its peer_id (`torch`: a dash), and at the end the seconds of each epoch but the first.
 """
 
 import faulthandler
@@ -23,7 +23,7 @@ SHOAL, TORCH = "shoal", "torch"
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """Random ones; a sample costs a worker about as long as a small JPEG."""
+    """Random images; a sample takes a worker about as long as a small JPEG."""
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, size

@@ -1,12 +1,12 @@
-"""What it costs the launcher to be looked at (`shoal run --web`): 64 pages, one page open, ten scrapes a second.
+"""Cost of `shoal run --web` for the launcher: pages of 64 peers, one browser page open, ten scrapes a second.
 
     python -m bench.looking
     python -m bench.looking --against ../other-checkout   # in turns with it
 
 A stand-in writes the pages of 64 peers, each at 20 steps/s with a snapshot a second. Another process serves them, as a
-launcher does; a third has one page open, and scrapes /metrics, on one connection that it keeps (as Prometheus does) or
-on a new one for each. Or nobody serves, and a process looks as `shoal top` does. Prints the processor time of the
-process that serves, or looks, in % of a core, and whether each answer was whole.
+launcher does; a third has one page open, and scrapes /metrics, on one persistent connection (as Prometheus does) or on
+a new one for each. Alternatively no process serves, and one reads the pages as `shoal top` does. Prints the processor
+time of the process that serves or reads, in % of a core, and whether each response was complete.
 """
 
 import argparse
@@ -41,11 +41,11 @@ STEPS_PER_S: Final = 20
 SCRAPES_PER_S: Final = 10
 KINDS: Final = (Kind.BEGUN, Kind.SUBMITTED, Kind.FINISHED, Kind.COMMITTED, Kind.RECEIVED)
 WAYS: Final = ("kept", "new", "none", "top")
-"""Connections of the scraper; with none there is only the open page. `top`: nobody serves, `shoal top` looks."""
+"""Connections of the scraper; `none`: only the page is open. `top`: no server, `shoal top` reads the pages."""
 
 
 def stand_in(home: Path, number: int) -> None:
-    """Be so many peers until stdin ends."""
+    """Write the pages of `number` peers until stdin ends."""
     folder = home / "pond"
     folder.mkdir()
     ids = [f"{index + 1:016x}" for index in range(number)]
@@ -115,7 +115,7 @@ def _snapshot(who: Identity, ids: Sequence[str], step: int) -> Snapshot:
 
 
 def serve(home: Path) -> None:
-    """As a launcher does, and say for each line on stdin how much processor time it took so far."""
+    """Serve as a launcher does, and print the processor time used so far for each line on stdin."""
     with serving("127.0.0.1:0", home, "pond", time.monotonic_ns, {}) as url:
         print(url.rstrip("/").rpartition(":")[2], flush=True)
         for _ in sys.stdin:
@@ -123,7 +123,7 @@ def serve(home: Path) -> None:
 
 
 def top(home: Path, num_peers: int) -> None:
-    """As `shoal top` does, and say for each line on stdin how much processor time it took so far."""
+    """Look as `shoal top` does, and print the processor time used so far for each line on stdin."""
     follower = Follower(home, "pond", time.monotonic_ns, NUM_LATEST)
     is_over = threading.Event()
 
@@ -144,7 +144,7 @@ def top(home: Path, num_peers: int) -> None:
 
 
 class Looking:
-    """One page that is open, and a scraper."""
+    """A client: one open page, and a scraper."""
 
     def __init__(self, port: int, way: str, num_peers: int) -> None:
         self._port, self._way, self._num_peers = port, way, num_peers
@@ -156,7 +156,7 @@ class Looking:
         self._reader.start()
 
     def _read(self) -> None:
-        with suppress(OSError, ValueError, AttributeError):  # it is closed meanwhile
+        with suppress(OSError, ValueError, AttributeError):  # the connection is closed meanwhile
             while self._events.readline():
                 continue
 
@@ -178,7 +178,7 @@ class Looking:
 
 
 class Served:
-    """A process that serves, or shows, of one checkout."""
+    """A process of one checkout that serves or shows the pages."""
 
     def __init__(self, process: "subprocess.Popen[str]", *, is_top: bool = False) -> None:
         self.process = process
@@ -195,7 +195,7 @@ class Served:
         return float(self._line())
 
     def percent(self, way: str, for_s: float, num_peers: int) -> float:
-        """Of a core, while somebody looks at it in this way for so long."""
+        """Processor time in % of a core, under load of this kind for `for_s`."""
         if way == "top":
             began, before = time.monotonic(), self.spent_s()
             threading.Event().wait(for_s)
@@ -211,7 +211,7 @@ class Served:
 
 @contextmanager
 def started(checkout: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """This file, with the packages of that checkout; it ends when its stdin does."""
+    """Run this file with the packages of that checkout; it ends when its stdin does."""
     environ = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, __file__, *arguments]
     with subprocess.Popen(
@@ -236,7 +236,7 @@ def measure(args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def measure_one(checkout: Path, way: str, args: argparse.Namespace) -> float:
-    """With peers of its own, since layouts of pages may differ."""
+    """Measure one checkout, with peers of the same checkout, since layouts of pages may differ."""
     with (
         TemporaryDirectory(prefix="shoal-looking-") as folder,
         started(checkout, "--stand-in", folder, "--peers", str(args.peers)) as peers,

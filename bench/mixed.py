@@ -1,12 +1,12 @@
-"""How far do peers drift apart that round otherwise? `ATEN_CPU_CAPABILITY=default` beside this machine's own.
+"""How far do peers with different rounding drift apart? `ATEN_CPU_CAPABILITY=default` beside this machine's own.
 
     python -m bench.mixed --json out.json
     python -m bench.mixed --peers 2+1 --steps 100
 
-AdamW on a model of a million parameters. After every step each peer writes down a digest of all parameters, and 1 in 64
-of them: equal within each kind, and across kinds so many roundings apart: of float32, at the greatest magnitude of that
-step. Ends with 1 if receipts or parameters of one kind differ, or if kinds are further apart than 200
-roundings.
+AdamW on a model of a million parameters. After every step each peer records a digest of all parameters, and 1 in 64 of
+them. Parameters must be equal within each kind; between kinds the difference is counted in roundings: units of float32
+precision at the step's greatest magnitude. Exits with 1 if receipts or parameters of one kind differ, or if kinds are
+more than 200 roundings apart.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from p2p.benchmark.results.machine import commit, machine
 MOST_ROUNDINGS: Final = 200
 WIDTH: Final = 576
 SHOWN: Final = 64
-"""One in so many parameters is written down in each step."""
+"""One in this many parameters is recorded in each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Of one run. `roundings`: per step, how far the furthest two peers are apart."""
+    """Drift of one run. `roundings`: for each step, the greatest distance of two peers."""
 
     peers: str
     classes: list[str]
@@ -52,7 +52,7 @@ class Drift:
 
 
 def train(folder: Path, num_steps: int) -> None:
-    """What each peer does."""
+    """Train as one peer."""
     torch.set_num_threads(1)
     layers = [torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, WIDTH))
@@ -81,7 +81,7 @@ def train(folder: Path, num_steps: int) -> None:
 
 
 def measure(peers: str, num_steps: int) -> Drift:
-    """`peers`: how many of this machine's kind, and how many others, with a plus between them."""
+    """Run peers of both kinds; `peers`: the number of this machine's kind, a plus, the number of the other."""
     num_own, num_others = map(int, peers.split("+"))
     with tempfile.TemporaryDirectory(prefix="shoal-", dir="/tmp") as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""Where a benchmark trains: on the host, on a GPU, or on the stand-in for one, whose times mean nothing."""
+"""Places where a benchmark trains: the host, a GPU, or the stand-in for one, whose times mean nothing."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,15 +17,15 @@ CPU: Final = "cpu"
 CUDA: Final = "cuda"
 STAND_IN: Final = "stand-in"
 DEVICES: Final = (CPU, CUDA, STAND_IN)
-"""What `--device` may be."""
+"""Values of `--device`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of one peer.
+    """The place of one peer.
 
     Attributes:
-        name: as torch has it.
+        name: torch's name of the device.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Place:
         return join_as({"loop": LoopConfig(device_of=self.device.device_of)})
 
     def watch(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """A stand-in is told of what is to be copied as a state: a device knows what its streams have written."""
+        """Tell a stand-in which tensors will be copied as a state; a real device tracks writes by its streams."""
         if isinstance(self.device, StandIn):
             self.device.watched = lambda: [
                 *model.state_dict().values(),
@@ -46,12 +46,12 @@ class Place:
             ]
 
     def finish(self) -> None:
-        """Return when all that the current stream was given is done."""
+        """Block until the current stream has finished its work."""
         self.device.mark().wait()
 
 
 def place_of(kind: str, index: int) -> Place:
-    """Of peer `index` of all on this host; GPUs are shared if there are fewer.
+    """The place of peer `index` on this host; GPUs are shared if there are fewer.
 
     Raises:
         SystemExit: there is no GPU.
@@ -68,5 +68,5 @@ def place_of(kind: str, index: int) -> Place:
 
 
 def check(kind: str) -> None:
-    """Raise SystemExit where there is no such place."""
+    """Raise SystemExit if there is no such place."""
     place_of(kind, 0)

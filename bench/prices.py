@@ -1,12 +1,12 @@
-"""What a table of prices costs in processor time, and whether prices are right.
+"""Processor time of a table of prices, and accuracy of prices.
 
     python -m bench.prices [--ranks 2,4,8,9,16,64,1024] [--measured bench/results/wan-2026-11-26.json] [--json FILE]
 
-Tables are of links of a WAN, with a rank on each host, or all on two: at most 100 ms of processor time, in slices of at
-most 1 ms, but for one in a hundred. Formulas are held against the play, where both can be had: within 0.8 to 1.3 with a
-rank on each host, and 0.7 to 1.5 on hosts with several. `--measured`: what `bench.wan` has written; of its parts `four`
-and `again`, prices over p50, of the links of `--net` and of measured rows: within 0.8 to 1.25. Ends with 1 if something
-is not as it should be, and says what.
+Tables are of WAN links, with a rank on each host, or all ranks on two hosts; targets: at most 100 ms of processor time,
+in slices of at most 1 ms, except for one in a hundred. Formulas are compared with the simulated schedule, where both
+exist: within 0.8 to 1.3 with a rank on each host, and 0.7 to 1.5 on hosts with several. `--measured`: results of
+`bench.wan`; of its parts `four` and `again`, prices over p50, for the links of `--net` and for measured rows: within
+0.8 to 1.25. Exits with 1 if a figure misses its target, and names it.
 """
 
 import argparse
@@ -32,22 +32,22 @@ from p2p.config import WAN_SEGMENT_BYTES
 
 RATE, DELAY_NS, MESSAGE_NS = 25_000_000, 20_000_000, 100_000
 MOST_MS: Final = 100.0
-"""Of a table."""
+"""Target for the processor time of a table."""
 MOST_SLICE_MS: Final = 1.0
 FORMULA: Final = (0.8, 1.3)
-"""Over the play."""
+"""Target for formula over simulated schedule."""
 SHARED: Final = (0.7, 1.5)
-"""The same, where hosts have several ranks."""
+"""The same target for hosts with several ranks."""
 EVERYWHERE: Final = tuple(name for name in FORMULAS if name != "hierarchical")
-"""Algorithms of hosts with one rank each."""
+"""Algorithms for hosts with one rank each."""
 MOST_PLAYED: Final = 16
-"""Ranks. It takes long."""
+"""Most ranks of a simulated schedule, which takes long."""
 SIZES_APART: Final = 4
-"""Of the sizes of a table each fourth is played beside its formula."""
+"""Every fourth size of a table is also simulated."""
 
 
 def links_of(world_size: int) -> Links:
-    """A host for each."""
+    """Links of ranks on separate hosts."""
     return replace(equal_links(world_size, RATE, DELAY_NS, MESSAGE_NS), segment_bytes=WAN_SEGMENT_BYTES)
 
 
@@ -58,7 +58,7 @@ def links_of_two_hosts(world_size: int) -> Links:
 
 
 def cost(name: str, links: Links) -> dict[str, Any]:
-    """Of one table."""
+    """Cost of one table."""
     gc.collect()
     times_s, start = [], time.process_time()
     for _ in tabulate(links):
@@ -72,7 +72,7 @@ def cost(name: str, links: Links) -> dict[str, Any]:
 
 
 def formulas(name: str, links: Links) -> list[dict[str, Any]]:
-    """Least and greatest ratio of formula to play over some sizes, of each algorithm that has a formula."""
+    """Least and greatest ratio of formula to simulated schedule over some sizes, for each algorithm with a formula."""
     hosts, found = run_to_end(look_at(links)), []
     for algorithm in FORMULAS if links.has_shared_lines else EVERYWHERE:
         price_ns = run_to_end(FORMULAS[algorithm](hosts))
@@ -88,7 +88,7 @@ def formulas(name: str, links: Links) -> list[dict[str, Any]]:
 
 
 def over_measured(reports: Sequence[Report]) -> list[dict[str, Any]]:
-    """Price over p50 of each algorithm and size of four hosts, by the links of `--net`, and by measured rows."""
+    """Price over p50 for each algorithm and size on four hosts, by the links of `--net`, and by measured rows."""
     return [
         {
             "part": report["part"],
@@ -109,7 +109,7 @@ def is_within(ratio: float, limits: tuple[float, float] = PRICES) -> bool:
 
 
 def missed(found: dict[str, Any]) -> Iterator[str]:
-    """What is not as it should be."""
+    """Missed targets, in words."""
     for each in found["tables"]:
         if each["took_ms"] > MOST_MS:
             yield f"the table of {each['table']} takes {each['took_ms']:.1f} ms, more than {MOST_MS:g}"
@@ -136,7 +136,7 @@ def say_measured(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a line or two per number of ranks, and what is not as it should be."""
+    """Print a line or two per number of ranks, and missed targets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="2,4,8,9,16,64,1024")
     parser.add_argument("--measured", type=Path, help="JSON of bench.wan")

@@ -1,4 +1,4 @@
-"""The flight recorder of a peer, from both of its places."""
+"""Reads a peer's flight recorder from its trace and its page."""
 
 from contextlib import suppress
 from operator import attrgetter
@@ -11,11 +11,11 @@ from p2p.telemetry.trace import read_trace
 
 
 def read_records(trace: Path, page: Path) -> list[Record]:
-    """All that is known of a peer: its trace, and what its page has beside, where it runs, or was killed.
+    """All records of a peer: those of its trace, and those only on its page, if it runs or was killed.
 
     Raises:
         OSError: the trace cannot be read.
-        RemoteProtocolError: it is no trace of this version.
+        RemoteProtocolError: the trace is of another version.
     """
     _, records = read_trace(trace)
     known = {(record.time_ns, record.number, record.kind): record for record in records}

@@ -1,14 +1,14 @@
-"""What the flight recorder costs: ns per record, and what it adds to a small training step.
+"""Cost of the flight recorder: ns per record, and the time that it adds to a small training step.
 
     python -m bench.recorder [--peers 1] [--quads 1000] [--block 4] [--json FILE]
 
 Records are written in a loop, and the best of five is taken. Steps are of processes that train a model of 4,000
-parameters. All switch their recorder on, off, off, on, or the other way round, each time for a block of the same steps,
-so a slow machine is as slow for both; in either case the switch itself is asked. Prints p50 with it and without, and
-the median over the quads of blocks of what it adds, with its bootstrap interval; and, which no other load changes much,
-how many records a step writes, times what one takes. Replicas are compared in the end. Ends with 1 if a figure is not
-as it should be, and says which: what is added, if all of the interval is too much. A wider one says that the machine
-was too busy.
+parameters. All switch their recorder on, off, off, on, or the reverse, each time for a block of the same steps, so a
+slow machine is as slow for both; the check of the switch is part of both. Prints p50 with and without the recorder, and
+the median over the quads of blocks of the difference, with its bootstrap interval; and the number of records per step
+times the time of one, which other load changes little. Replicas are compared at the end. Exits with 1 if a figure
+misses its target, and names it; the difference misses it if its whole interval is above. A wider interval means that
+the machine was too busy.
 """
 
 import argparse
@@ -30,20 +30,20 @@ from p2p.benchmark.results.machine import commit, machine
 from p2p.telemetry.records import HALF_BYTES, Half, Kind, Memory, Note, read_half
 
 MOST_NS: Final = 1000.0
-"""Of a record."""
+"""Target for a record."""
 MOST_ADDED_US: Final = 10.0
 """1 % of a step of 1 ms."""
 NUM_RECORDS: Final = 100_000
 WARM_UP: Final = 400
-"""Steps."""
+"""Steps before the blocks."""
 BLOCKS: Final = 4
-"""On, off, off, on; or the other way round, as drawn: what a peer does every few steps must not meet one of them."""
+"""On, off, off, on; or the reverse, at random: periodic work of a peer must not coincide with one of them."""
 LEVEL: Final = 0.95
 NUM_RESAMPLES: Final = 10_000
 
 
 def ns_per_record() -> float:
-    """The best of five; the last record is as it was written."""
+    """The best time of five; checks that the last record reads as it was written."""
     half = Half(memoryview(bytearray(HALF_BYTES)), time.monotonic_ns)
     took = []
     for _ in range(5):
@@ -57,17 +57,17 @@ def ns_per_record() -> float:
 
 
 def order(num_quads: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Of each quad, whether records are written in each of its blocks; the same in each process."""
+    """For each block of each quad, whether records are written; the same in each process."""
     begins_on = np.random.default_rng(0).random((num_quads, 1)) < 0.5
     is_on: np.ndarray[Any, np.dtype[np.bool_]] = np.array([True, False, False, True]) == begins_on
     return is_on
 
 
 class Switch:
-    """Whether records are written in this process, and how many were to be."""
+    """Switches the recorder of this process; counts records, also those that are not written."""
 
     def __init__(self) -> None:
-        """On, for all halves that are made from now on."""
+        """The switch is on, and applies to all halves that are created from now on."""
         self.is_on, self.count = True, 0
         make = Half.__init__
 
@@ -87,7 +87,7 @@ class Switch:
 
 
 def train(num_quads: int, block: int, out: Path) -> None:
-    """One peer; leaves its times, in ns, and a digest of its replica."""
+    """Run one peer; writes its times, in ns, and a digest of its replica."""
     import hashlib
 
     import torch
@@ -116,7 +116,7 @@ def train(num_quads: int, block: int, out: Path) -> None:
 
 
 def steps(num_peers: int, num_quads: int, block: int) -> dict[str, Any]:
-    """p50 with and without, and what is added, with its interval, in us."""
+    """p50 with and without the recorder, and the difference with its interval, in us."""
     num_steps = num_quads * BLOCKS * block
     with TemporaryDirectory(prefix="shoal-recorder-") as name:
         out = Path(name)
@@ -153,7 +153,7 @@ def steps(num_peers: int, num_quads: int, block: int) -> dict[str, Any]:
 
 
 def missed(found: dict[str, Any]) -> list[str]:
-    """What is not as it should be."""
+    """Missed targets, in words."""
     wrong = []
     if found["record_ns"] > MOST_NS:
         wrong.append(f"a record takes {found['record_ns']:.0f} ns, more than {MOST_NS:.0f}")
@@ -165,7 +165,7 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print; or be a peer."""
+    """Measure and print, or run as a peer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=1)
     parser.add_argument("--quads", type=int, default=1000, help="of blocks: on, off, off, on")

@@ -1,11 +1,11 @@
-"""Do four peers learn what one process would? Replays a run from its receipts, and compares the losses.
+"""Do four peers train like one process? Replays a run from its receipts, and compares the losses.
 
     python -m bench.replay [--steps 50] [--kill N] [--json FILE]
 
 Four peers train the small GPT of examples/gpt.py. With --kill 1 one of them dies by SIGKILL between two buckets of a
-step, with --kill 2 another one later, between two steps. Then one process takes, for each receipt, the samples that it
-counts, as one batch. Step by step the peers' mean loss over their own samples, weighted by their number, has to be the
-loss of that batch, within 1e-3 of it. All replicas have to be equal bit by bit, in each step and after the last.
+step, with --kill 2 another one later, between two steps. Then one process trains on the samples of each receipt as one
+batch. In each step the peers' mean loss over their own samples, weighted by their number, has to equal the loss of that
+batch, within 1e-3 of it. All replicas have to be equal bit by bit, in each step and after the last.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Relative."""
+        """Relative difference of the losses."""
         return abs(self.peers_loss - self.replayed_loss) / abs(self.replayed_loss)
 
 
@@ -102,10 +102,10 @@ def parse() -> argparse.Namespace:
 
 
 def train(swarm: Swarm, num_killed: int) -> None:
-    """Run the peers to their end.
+    """Run the peers until they end.
 
     Raises:
-        RuntimeError: others end otherwise than those who kill themselves.
+        RuntimeError: a peer, apart from the victims, fails, or a victim does not die.
     """
     peers = swarm.start(NUM_PEERS)
     codes = sorted(peer.process.wait(LIMIT_S) for peer in peers)
@@ -115,10 +115,10 @@ def train(swarm: Swarm, num_killed: int) -> None:
 
 
 def agreed_receipts(folder: Path) -> list[Receipt]:
-    """Those of the steps that count samples, which no two peers may have differently, and of which none is missing.
+    """Receipts of the steps that count samples, equal at all peers.
 
     Raises:
-        RuntimeError: two differ, or one is missing.
+        RuntimeError: two receipts of a step differ, or one is missing.
     """
     agreed: dict[int, Receipt] = {}
     for path in sorted(folder.glob("*.receipts.jsonl")):
@@ -141,7 +141,7 @@ def read_losses(folder: Path) -> Losses:
 
 
 def indices_of(receipts: Sequence[Receipt], num_steps: int) -> list[list[int]]:
-    """Per receipt, the samples that it counts, as indices into the dataset."""
+    """The samples of each receipt, as indices into the dataset."""
     num_samples = num_steps * GLOBAL_BATCH
     order = Order(Sampler(num_samples, GLOBAL_BATCH, seed=SEED))
     return [order.indices(union(part for c in receipt.contributions for part in c.samples)) for receipt in receipts]
@@ -154,7 +154,7 @@ def replay(counted: Sequence[Sequence[int]], num_steps: int) -> list[float]:
 
 
 def compare(receipt: Receipt, losses: Losses, replayed_loss: float) -> Compared:
-    """What the peers on `receipt` had, each weighted by its samples. Whoever does not count is left out."""
+    """Compare the loss of the peers on `receipt`, weighted by their samples; peers that do not count are left out."""
     total = 0.0
     for entry in receipt.contributions:
         if entry.num_samples:
@@ -165,7 +165,7 @@ def compare(receipt: Receipt, losses: Losses, replayed_loss: float) -> Compared:
 
 
 def check(compared: Sequence[Compared], counted: Sequence[Sequence[int]], num_steps: int, num_left: int) -> list[str]:
-    """What is wrong, in sentences."""
+    """Problems, in sentences."""
     problems = [
         f"step {row.step}: the peers had a loss of {row.peers_loss:.6f}, the replay {row.replayed_loss:.6f}"
         for row in compared

@@ -1,10 +1,10 @@
-"""One of the peers of bench/replay.py: trains the small GPT of examples/gpt.py, and writes down its own losses.
+"""One of the peers of bench/replay.py: trains the small GPT of examples/gpt.py, and records its own losses.
 
     python replay_peer.py STEPS [INDEX:STEP:PLACE ...]
 
-Prints its peer_id. One line of JSON per step goes into `PEER_ID.losses.jsonl` beside the receipts, the digest of the
-last model into `PEER_ID.end`. The peer that was started as number INDEX kills itself in step STEP: either `buckets`, in
-the middle of the backward pass, when some buckets are on their way and others are not complete, or `steps`, before it.
+Prints its peer_id. Writes one line of JSON per step into `PEER_ID.losses.jsonl` beside the receipts, and the digest of
+the last model into `PEER_ID.end`. The peer that was started as number INDEX kills itself in step STEP: with `buckets`
+during the backward pass, when some buckets are sent and others are incomplete; with `steps` before the step.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from examples.gpt import CONTEXT, GPT, load_text
 
 GLOBAL_BATCH: Final = 16
 BUCKET_BYTES: Final = 256 << 10
-"""Makes six or more buckets of this model."""
+"""Small enough that this model has at least six buckets."""
 
 SEED: Final = 0
 
@@ -34,7 +34,7 @@ BETWEEN_BUCKETS, BETWEEN_STEPS = "buckets", "steps"
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Which peer kills itself, in which step, and where."""
+    """The peer that kills itself, its step, and the place in the step."""
 
     index: int
     step: int
@@ -42,13 +42,13 @@ class Victim:
 
 
 def parse_victim(text: str) -> Victim:
-    """Of INDEX:STEP:PLACE."""
+    """Parse INDEX:STEP:PLACE."""
     index, step, place = text.split(":")
     return Victim(int(index), int(step), place)
 
 
 def make_training(num_steps: int) -> tuple[Tensor, GPT, torch.optim.Optimizer]:
-    """Samples for `num_steps` steps, and a model that is the same wherever this is called."""
+    """Samples for `num_steps` steps, a model that is the same in each process, and its optimizer."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     windows = load_text(num_bytes=num_steps * GLOBAL_BATCH * CONTEXT + 1)
@@ -57,7 +57,7 @@ def make_training(num_steps: int) -> tuple[Tensor, GPT, torch.optim.Optimizer]:
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> float:
-    """One step on `batch`; returns its mean loss, from before the step."""
+    """Train one step on `batch`; returns the mean loss before the update."""
     loss = model(batch[:, :-1], batch[:, 1:])
     optimizer.zero_grad()
     loss.backward()
@@ -67,7 +67,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor
 
 
 def kill_between_buckets(model: GPT, is_now: Callable[[], bool]) -> None:
-    """End this process when backward leaves the last block: its and the head's buckets are full, not the others."""
+    """Kill this process when the backward pass leaves the last block: only its and the head's buckets are full then."""
 
     def end(parameter: nn.Parameter) -> None:
         if is_now():

@@ -1,12 +1,12 @@
-"""What does it cost in loss to exchange little, and seldom? A table of codecs, rounds and outer optimizers.
+"""How much loss do small, rare exchanges cost? A table of codecs, rounds and outer optimizers.
 
     python -m bench.rounds --quick [--json FILE]    # three seeds, five ways to exchange: `make rounds-quick`
     python -m bench.rounds [--json FILE]            # codec x inner steps x outer optimizer: `make rounds`
 
 Four simulated workers in one process (bench/simulated_workers.py) train with 8 windows of 64 bytes each, on the source
-of Python's standard library. Losses are of files that are held out, in nats per byte. What is in FILE already is not
-run again, if it is of the same text, Python and torch; with --minutes no run is begun after so many, and another call
-goes on.
+of Python's standard library. Losses are of held-out files, in nats per byte. Runs that are in FILE already are not
+repeated, if text, Python and torch are the same; with --minutes no run begins after that many, and another call
+continues.
 """
 
 import argparse
@@ -35,19 +35,19 @@ from p2p.benchmark.results.machine import commit, machine
 Row = dict[str, Any]
 SEEDS: Final = (0, 1, 2)
 TENTH: Final = 60
-"""Steps."""
+"""A tenth of the steps."""
 LONG: Final = 1800
 
 
 def quick() -> Iterator[Setting]:
-    """What README's figures are made of."""
+    """Settings of the README's figures."""
     for seed in SEEDS:
         yield Setting(inner_steps=0, seed=seed)
         yield from (Setting(codec=codec, seed=seed) for codec in ("float32", "int4", "sign", "sparse16"))
 
 
 def whole() -> Iterator[Setting]:
-    """That, what else needs several seeds, and one of all else."""
+    """The quick settings, further settings with several seeds, and all others with one."""
     yield from quick()
     for seed in SEEDS:
         yield from (Setting(codec=codec, dense_steps=TENTH, seed=seed) for codec in CODECS)
@@ -91,7 +91,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def measured(
     pool: Executor, settings: Sequence[Setting], jobs: int, limit_s: float, work: Callable[[Setting], Row]
 ) -> Iterator[Row]:
-    """Run `settings` in `pool`, so many at a time; none is begun after `limit_s`."""
+    """Run `settings` in `pool`, `jobs` at a time; none begins after `limit_s`."""
     end_s = time.monotonic() + limit_s
     left = iter(settings)
     running = {pool.submit(work, setting) for setting in islice(left, jobs)}
@@ -110,7 +110,7 @@ def row_of(setting: Setting) -> Row:
 
 
 def read(path: Path | None, told: Row) -> list[Row]:
-    """The runs in a file of before."""
+    """The runs in an existing file."""
     if path is None or not path.exists():
         return []
     found = json.loads(path.read_text())
@@ -122,7 +122,7 @@ def read(path: Path | None, told: Row) -> list[Row]:
 
 
 def table(rows: Sequence[Row], known: Sequence[Row]) -> Table:
-    """One line for each setting of `rows`, with the mean loss of its seeds, compared with what is `known`."""
+    """One line for each setting of `rows`, with the mean loss of its seeds, compared with references in `known`."""
     shown = Table(title="loss on files held out, in nats per byte")
     shown.add_column("exchange", min_width=34)
     for name in ("exchanges", "bytes", "sent per byte", "seeds", "loss", "apart", "over DP", "over float32"):
@@ -161,7 +161,7 @@ def by_setting(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
 
 
 def over(losses: dict[int, float], reference: dict[int, float]) -> str:
-    """By how much they are above the reference, in the seeds that both have."""
+    """Excess of the losses over the reference, for the seeds that both have, in words."""
     common = losses.keys() & reference.keys()
     if not common or losses is reference:
         return ""

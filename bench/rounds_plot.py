@@ -1,8 +1,8 @@
-"""Pictures of what bench/rounds.py has measured: loss against bytes, and against time over measured links.
+"""Plots the results of bench/rounds.py: loss against bytes, and against time over measured links.
 
     python -m bench.rounds_plot ROUNDS.json FILE.svg [--links WAN.json ...]
 
-WAN.json is what bench/wan_rounds.py has written, with one codec each: how many tokens a second come through.
+WAN.json is a result of bench/wan_rounds.py, with one codec each: tokens per second over a link.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from p2p.benchmark.results.charts import Panel, Series, draw_panels
 Row = Mapping[str, Any]
 
 TOKENS: Final = NUM_WORKERS * NUM_WINDOWS * CONTEXT
-"""Of all workers, in a step."""
+"""Tokens of all workers in a step."""
 LOSS: Final = "loss on files held out, in nats per byte"
 
 
@@ -28,9 +28,9 @@ def draw(rows: Sequence[Row], links: Sequence[Row]) -> str:
     """The text of an SVG file.
 
     Args:
-        rows: runs. Drawn are, of each codec and of data-parallel steps, that of seed 0 with rounds of 10 steps and the
-            usual outer optimizer.
-        links: what bench/wan_rounds.py has written.
+        rows: runs. For each codec, and for data-parallel steps, the one with seed 0, rounds of 10 steps and the usual
+            outer optimizer is drawn.
+        links: results of bench/wan_rounds.py.
     """
     shown = [(row["setting"], row["curve"]) for row in rows if _is_usual(row["setting"])]
     by_bytes = [
@@ -60,7 +60,7 @@ def _name(setting: Row) -> str:
 
 
 def _rates(links: Sequence[Row]) -> Iterator[tuple[str, float]]:
-    """Names of lines, and tokens per second."""
+    """Names of lines, with tokens per second."""
     for each in links:
         for result in each["results"]:
             if result["strategy"] == "parallel":

@@ -1,11 +1,11 @@
-"""How soon are the links to a joiner known to all, and what does finding out cost the others?
+"""How soon do all members know the links to a joiner, and what does measuring them cost?
 
     python -m bench.rows [--net "rate=200mbit,delay=20ms,queue=200ms"] [--kib 64] [--json FILE]
 
-Three hosts of a network lab train, on nothing: `--kib` a step, with a pause that stands for their computing; a fourth
-joins. Says how long after the first step of four their rows are gathered, and their table is used, and what the median
-step of the first three was in the 3 s after the join, and later, among as many members. Ends with 1 if it is not as it
-should be. A part of `bench.wan`, too.
+Three hosts of a network lab commit steps of `--kib`, with a pause in place of computation; a fourth host joins. Prints
+how long after the first step of four their rows are gathered and their table is used, and the median step of the first
+three hosts in the 3 s after the join, and later, with as many members. Exits with 1 if a figure misses its target. Also
+a part of `bench.wan`.
 """
 
 import argparse
@@ -32,16 +32,16 @@ NUM_MEMBERS: Final = 3
 BEFORE: Final = 60
 """Steps of the members before the joiner is started."""
 AFTER: Final = 60
-"""Steps that begin `WITHIN_S` after a fourth member has come, or later, with the table of all four."""
+"""Steps with the table of all four that begin at least `WITHIN_S` after the fourth member has joined."""
 LONGEST_S: Final = 60.0
-"""With a fourth member, whatever is known by then."""
+"""Limit after the fourth member has joined, even without its table."""
 PAUSE_S: Final = 0.05
 WITHIN_S: Final = 3.0
 LONGER: Final = 1.1
 
 
 class Step(NamedTuple):
-    """What a peer has seen of one. `num_rows`: of the latest rows; `is_used`: whether their table is used."""
+    """One step at one peer. `num_rows`: number of the latest rows; `is_used`: whether their table is used."""
 
     began_s: float
     ended_s: float
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 def train(kib: int, *, joins: bool) -> None:
-    """One peer, until the first one has seen enough; prints its steps."""
+    """Run one peer until the first peer has enough steps; prints its steps."""
     with p2p.join(swarm="rows", network="wan", may_differ=["peer"]) as peer:
         peer.wait_view()
         agreed, steps = peer._session.loop.open_step.agreed, list[Step]()
@@ -79,14 +79,14 @@ def train(kib: int, *, joins: bool) -> None:
 
 
 def measure(net: str = NET, kib: int = 64) -> dict[str, Any]:
-    """One joiner."""
+    """Measure one joiner."""
     words = "env", f"SHOAL_MIN_PEERS={NUM_MEMBERS}", sys.executable, "-m", "bench.rows", "--kib", str(kib), "--peer"
     with NetworkLab(LabConfig.uniform(NUM_MEMBERS + 1, net)) as lab:
         hosts = [Told(lab, host, *words, "member") for host in range(NUM_MEMBERS)]
         for host in hosts:
             host.next()
         hosts.append(Told(lab, NUM_MEMBERS, *words, "joiner"))
-        ends = [[Step(*step) for step in host.next()["steps"]] for host in reversed(hosts)]  # the joiner may be refused
+        ends = [[Step(*step) for step in host.next()["steps"]] for host in reversed(hosts)]  # the join may be refused
         ends.reverse()
         codes = [host.command.wait(LONGEST_S) for host in hosts]
         late = lab.show()["lateness_us"]
@@ -97,7 +97,7 @@ def measure(net: str = NET, kib: int = 64) -> dict[str, Any]:
 def evaluate(members: Sequence[Sequence[Step]]) -> dict[str, Any]:
     """Seconds from the first step of four until the last member knows rows of four, and uses them; medians of steps.
 
-    None: it never did, or there was no such step. A median is that of the member whose is greatest.
+    None: that never happened, or there was no such step. A median is the greatest of all members' medians.
     """
     fours = [[step for step in steps if step.num_members > NUM_MEMBERS] for steps in members]
     joined_s = min(steps[0].began_s for steps in fours)
@@ -123,7 +123,7 @@ def evaluate(members: Sequence[Sequence[Step]]) -> dict[str, Any]:
 
 
 def problems(found: dict[str, Any]) -> Iterator[str]:
-    """What is not as it should be."""
+    """Missed targets, in words."""
     if found["rows_s"] is None or found["rows_s"] > WITHIN_S:
         yield f"joins: rows of {NUM_MEMBERS + 1} hosts are gathered {found['rows_s']} s after a join, not {WITHIN_S:g}"
     meanwhile_s, after_s = found["step_meanwhile_s"], found["step_after_s"]
@@ -134,7 +134,7 @@ def problems(found: dict[str, Any]) -> Iterator[str]:
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """For people."""
+    """The figures in one line."""
 
     def told(seconds: float | None, unit: str = "s") -> str:
         return "never" if seconds is None else f"{seconds:.1f} s" if unit == "s" else f"{seconds * 1e3:.0f} ms"
@@ -148,12 +148,12 @@ def sentence(found: dict[str, Any]) -> str:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """With where it was measured."""
+    """Write the figures, with machine and commit."""
     path.write_text(json.dumps({"commit": commit(), "machine": machine(), **found}) + "\n")
 
 
 def main() -> int:
-    """Measure, or be a peer of that; the exit code."""
+    """Measure, or run as a peer; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", default=NET)
     parser.add_argument("--kib", type=int, default=64)

@@ -1,9 +1,9 @@
-"""Does being looked at make steps longer? Two peers train, with ten scrapes a second and one page open, and without.
+"""Does `shoal run --web` make steps longer? Two peers train, with ten scrapes a second and one page open, and without.
 
     python -m bench.scraped
 
-In turns of some seconds, as drawn by a seed within each pair of turns; times of steps are from the flight recorders.
-Prints the medians, and the ratio of the two with its bootstrap interval over pairs of turns: 1 should be in it.
+Turns last some seconds; a seed draws the order within each pair of turns. Step times are from the flight recorders.
+Prints the medians, and their ratio with its bootstrap interval over pairs of turns, which should contain 1.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def committed(home: Path) -> dict[int, int]:
 
 
 def took_ms(home: Path, since_ns: int) -> list[float]:
-    """Of the steps that were begun since then."""
+    """Durations of the steps that began after `since_ns`."""
     done = committed(home)
     return [
         (time_ns - done[step - 1]) / 1e6
@@ -52,7 +52,7 @@ def took_ms(home: Path, since_ns: int) -> list[float]:
 
 
 def turn(home: Path, port: int, for_s: float, *, is_scraped: bool) -> list[float]:
-    """What steps take in one turn, in ms."""
+    """Step times of one turn, in ms."""
     began, since_ns = time.monotonic(), time.monotonic_ns()
     pause = threading.Event()
     if not is_scraped:
@@ -82,7 +82,7 @@ def measure(args: argparse.Namespace) -> list[tuple[list[float], list[float]]]:
 def measure_run(
     run: "subprocess.Popen[str]", home: Path, num_pairs: int, for_s: float, generator: random.Random
 ) -> list[tuple[list[float], list[float]]]:
-    """Of a run that has just been started."""
+    """Measure a run that has just been started."""
     assert run.stderr is not None
     port = 0
     for line in run.stderr:  # until it trains
@@ -91,7 +91,7 @@ def measure_run(
         if "first step" in line:
             break
     threading.Thread(target=lambda: [None for _ in run.stderr or ()], daemon=True).start()
-    turn(home, port, for_s, is_scraped=True)  # which warms up
+    turn(home, port, for_s, is_scraped=True)  # warm-up
     pairs = []
     for number in range(num_pairs):
         order = generator.sample([False, True], 2)
@@ -103,7 +103,7 @@ def measure_run(
 
 
 def ratio(pairs: Sequence[tuple[list[float], list[float]]], seed: int) -> tuple[float, float, float]:
-    """Of p50 with scrapes to p50 without, and its interval: pairs of turns are drawn again."""
+    """Ratio of p50 with scrapes to p50 without, and its interval, by resampling pairs of turns."""
     ratios = np.log([median(on) / median(off) for off, on in pairs])
     draws = np.random.default_rng(seed).integers(0, len(ratios), (NUM_RESAMPLES, len(ratios)))
     low, high = np.quantile(np.median(ratios[draws], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

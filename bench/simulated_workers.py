@@ -1,7 +1,7 @@
 """Training in rounds by several workers, simulated in one process, and data-parallel training to compare it with.
 
 A GPT of 0.14 million parameters (examples/gpt.py at width 64) learns the source of Python's standard library. Workers
-run the outer step that living peers run (p2p/training/rounds/outer.py), on payloads that go from hand to hand.
+run the outer step of real peers (p2p/training/rounds/outer.py), on payloads that are passed in memory.
 """
 
 import hashlib
@@ -24,27 +24,27 @@ from p2p.training.rounds.outer import Outer, OuterConfig
 
 NUM_WORKERS: Final = 4
 NUM_WINDOWS: Final = 8
-"""Of CONTEXT bytes, per worker and step."""
+"""Windows of CONTEXT bytes, per worker and step."""
 WIDTH: Final = 64
 WARM_UP: Final = 40
-"""Steps until the learning rate is reached; then half a cosine leads to a tenth of it."""
+"""Steps until the full learning rate; after that half a cosine down to a tenth of it."""
 HELD_OUT: Final = 12
-"""One of so many files."""
+"""One in this many files is held out."""
 NUM_VALIDATED: Final = 512
-"""Windows, spread evenly over the files that are held out."""
+"""Windows for validation, spread evenly over the held-out files."""
 NUM_POINTS: Final = 6
-"""Of the curve, at the ends of rounds."""
+"""Points of the curve, at the ends of rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Of one run.
+    """Setting of one run.
 
     Attributes:
         inner_steps: of a round; 0: gradients are averaged in every step, as p2p.DataParallel does.
-        dense_steps: so many steps do that before rounds begin.
-        has_residual: False: what a codec has left out is forgotten.
-        is_replaced: after half of the steps a newcomer takes a worker's place.
+        dense_steps: number of steps with averaged gradients before rounds begin.
+        has_residual: False: the codec's error is dropped instead of sent later.
+        is_replaced: after half of the steps a joiner replaces a worker.
     """
 
     codec: str = "float32"
@@ -67,13 +67,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one run.
+    """Outcome of one run.
 
     Attributes:
-        loss: on files that nobody trained on, in nats per byte, at the end.
-        bytes_per_exchange: the payload of one worker.
-        sent_per_token: bytes that a worker sends for each byte of text that it trains on, to three others; in
-            data-parallel steps by `direct`: twice three quarters of the gradients.
+        loss: on held-out files, in nats per byte, at the end.
+        bytes_per_exchange: payload of one worker.
+        sent_per_token: bytes that a worker sends to three others for each byte of text that it trains on; in
+            data-parallel steps, with `direct`, twice three quarters of the gradients.
         curve: (steps, bytes sent by a worker, loss).
     """
 
@@ -85,7 +85,7 @@ class Outcome:
 
 @cache
 def texts() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The modules of the standard library: those to train on, and those that are held out."""
+    """The modules of the standard library: those to train on, and the held-out ones."""
     paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     parts = [
         [path.read_bytes() for index, path in enumerate(paths) if (index % HELD_OUT == 0) is held]
@@ -98,7 +98,7 @@ def texts() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 def hash_of_texts() -> str:
-    """Of both."""
+    """Hash of both texts."""
     found = hashlib.sha256()
     for text in texts():
         found.update(text.tobytes())
@@ -106,7 +106,7 @@ def hash_of_texts() -> str:
 
 
 def run(setting: Setting) -> Outcome:
-    """Train, and return what came of it; with one thread."""
+    """Train with one thread; returns the outcome."""
     torch.set_num_threads(1)
     torch.manual_seed(setting.seed)
     model = GPT(WIDTH)
@@ -146,17 +146,17 @@ class Worker:
         self.renew()
 
     def renew(self) -> None:
-        """Begin with moments of zero."""
+        """Reset the optimizer's moments to zero."""
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=self._setting.lr, betas=(0.9, 0.99), fused=True)
 
     def copy(self) -> "Worker":
-        """Another one that is as far, moments and all."""
+        """A copy of this worker, including the optimizer's moments."""
         other = Worker(deepcopy(self.model), self._setting)
         other._optimizer.load_state_dict(deepcopy(self._optimizer.state_dict()))
         return other
 
     def step(self, step: int, workers: Iterable[int]) -> None:
-        """Learn what `workers` have for this step."""
+        """Train one step on the windows of `workers`."""
         windows = torch.cat([windows_of(self._setting.seed, worker, step) for worker in workers])
         for group in self._optimizer.param_groups:
             group["lr"] = rate(step, self._setting)
@@ -171,7 +171,7 @@ class Rounds:
     """Rounds of all workers, in one process.
 
     Attributes:
-        num_bytes: what one worker's payloads have in each exchange.
+        num_bytes: size of one worker's payloads in each exchange.
     """
 
     def __init__(self, workers: Sequence[Worker], setting: Setting) -> None:
@@ -186,7 +186,7 @@ class Rounds:
         return Outer(dict(worker.model.named_parameters()), config)
 
     def run(self, first: int) -> None:
-        """Inner steps of each, beginning with step `first`; then an exchange."""
+        """Run the inner steps of all workers, beginning with step `first`; then an exchange."""
         for rank, worker in enumerate(self._workers):
             for step in range(first, first + self._setting.inner_steps):
                 worker.step(step, [rank])
@@ -196,13 +196,13 @@ class Rounds:
                 outer.residual[:] = 0
 
     def replace(self, rank: int) -> None:
-        """A newcomer is in the place of `rank`: no residual, moments of zero."""
+        """Replace worker `rank` by a joiner: no residual, moments of zero."""
         self._workers[rank].renew()
         self._outers[rank].load_state_dict(self._outers[0].state_dict())
 
 
 def exchange(outers: Sequence[Outer], num_samples: Sequence[int]) -> None:
-    """What a committed exchange of all of them does.
+    """Carry out a committed exchange of all workers.
 
     Raises:
         AssertionError: their anchors differ.
@@ -215,7 +215,7 @@ def exchange(outers: Sequence[Outer], num_samples: Sequence[int]) -> None:
 
 
 def rate(step: int, setting: Setting) -> float:
-    """The learning rate of a step; the first one is 0."""
+    """The learning rate of a step; steps count from 0."""
     if step < WARM_UP:
         return setting.lr * (step + 1) / WARM_UP
     done = (step - WARM_UP) / max(setting.steps - WARM_UP, 1)
@@ -223,7 +223,7 @@ def rate(step: int, setting: Setting) -> float:
 
 
 def windows_of(seed: int, worker: int, step: int) -> torch.Tensor:
-    """(windows, CONTEXT + 1) bytes from anywhere in the text."""
+    """Random windows of the text: (windows, CONTEXT + 1) bytes."""
     text, _ = texts()
     first = np.random.default_rng([seed, worker, step]).integers(0, text.size - CONTEXT, NUM_WINDOWS)
     return _windows(text, first)
@@ -231,7 +231,7 @@ def windows_of(seed: int, worker: int, step: int) -> torch.Tensor:
 
 @torch.no_grad()
 def validate(model: nn.Module) -> float:
-    """The loss on the files that are held out."""
+    """The loss on the held-out files."""
     _, text = texts()
     losses = [float(model(each[:, :-1], each[:, 1:])) for each in _validated(text)]
     return sum(losses) / len(losses)

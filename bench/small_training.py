@@ -1,9 +1,9 @@
-"""What bench/elastic.py kills: a model of a million parameters, trained as fast as it goes until SIGTERM.
+"""The peer of bench/elastic.py: trains a model of a million parameters as fast as possible, until SIGTERM.
 
     python small_training.py [DEVICE PINNED_BYTES BYTES_ON_DEVICE]
 
-The device may be another than the host (bench/places.py), and hold so much beside the model; and so much memory of the
-peer is registered with it.
+DEVICE is a place (bench/places.py). BYTES_ON_DEVICE are allocated there beside the model, and PINNED_BYTES of the
+peer's memory are registered with it.
 """
 
 import logging
@@ -23,7 +23,7 @@ from p2p.session.device_memory import pinned
 WIDTH, NUM_LAYERS, NUM_SAMPLES, GLOBAL_BATCH = 512, 4, 4096, 16
 FOREVER = 1 << 30
 BUCKET_BYTES = 1 << 20
-"""One per layer."""
+"""Gives one bucket per layer."""
 
 
 def main(kind: str = CPU, pinned_bytes: str = "0", bytes_on_device: str = "0") -> None:

@@ -1,11 +1,11 @@
-"""Constant churn for a long time: is anything lost, and do memory and descriptors stay as they are?
+"""Constant churn for a long time: is anything lost, and do memory and descriptors stay constant?
 
     python -m bench.soak --minutes 60 --out soak
 
-Peers that train a small transformer come, and the newest one is killed or asked to leave, at moments that a seed draws;
-so the first ones see all of it. `report.html` and `report.json` are kept in the folder. Ends with 1 if a step was lost,
-a sample counted twice, receipts differ, or a peer takes more memory or files in the last quarter of its life than in
-the second (13 files: as many as one more connection has; each peer opens 7 once, while others come).
+Peers that train a small transformer join, and the newest one is killed or asked to leave, at moments drawn by a seed;
+so the first peers live through all of it. `report.html` and `report.json` are kept in the folder. Exits with 1 if a
+step was lost, a sample counted twice, receipts differ, or a peer uses more memory or files in the last quarter of its
+life than in the second (tolerance 13 files: those of one more connection; each peer opens 7 once, while others join).
 """
 
 import argparse
@@ -52,7 +52,7 @@ START_S: Final = 120.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the experiment; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="default 10")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")

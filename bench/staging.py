@@ -1,11 +1,11 @@
-"""What copies between the host and a GPU take, and what this machine lets a device do with memory of peers.
+"""Times of copies between the host and a GPU, and what this machine permits a device to do with memory of peers.
 
     python -m bench.staging                        # facts, rates, and the stages of a training step
     python -m bench.staging --facts                # the first ten minutes on a new machine
     python -m bench.staging --device stand-in      # its code, without a GPU: the numbers mean nothing
 
-Writes staging.json, staging.log and, where matplotlib is there, staging.png into $OUT, or bench/results. Ends with 2
-where there is no GPU. Needs torch with CUDA, and neither a network nor our environment (`make gpu-wheels`).
+Writes staging.json, staging.log and, if matplotlib is installed, staging.png into $OUT, or bench/results. Exits with 2
+if there is no GPU. Needs torch with CUDA, but no network and no environment of the project (`make gpu-wheels`).
 """
 
 import argparse
@@ -55,11 +55,11 @@ except RuntimeError as error: print("caught", error)
 log = logging.getLogger("bench.staging")
 
 
-# Facts.
+# Facts
 
 
 def facts(chosen: FoundDevice, num_bytes: int) -> Iterator[Finding]:
-    """What research had to leave open."""
+    """Facts that depend on the machine."""
     device, where = chosen.device, chosen.name
     yield from look_at_device(device, where, time.perf_counter, num_bytes)
     says = {True: "yes", False: "no", None: "nobody says"}[chosen.registers_read_only]
@@ -73,7 +73,7 @@ def facts(chosen: FoundDevice, num_bytes: int) -> Iterator[Finding]:
 
 
 def _calls(device: Device, where: str) -> Finding:
-    """What the host pays for a mark, a look at it, and a small copy."""
+    """Host time of a mark, of polling it, and of a small copy."""
     tensor, array = torch.zeros(1024, device=where), np.zeros(1024, np.float32)
     timed = {
         "mark": _microseconds(device.mark),
@@ -91,7 +91,7 @@ def _microseconds(call: Callable[[], object]) -> float:
 
 
 def _border(device: Device, where: str) -> Finding:
-    """What becomes of a copy from one piece of registered memory into the next."""
+    """Whether a copy may cross from one piece of registered memory into the next."""
     mapped = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     memory = np.frombuffer(mapped, np.uint8)
     pieces = memory[: mmap.PAGESIZE], memory[mmap.PAGESIZE :]
@@ -113,7 +113,7 @@ def _border(device: Device, where: str) -> Finding:
 
 
 def _refusal(device: Device, where: str) -> Finding:
-    """Whether a registration that fails leaves an error to the next kernel."""
+    """Whether a failed registration causes an error in the next kernel."""
     try:
         device.pin(np.empty(0, np.uint8))
         return Finding("refusal", "registering nothing was not refused", is_well=False)
@@ -123,7 +123,7 @@ def _refusal(device: Device, where: str) -> Finding:
 
 
 def _callback(where: str) -> Finding:
-    """What an exception at the end of a backward pass does where autograd has threads."""
+    """Effect of an exception at the end of a backward pass, with autograd's threads."""
     done = subprocess.run([sys.executable, "-c", CALLBACK.format(where)], capture_output=True, text=True, check=False)
     outcome = done.stdout.strip() or f"ends the process with {done.returncode}"
     said = f"an exception in a callback of autograd: {outcome}"
@@ -131,7 +131,7 @@ def _callback(where: str) -> Finding:
 
 
 def _core() -> Finding:
-    """What one core adds and digests."""
+    """Rates at which one core adds and digests."""
     one, other = (np.ones(16 * MIB, np.float32) for _ in range(2))
     begun = time.perf_counter()
     np.add(one, other, out=one)
@@ -143,11 +143,11 @@ def _core() -> Finding:
     return Finding("core", ", ".join(f"{name} {value:.3g}" for name, value in found.items()), facts=found)
 
 
-# Rates, and the stages of a step.
+# Rates, and the stages of a step
 
 
 def beside_torch(device: Device, where: str, num_bytes: int) -> Finding:
-    """Our copies beside torch's own of pinned memory of the same size, where it has that."""
+    """Rates of shoal's copies, and of torch's own of pinned memory of the same size, on a GPU."""
     ours, peers = look_at_device(device, where, time.perf_counter, num_bytes)
     facts = {**ours.facts, "peers": peers.facts}
     if where != "cpu":
@@ -165,7 +165,7 @@ def _plain(where: str, num_bytes: int) -> float:
 
 
 def steps(device: Device, where: str, width: int) -> tuple[Finding, list[tuple[str, float, float]]]:
-    """A peer that trains alone: how long a step takes, and each of its stages."""
+    """Durations of a step and of its stages, at a peer that trains alone."""
     watched = Watched(device)
     with TemporaryDirectory(prefix="shoal") as folder:
         loop = LoopConfig(device_of=lambda tensor: watched if isinstance(tensor, Tensor) else HOST)
@@ -190,7 +190,7 @@ def steps(device: Device, where: str, width: int) -> tuple[Finding, list[tuple[s
 
 
 def draw(stages: list[tuple[str, float, float]], path: Path) -> str:
-    """The last step as bars; what has become of it."""
+    """Draw the last step as bars; returns a line about the picture."""
     try:
         import matplotlib
 
@@ -212,10 +212,10 @@ def draw(stages: list[tuple[str, float, float]], path: Path) -> str:
 
 
 def found_device(name: str) -> FoundDevice:
-    """The one to be measured.
+    """The device to measure.
 
     Raises:
-        SystemExit: there is none.
+        SystemExit: there is no GPU.
     """
     if name == "stand-in":
         return FoundDevice("cpu", StandIn(0), 0, 0)
@@ -227,7 +227,7 @@ def found_device(name: str) -> FoundDevice:
 
 
 def main() -> None:
-    """See above."""
+    """Measure, print, and write the files."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=["cuda", "stand-in"], default="cuda")
     parser.add_argument("--facts", action="store_true", help="facts alone")

@@ -1,11 +1,11 @@
-"""How soon does `shoal status` answer, with everything that it imports?
+"""How soon does `shoal status` answer, including its imports?
 
     python -m bench.status [--times 10] [--json FILE]
 
-Of a peer that trains, of one that is stopped (SIGSTOP), and of one that is stuck in a C call which holds the
-interpreter; each in a swarm of its own. It is asked until it says so, and then so many times in turns. Prints the
-median and the longest of each, and what of it was spent on a processor, which other load changes less. Ends with 1 if
-one took longer than 0.5 s.
+For a peer that trains, one that is stopped (SIGSTOP), and one that is stuck in a C call that holds the interpreter;
+each in a swarm of its own. The command runs until it reports the condition, then `--times` times in turns. Prints the
+median and the longest time for each, and the processor time, which other load changes less. Exits with 1 if an answer
+took longer than 0.5 s.
 """
 
 import argparse
@@ -46,7 +46,7 @@ with p2p.join(swarm=sys.argv[1]) as peer:
 
 
 def ask(home: Path, swarm: str) -> tuple[float, float, str]:
-    """How long an answer takes, in s, the processor time of that, and what is said of the peer's process."""
+    """Time of an answer and its processor time, in s, and the reported condition of the peer's process."""
     command = [sys.executable, "-m", "p2p", "status", swarm, "--home", str(home)]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment())
@@ -57,7 +57,7 @@ def ask(home: Path, swarm: str) -> tuple[float, float, str]:
 
 
 def measure(times: int) -> dict[str, list[tuple[float, float]]]:
-    """Of each condition, what each answer took, and spent, in s."""
+    """Time and processor time of each answer, in s, by condition."""
     with TemporaryDirectory(prefix="shoal-status-") as folder, ExitStack() as stack:
         home = Path(folder) / "home"
         environ = {**environment(), "SHOAL_HOME": str(home)}
@@ -81,7 +81,7 @@ def measure(times: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print."""
+    """Measure, and print the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--json", type=Path)

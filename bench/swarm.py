@@ -1,4 +1,4 @@
-"""Peers that a benchmark starts one by one, kills, and watches through the files they write."""
+"""Peers that a benchmark starts one by one, kills, and observes through the files they write."""
 
 import json
 import os
@@ -32,20 +32,20 @@ POLL_S: Final = 0.05
 START_S: Final = 60.0
 LEAVE_S: Final = 20.0
 NUM_LAST: Final = 8
-"""Lines of each peer that are shown when something goes wrong."""
+"""Log lines of each peer that are shown after a failure."""
 
 STACKS_S: Final = 0.5
-"""Long enough to write down the stacks of a process that hangs."""
+"""Time for a hanging process to write its stacks."""
 
 TAIL_BYTES: Final = 1 << 14
-"""More than a receipt has."""
+"""More than the size of a receipt."""
 
 never = threading.Event()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningPeer:
-    """A process that says its peer_id on `stdout`; its stderr goes to `log`."""
+    """A process that prints its peer_id on `stdout`; its stderr goes to `log`."""
 
     peer_id: str
     process: "subprocess.Popen[bytes] | Child"
@@ -54,22 +54,22 @@ class RunningPeer:
 
 
 class Swarm:
-    """Peers that run `script`, in a folder that is removed at the end. None outlives `with`, or this thread.
+    """Peers that run `script`, in a folder that is removed at the end. No peer outlives `with`, or this thread.
 
     Attributes:
-        peers: who should be alive.
-        leaving: who was asked to leave.
-        pids: of all who ever ran.
+        peers: peers that should be alive.
+        leaving: peers that were asked to leave.
+        pids: of all peers that ever ran.
     """
 
     def __init__(
         self, script: Path, num_peers: int, *, arguments: tuple[str, ...] = (), zygote: Zygote | None = None
     ) -> None:
-        """Nothing runs before `start`.
+        """Create the folder; `start` starts peers.
 
         Args:
-            script: prints its peer_id when it knows it; on SIGUSR1 it writes its stacks to stderr (`faulthandler`).
-            num_peers: step 0 waits for so many.
+            script: prints its peer_id once it knows it; on SIGUSR1 it writes its stacks to stderr (`faulthandler`).
+            num_peers: step 0 waits for this many peers.
             arguments: of the script.
             zygote: forks the peers; None: each is a plain process, which imports torch for itself.
         """
@@ -90,14 +90,14 @@ class Swarm:
         self.pids: set[int] = set()
 
     def start(self, number: int = 1) -> list[RunningPeer]:
-        """Start peers, and return them once each has said who it is."""
+        """Start peers, and return them once each has printed its peer_id."""
         started = [introduce(*self._spawn()) for _ in range(number)]
         self.peers += started
         self.pids |= {peer.process.pid for peer in started}
         return started
 
     def kill(self, *peers: RunningPeer) -> float:
-        """End `peers` with SIGKILL, all at once; returns the monotonic time right before."""
+        """Send SIGKILL to all of `peers`; returns the monotonic time right before."""
         self.peers = [peer for peer in self.peers if peer not in peers]
         self.leaving = [peer for peer in self.leaving if peer not in peers]
         before_s = time.monotonic()
@@ -109,17 +109,17 @@ class Swarm:
         return before_s
 
     def ask_to_leave(self, *peers: RunningPeer) -> None:
-        """SIGTERM; `wait_left` waits for their end."""
+        """Send SIGTERM to `peers`; `wait_left` waits for their end."""
         self.peers = [peer for peer in self.peers if peer not in peers]
         self.leaving += peers
         for peer in peers:
             peer.process.send_signal(signal.SIGTERM)
 
     def wait_left(self) -> None:
-        """Until all who were asked to leave have ended as a script does that SIGTERM ends.
+        """Wait until all peers that were asked to leave have ended by SIGTERM.
 
         Raises:
-            RuntimeError: one does not, or ended otherwise.
+            RuntimeError: a peer does not end, or ended in another way.
         """
         for peer in self.leaving:
             try:
@@ -132,13 +132,13 @@ class Swarm:
         self.leaving = []
 
     def now(self) -> float:
-        """The clock of all that peers note."""
+        """The time by the clock of the peers' records."""
         return time.monotonic()
 
-    # What they wrote.
+    # Files of the peers
 
     def num_receipts(self, peer: RunningPeer) -> int:
-        """Reads what was added since the last call: whoever watches should not be what is measured."""
+        """Number of a peer's receipts. Reads only what is new since the last call, to disturb the peers little."""
         path = self.receipts / f"{peer.peer_id}.receipts.jsonl"
         offset, number = self._read.get(peer.peer_id, (0, 0))
         if path.exists():
@@ -150,33 +150,33 @@ class Swarm:
         return number
 
     def wait_for_steps(self, number: int, what: str, peers: Sequence[RunningPeer] | None = None) -> None:
-        """Until each of `peers` (default: all) has committed `number` more steps."""
+        """Wait until each of `peers` (default: all) has committed `number` more steps."""
         awaited = list(self.peers if peers is None else peers)
         enough = {peer: self.num_receipts(peer) + number for peer in awaited}
         self.wait_until(lambda: all(self.num_receipts(peer) >= enough[peer] for peer in awaited), what)
 
     def trace(self, peer_id: str) -> Trace:
-        """All that a peer wrote, dead or alive."""
+        """Receipts and records of a peer, dead or alive."""
         receipts = read_receipts(self.receipts / f"{peer_id}.receipts.jsonl")
         return Trace(receipts, self.records(peer_id))
 
     def records(self, peer_id: str) -> list[Record]:
-        """All of its flight recorder, in the order of their times."""
+        """All records of a peer's flight recorder, in the order of time."""
         page = page_path(self.folder / self.config.swarm_name, peer_id)
         return read_records(trace_path(self.receipts, peer_id), page)
 
     def traces(self) -> dict[str, Trace]:
-        """Of all peers that ever wrote, by peer_id."""
+        """Traces of all peers that wrote receipts, by peer_id."""
         peer_ids = [path.name.partition(".")[0] for path in self.receipts.glob("*.receipts.jsonl")]
         return {peer_id: self.trace(peer_id) for peer_id in peer_ids}
 
-    # Waiting.
+    # Waiting
 
     def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-        """Ask `is_so` again and again.
+        """Poll `is_so` until it is true.
 
         Raises:
-            RuntimeError: it stays false, or a peer ended that nobody killed.
+            RuntimeError: it stays false, or a peer ended that was not killed.
         """
         deadline = time.monotonic() + timeout_s
         while not is_so():
@@ -189,7 +189,7 @@ class Swarm:
             pause(POLL_S)
 
     def last_words(self) -> str:
-        """What each peer that should live logged and noted last, and what it does now, to see why it does not go on."""
+        """Last log lines, last records and current stacks of each peer that should be alive, to diagnose a hang."""
         peers = [peer for peer in (*self.peers, *self.leaving) if peer.process.poll() is None]
         logged = {peer: peer.log.read_text(encoding="utf-8", errors="replace") for peer in peers}
         for peer in peers:
@@ -204,7 +204,7 @@ class Swarm:
         return "\n".join(texts)
 
     def stop(self) -> None:
-        """Let all peers leave, and wait until they have."""
+        """Ask all peers to leave, and wait until they have."""
         self.ask_to_leave(*self.peers)
         self.wait_left()
 
@@ -245,7 +245,7 @@ class Swarm:
 
 
 def introduce(process: "subprocess.Popen[bytes] | Child", stdout: IO[str], log: Path) -> RunningPeer:
-    """Wait until the peer has said its peer_id."""
+    """Wait until the peer has printed its peer_id."""
     line = stdout.readline().strip() if select.select([stdout], [], [], START_S)[0] else ""
     if not line:
         process.kill()
@@ -255,12 +255,12 @@ def introduce(process: "subprocess.Popen[bytes] | Child", stdout: IO[str], log: 
 
 
 def pause(time_s: float) -> None:
-    """Let the peers run for a while; nothing is waited for."""
+    """Let the peers run for a fixed time, without waiting for an event."""
     never.wait(time_s)
 
 
 def last_receipt(path: Path) -> Receipt | None:
-    """Of the last step that its writer has committed."""
+    """The receipt of the last step that its writer has committed."""
     if not path.exists():
         return None
     with path.open("rb") as file:

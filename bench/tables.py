@@ -1,14 +1,14 @@
-"""What it costs a small training step that a table of prices is made meanwhile: p50 and p99, with and without.
+"""Cost of computing a table of prices during small training steps: p50 and p99, with and without.
 
     python -m bench.tables [--quads 200] [--block 25] [--ranks 8] [--json FILE]
 
-Two processes, each of which takes the other for another host, train a model of 4,000 parameters over TCP, which takes
-a millisecond or two a step. Their loops make the table of `--ranks` hosts of a WAN over and over, by the code that
-makes it of measured rows, for a block of steps; not for two; and again, or the other way round, as drawn. Prints p50
+Two processes that act as separate hosts train a model of 4,000 parameters over TCP, which takes a millisecond or two a
+step. Their loops compute the table of `--ranks` hosts of a WAN repeatedly, by the code that computes it from measured
+rows, during one block of steps; not during the next two; and again in the fourth, or the reverse, at random. Prints p50
 and p99 of the slowest peer of each step, and the ratios of with to without, with their bootstrap intervals over the
-quads of blocks; and, which no other load changes much, the processor time of a step. Replicas are compared in the end,
-and the table with one that is made at once. Ends with 1 if something is not as it should be, and says what: a ratio, if
-all of its interval is too much. A wider one says that the machine was too busy.
+quads of blocks; and the processor time of a step, which other load changes little. Replicas are compared at the end,
+and the table with one that is computed in one go. Exits with 1 if a figure misses its target, and names it; a ratio
+misses it if its whole interval is above. A wider interval means that the machine was too busy.
 """
 
 import argparse
@@ -39,11 +39,11 @@ from p2p.step.agreed_rows import Rows, Table
 
 NUM_PEERS: Final = 2
 MOST: Final = 1.05
-"""With over without."""
+"""Target for the ratio of with to without."""
 LEAST_SHARE: Final = 0.03
-"""Of the steps meanwhile: in so many some peer made a part. How often it does is up to the loop."""
+"""Least share of the steps in which a peer must compute a part; the loop decides how often it does."""
 WARM_UP: Final = 1000
-"""Steps, in which the links are measured, and a table of these is made."""
+"""Steps in which the links are measured, and their table is computed."""
 NUM_RESAMPLES: Final = 2000
 PERCENTILES: Final = (50, 99)
 LONGEST_S: Final = 900.0
@@ -51,7 +51,7 @@ BYTES_PER_S, RTT_US, MESSAGE_NS = 25_000_000, 40_000, 300_000
 
 
 def rows_of_hosts(num_ranks: int) -> Rows:
-    """As so many members on a host each would have gathered them."""
+    """Rows as `num_ranks` members on separate hosts would have gathered them."""
     names = [f"{rank + 1:016x}" for rank in range(num_ranks)]
     packed = []
     for name in names:
@@ -62,12 +62,12 @@ def rows_of_hosts(num_ranks: int) -> Rows:
 
 
 class Again:
-    """Has the loop of this process make one table over and over, while `is_on`, in the parts that the loop takes.
+    """Makes this process's loop compute one table repeatedly, while `is_on`, in the parts that the loop takes.
 
     Attributes:
-        num_parts, num_tables: that were made.
-        last: table.
-        untabulated: as of `AgreedRows`, in whose place it stands for the length of a part.
+        num_parts, num_tables: parts and tables that were computed.
+        last: the last table.
+        untabulated: as in `AgreedRows`, which this object replaces during a part.
     """
 
     def __init__(self, measuring: Measuring, rows: Rows) -> None:
@@ -78,17 +78,17 @@ class Again:
         measuring._tabulate = self._make  # type: ignore[method-assign]
 
     def switch(self, *, is_on: bool) -> None:
-        """From the next turn of the loop on."""
+        """Switch on or off, from the loop's next turn on."""
         if is_on != self.is_on:
             self.is_on, self._measuring.next_at = is_on, 0.0
 
     def tabulated(self, rows: Rows, table: Table) -> None:
-        """As of `AgreedRows`."""
+        """As in `AgreedRows`."""
         assert rows is self.untabulated
         self.last, self.num_tables = table, self.num_tables + 1
 
     def finished(self) -> Table:
-        """The last table; or the one that was begun, to its end, once the loop has ended."""
+        """The last table; if there is none, completes the one that was begun. Call it after the loop has ended."""
         if self.last is None and self._kept is not None:
             self.last = run_to_end(self._kept[1])
         assert self.last is not None, "no part of a table was made"
@@ -110,7 +110,7 @@ class Again:
 
 
 def train(num_quads: int, block: int, num_ranks: int, index: int, seed: str, out: Path) -> None:
-    """One peer; leaves its times, in ns, whether a part was made in each step, and a digest of its replica."""
+    """Run one peer; writes its times, in ns, whether each step computed a part, and a digest of its replica."""
     import torch
 
     import p2p
@@ -143,7 +143,7 @@ def train(num_quads: int, block: int, num_ranks: int, index: int, seed: str, out
 
 
 def is_right(table: Table, rows: Rows) -> bool:
-    """Whether it has the prices of one that is made at once."""
+    """Whether its prices equal those of a table that is computed in one go."""
     assert isinstance(table, PriceTable) and table.links is not None
     links, _ = run_to_end(known_slices(rows, table.links.segment_bytes))
     assert links is not None
@@ -151,7 +151,7 @@ def is_right(table: Table, rows: Rows) -> bool:
 
 
 def steps(num_quads: int, block: int, num_ranks: int) -> dict[str, Any]:
-    """What both have found."""
+    """Results of both peers."""
     with TemporaryDirectory(prefix="shoal-tables-") as name:
         out, seed = Path(name), f"127.0.0.1:{free_ports(1)[0]}"
         words = [sys.executable, "-m", "bench.tables", "--quads", str(num_quads), "--block", str(block)]
@@ -184,7 +184,12 @@ def steps(num_quads: int, block: int, num_ranks: int) -> dict[str, Any]:
 
 
 def of_times(times_us: Floats, is_on: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
-    """Percentiles with and without, and their ratios, with intervals. By quad, block and step; by quad and block."""
+    """Percentiles with and without, and their ratios with intervals.
+
+    Args:
+        times_us: by quad, block and step.
+        is_on: by quad and block.
+    """
     num_quads = len(times_us)
     on, off = (times_us[each].reshape(num_quads, -1) for each in (is_on, ~is_on))
     draws = np.random.default_rng(0).integers(0, num_quads, (NUM_RESAMPLES, num_quads))
@@ -200,7 +205,7 @@ def of_times(times_us: Floats, is_on: np.ndarray[Any, np.dtype[np.bool_]]) -> di
 
 
 def missed(found: dict[str, Any]) -> list[str]:
-    """What is not as it should be."""
+    """Missed targets, in words."""
     wrong = []
     for percentile in PERCENTILES:
         value, low, high = found[f"p{percentile}_ratio"]
@@ -230,7 +235,7 @@ def say(found: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print; or be a peer."""
+    """Measure and print, or run as a peer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quads", type=int, default=200, help="of blocks: on, off, off, on")
     parser.add_argument("--block", type=int, default=25, help="steps")

@@ -1,11 +1,11 @@
-"""What does one slow peer cost the others, in rounds of so many steps and in rounds of so many seconds?
+"""What does one slow peer cost the others, with rounds by steps and with rounds by time?
 
     python -m bench.timed_rounds [--seconds 8] [--round-s 0.5] [--json FILE]
 
-Four peers of this host train a small model; a step takes 10 ms, since it waits, and one of one peer 50 ms. Inner
-steps of the three others in a window of `--seconds`, as a share of those without a slow one. Then one of them is
-killed, another joins, and all go on to the end without waiting. Ends with 1 if a sample is not on receipts exactly once
-in each epoch, or if parameters are not the same at the end.
+Four peers of this host train a small model; a step takes 10 ms, by waiting, and 50 ms at the slow peer. Measures the
+inner steps of the three others in a window of `--seconds`, as a share of those without a slow peer. Then one of them is
+killed, another joins, and all finish without waiting in their steps. Exits with 1 if a sample is not on receipts
+exactly once in each epoch, or if parameters differ at the end.
 """
 
 import argparse
@@ -31,14 +31,14 @@ LIMIT_S: Final = 100.0
 
 
 def read(folder: Path) -> dict[str, list[tuple[float, int]]]:
-    """By peer_id, when each step was made, and among how many members."""
+    """When each step was done, and with how many members, by peer_id."""
     lines = {path.stem: path.read_text().split("\n")[:-1] for path in folder.glob("*.steps")}
     pairs = {name: [each.split() for each in found] for name, found in lines.items()}
     return {name: [(float(at), int(size)) for at, size in found] for name, found in pairs.items()}
 
 
 def run(zygote: Zygote, kind: str, length: str, options: argparse.Namespace, *, is_slow: bool) -> dict[str, Any]:
-    """One setting: inner steps per second of each of the three others, and whether all went right."""
+    """Run one setting: inner steps per second of each of the three others, and whether the run was correct."""
     script = Path(__file__).with_name("timed_rounds_peer.py")
     with tempfile.TemporaryDirectory(prefix="shoal-") as name, ExitStack() as stack:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""A peer of bench.timed_rounds: FOLDER KIND LENGTH EPOCHS SLOWER. Writes when its steps were made."""
+"""A peer of bench.timed_rounds: FOLDER KIND LENGTH EPOCHS SLOWER. Writes the times of its steps."""
 
 import hashlib
 import sys

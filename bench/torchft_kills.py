@@ -1,8 +1,7 @@
-"""What a kill costs where torchft goes on with those who are left (bench.elastic --against torchft).
+"""Cost of a kill with torchft, which continues with the survivors (bench.elastic --against torchft).
 
-Each worker is a replica group of one process, which commits a step with whoever is there. What a kill costs is mostly
-how long the lighthouse goes without a heartbeat before it counts a replica out: 5 s, if nothing else is said. Whoever
-was killed is replaced when the others have gone on.
+Each worker is a replica group of one process, which commits a step with the available replicas. The cost is mostly the
+lighthouse's heartbeat timeout, 5 s by default. A killed worker is replaced after the others have continued.
 """
 
 import os
@@ -25,13 +24,13 @@ from p2p.launch.children import die_with_parent
 
 SCRIPT: Final = ROOT / "bench" / "torchft_training.py"
 SEVERAL: Final = 20
-"""Steps of each, before a kill and after it."""
+"""Steps of each worker before and after a kill."""
 
 Process = subprocess.Popen[str]
 
 
 def why_not(against: str) -> str:
-    """Why nothing can be compared with it here; empty: it can."""
+    """Why a comparison with `against` is not possible here; empty: it is."""
     if against == "hivemind":
         return (
             "--against hivemind is not built: its optimizer averages when a target of samples is reached, in no steps"
@@ -44,10 +43,10 @@ def why_not(against: str) -> str:
 def kill_replicas(
     num_peers: int, number: int, heartbeat_ms: int, seed: int, advance: Callable[[], None]
 ) -> tuple[list[Restart], str]:
-    """Kill a random worker again and again, at random moments; without a heartbeat for so long it counts as gone.
+    """Kill random workers at random moments, `number` times; `heartbeat_ms`: timeout of a heartbeat.
 
     Returns:
-        What each kill has cost; and why it was not done more often: the others did not go on after one.
+        The cost of each kill; and why there were fewer kills: the others did not continue after one.
     """
     rng, found = random.Random(seed), list[Restart]()
     with tempfile.TemporaryDirectory(prefix="shoal-") as name, ExitStack() as stack:
@@ -80,7 +79,7 @@ def _worker(stack: ExitStack, folder: Path, address: str) -> Process:
 
 @contextmanager
 def started(*arguments: str, folder: Path) -> Iterator[Process]:
-    """A worker, or the lighthouse; killed at the end."""
+    """Start a worker or the lighthouse; killed at the end."""
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), *arguments],
@@ -99,10 +98,10 @@ def started(*arguments: str, folder: Path) -> Iterator[Process]:
 
 
 def wait_for(folder: Path, living: dict[int, Process], since_ns: int) -> None:
-    """Return when each of them has committed several steps since then.
+    """Wait until each worker has committed several steps after `since_ns`.
 
     Raises:
-        RuntimeError: that takes too long, or one has ended.
+        RuntimeError: that takes too long, or a worker has ended.
     """
     until_s = time.monotonic() + START_S
     while True:
@@ -116,9 +115,10 @@ def wait_for(folder: Path, living: dict[int, Process], since_ns: int) -> None:
 
 
 def cost(time_ns: int, done: Workers, survivors: Sequence[int]) -> Restart:
-    """Of one kill: until the longest wait of each survivor since is over. Pure.
+    """Cost of one kill: until the longest wait of each survivor after it is over. Pure.
 
-    A step under way may still commit with what the victim has sent, so the next one may come before that.
+    A step in progress may still commit with data that the victim has sent, so the first commit after the kill may come
+    before the wait.
     """
     of_each = [done[pid] for pid in survivors]
     step_ns = median(

@@ -1,9 +1,10 @@
-"""What `bench.elastic --against torchft` kills: the model of small_training.py, by torchft's DDP and gloo.
+"""The victim of `bench.elastic --against torchft`: small_training.py's model, by torchft's DDP and Gloo.
 
     torchft_training.py FOLDER LIGHTHOUSE    # a replica group of one process
-    torchft_training.py --lighthouse MS      # which says its address; a replica has a heartbeat in so many ms
+    torchft_training.py --lighthouse MS      # prints its address; MS: timeout of a replica's heartbeat
 
-Each worker has a file in FOLDER: a line per committed step, as of ddp_training.py. It commits with whoever is there.
+Each worker writes a file in FOLDER: a line per committed step, as ddp_training.py. It commits with the available
+replicas.
 """
 
 import os
@@ -26,11 +27,11 @@ WIDTH, NUM_LAYERS, NUM_SAMPLES, GLOBAL_BATCH = 512, 4, 4096, 16
 
 HERE = "127.0.0.1"
 LIGHTHOUSE = {"min_replicas": 1, "join_timeout_ms": 60_000, "quorum_tick_ms": 100}
-"""As `torchft_lighthouse` has them, if nothing is said."""
+"""Defaults of `torchft_lighthouse`."""
 
 
 def train(folder: Path, lighthouse: str) -> None:
-    """Until somebody ends it."""
+    """Train until the process is ended."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     inputs, targets = torch.randn(NUM_SAMPLES, WIDTH), torch.randn(NUM_SAMPLES, WIDTH)
@@ -76,7 +77,7 @@ def train(folder: Path, lighthouse: str) -> None:
 
 
 def serve(heartbeat_ms: int) -> None:
-    """Be the lighthouse until stdin ends."""
+    """Run the lighthouse until stdin ends."""
     lighthouse = LighthouseServer(bind=f"{HERE}:0", heartbeat_timeout_ms=heartbeat_ms, **LIGHTHOUSE)
     print(lighthouse.address(), flush=True)
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""What a kill costs where torchrun starts all workers again, from their last checkpoint (bench.elastic --against)."""
+"""Cost of a kill with torchrun, which restarts all workers from their last checkpoint (bench.elastic --against)."""
 
 import os
 import random
@@ -24,12 +24,12 @@ POLL_S: Final = 0.05
 START_S: Final = 120.0
 STAY_S: Final = 20.0
 MOST_RESTARTS: Final = 1000
-"""A kill may take several: workers that are started again may not find each other, and fail once more."""
+"""A kill may cause several restarts: restarted workers may fail to find each other, and fail again."""
 never = threading.Event()
 
 
 class Done(NamedTuple):
-    """A step that a worker has done."""
+    """A step that a worker has completed."""
 
     rank: int
     step: int
@@ -38,17 +38,17 @@ class Done(NamedTuple):
 
 
 Workers = Mapping[int, Sequence[Done]]
-"""What each has done, by pid."""
+"""Completed steps of each worker, by pid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """What a kill cost.
+    """Cost of a kill.
 
     Attributes:
-        resume_ms: until all had done a step that none had done before; less the median step.
-        again_ms: until all had done any step; less the median step.
-        steps_lost: that were done by all before the kill, and had to be done again.
+        resume_ms: until all workers had completed a step that none had completed before; less the median step.
+        again_ms: until all had completed any step; less the median step.
+        steps_lost: steps that all had completed before the kill, and that were repeated.
         replicas_equal: whether all had the same parameters after each step, before and after.
     """
 
@@ -63,10 +63,10 @@ class Restart:
 def kill_workers(
     num_peers: int, number: int, every: int, seed: int, advance: Callable[[], None]
 ) -> tuple[list[Restart], str]:
-    """Kill a random worker again and again, at random moments; checkpoints come every so many steps.
+    """Kill random workers at random moments, `number` times; `every`: steps between checkpoints.
 
     Returns:
-        What each kill has cost; and why it was not done more often: the workers did not go on after one.
+        The cost of each kill; and why there were fewer kills: the workers did not continue after one.
     """
     rng, found = random.Random(seed), list[Restart]()
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
@@ -102,7 +102,11 @@ def kill_workers(
 
 
 def kill(pid: int, folder: str) -> int:
-    """SIGKILL to a worker that trains in this folder; the monotonic time right before. OSError: it has ended."""
+    """Send SIGKILL to a worker that trains in this folder; returns the monotonic time right before.
+
+    Raises:
+        OSError: the worker has ended.
+    """
     pidfd = os.pidfd_open(pid)
     try:
         if os.fsencode(folder) not in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -115,7 +119,7 @@ def kill(pid: int, folder: str) -> int:
 
 
 def end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """With all its workers."""
+    """End torchrun with all its workers."""
     process.terminate()
     try:
         process.wait(STAY_S)
@@ -128,7 +132,7 @@ def end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
 
 
 def read(folder: Path, pids: frozenset[int] | None = None) -> dict[int, list[Done]]:
-    """Of these workers, or of all."""
+    """Completed steps of these workers, or of all."""
     found: dict[int, list[Done]] = {}
     for path in folder.glob("*.steps"):
         pid = int(path.stem)
@@ -142,7 +146,7 @@ def read(folder: Path, pids: frozenset[int] | None = None) -> dict[int, list[Don
 def wait_for(
     folder: Path, process: "subprocess.Popen[bytes]", num_peers: int, known: frozenset[int], steps: int
 ) -> dict[int, list[Done]]:
-    """The workers that are none of the `known`, once each of them has done so many steps.
+    """Wait for `num_peers` workers that are not `known`, until each has completed `steps` steps; returns their steps.
 
     Raises:
         RuntimeError: that takes too long, or torchrun has ended.
@@ -159,7 +163,7 @@ def wait_for(
 
 
 def cost(time_ns: int, before: Workers, after: Workers) -> Restart:
-    """Of one kill. `after`: of the workers that were started since. Pure."""
+    """Cost of one kill. `after`: steps of the workers that were started after it. Pure."""
     step_ns = median(
         later.time_ns - earlier.time_ns
         for done in (*before.values(), *after.values())

@@ -1,4 +1,4 @@
-"""What peers wrote, receipts and records, and what follows from it. Pure."""
+"""Traces of peers, their receipts and records, and figures from them. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from p2p.telemetry.records import Kind, Record
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one peer wrote."""
+    """Receipts and records of one peer."""
 
     receipts: Sequence[Receipt]
     records: Sequence[Record]
 
     @property
     def commits_s(self) -> dict[int, float]:
-        """When each step was committed, in their order."""
+        """Commit time of each step, in order."""
         return {each.step: each.time_ns / 1e9 for each in self.records if each.kind == Kind.COMMITTED}
 
 
@@ -30,6 +30,6 @@ def are_equal(traces: Iterable[Trace], window: range) -> bool:
 
 
 def median_step_s(traces: Iterable[Trace]) -> float:
-    """Between one commit and the next of the same peer; a kill now and then does not move it."""
+    """Median time between consecutive commits of a peer; a few kills do not change it."""
     times = [trace.commits_s.values() for trace in traces]
     return median(later - earlier for of_peer in times for earlier, later in pairwise(of_peer))

@@ -1,14 +1,14 @@
-"""Ring or tree, over the links of a network lab: crossings, prices and the regret of `auto`, for docs/ring-or-tree.md.
+"""Ring or tree over the links of a network lab: crossings, prices and the regret of `auto`, for docs/ring-or-tree.md.
 
     python -m bench.wan [--parts four,again,best,eight,sixteen,slow,...] [--json FILE]
 
 `four`: hosts of 200 Mbit/s and 20 ms one way, up to 16 MB; `again`: ring and tree once more, and do the two intervals
-of the crossing overlap? `best`: is what `auto` takes the best of all there are? `eight` hosts of 50 Mbit/s, up to 4 MB;
-`sixteen` of 10 Mbit/s, up to 1 MB; `slow`: four of which one has 50 Mbit/s; `unequal`: 50 to 200 Mbit/s and 10 to 60
-ms; `small`: 4 KB in one hop, committed and handed out early; `long`: what 32 MB leave of the line; `joins`: how soon
-the links to a fourth host are known, and what that costs the others (bench/rows.py). Writes all samples after each
-part, and at the end how long all of it has taken (20 minutes; more than 25 are a failure). Ends with 1 if something is
-not as it should be, and says what.
+of the crossing overlap? `best`: is the choice of `auto` the best of all algorithms? `eight` hosts of 50 Mbit/s, up to 4
+MB; `sixteen` of 10 Mbit/s, up to 1 MB; `slow`: four of which one has 50 Mbit/s; `unequal`: 50 to 200 Mbit/s and 10 to
+60 ms; `small`: 4 KB in one hop, committed, and with an early result; `long`: the share of the line that 32 MB use;
+`joins`: how soon the links to a fourth host are known, and what that costs the others (bench/rows.py). Writes all
+samples after each part, and at the end prints the total time (20 minutes; more than 25 are a failure). Exits with 1 if
+a figure misses its target, and names it.
 """
 
 import argparse
@@ -32,23 +32,23 @@ from p2p.benchmark.results.files import Report, read_reports, to_json
 CONTENDERS: Final = ("ring", "tree", "direct", "auto")
 ALL: Final = ("ring", "tree", "direct", "one-shot", "halving-doubling", "auto")
 NARROW: Final = 0.2
-"""`--until`."""
+"""Value of `--until`."""
 WIDEST: Final = 2.0
-"""High over low of the crossing of ring and tree."""
+"""Target for the interval of the crossing of ring and tree: high over low."""
 LONGEST_S: Final = 120.0
-"""Until it is found, with four hosts."""
+"""Target for the time until the crossing is found, with four hosts."""
 PRICES: Final = (0.8, 1.25)
-"""Predicted over measured."""
+"""Target for predicted over measured time."""
 FEW: Final = (0.7, 1.3)
-"""The same of many hosts, whose peers wait for a core."""
+"""The same target for many hosts, whose peers share cores."""
 MOST_REGRET: Final = 0.10
 DELAY_S: Final = 0.02
-"""One way."""
+"""One-way delay."""
 MOST_DELAYS: Final = {"one-shot": 2.5, "one-shot@early": 1.3}
 LEAST_OF_LINE: Final = 0.9
 LEAST_GAIN: Final = 1.4
 FOR_RATES: Final = "direct/50/100/100/200"
-"""Of `direct` with shares by links over the best ring."""
+"""`direct` with shares by the rates of the links."""
 BEGIN, END = "<!-- measured -->", "<!-- end -->"
 FOUR: Final = "rate=200mbit,delay=20ms,queue=200ms"
 LINE_BYTES_PER_S: Final = 25e6
@@ -59,7 +59,7 @@ JOINS: Final = "joins"
 class Part:
     """One run: `algorithms` at sizes from `first` to `last`, each four times the one before.
 
-    `num_iters`: rounds of each size; None: as many as there is time for, or until the crossing is known.
+    `num_iters`: rounds of each size; None: as many as there is time for, or until the crossing is narrow enough.
     """
 
     num_hosts: int
@@ -102,9 +102,9 @@ PARTS: Final[Mapping[str, Part]] = {
 }
 FOURS: Final = ("four", "again")
 MOST_TOTAL_S: Final = 25 * 60.0
-"""Of all parts."""
+"""Limit of all parts together."""
 MANY: Final = (64, 256, 1024)
-"""Ranks of which prices alone are known."""
+"""Numbers of ranks for which there are only prices."""
 
 
 def measure(name: str, duration_s: float) -> Report:
@@ -118,21 +118,21 @@ def measure(name: str, duration_s: float) -> Report:
 
 
 def crossing(report: Report) -> Sequence[float] | None:
-    """Of ring and tree: at, low and high, if there is one."""
+    """The crossing of ring and tree, if there is exactly one: value, low and high."""
     pairs = [pair for pair in report["pairs"] if {pair["a"], pair["b"]} == {"ring", "tree"}]
     crossings = pairs[0]["crossings"] if pairs else []
     return crossings[0]["at_bytes"] if len(crossings) == 1 else None
 
 
 def price_by_rows(row: Mapping[str, Any]) -> float | None:
-    """Over measured; None: of `auto`, or nobody has measured the links."""
+    """Price by measured rows over measured time; None: for `auto`, or if the links were not measured."""
     if row["algorithm"] == "auto" or row.get("predicted_by_rows_us") is None:
         return None
     return float(row["predicted_by_rows_us"] / row["time_p50_us"])
 
 
 def problems(reports: Sequence[Report]) -> Iterator[str]:
-    """What is not as it should be."""
+    """Missed targets, in words."""
     for report in reports:
         name = report["part"]
         for what in (*_of_rows(report), *_of_auto(report), *_OF_PARTS.get(name, _nothing)(report)):
@@ -198,7 +198,7 @@ def _of_small(report: Report) -> Iterator[str]:
 
 
 def line_share(report: Report) -> float:
-    """Of the line of each, what the best has used of it: 2 (n - 1) / n of the array, each way."""
+    """Share of each line that the best algorithm used: it sends 2 (n - 1) / n of the array each way."""
     n = report["config"]["num_peers"]
     best = min(report["results"], key=lambda row: float(row["time_p50_us"]))
     return float(2 * (n - 1) / n * best["size_bytes"] / (best["time_p50_us"] / 1e6) / LINE_BYTES_PER_S)
@@ -210,7 +210,7 @@ def _of_long(report: Report) -> Iterator[str]:
 
 
 def gain(report: Report) -> float:
-    """Of `direct` with shares, by name or as `auto` may take it, over the ring, at the largest size."""
+    """Speed-up of `direct` with shares, by name or as chosen by `auto`, over the ring, at the largest size."""
     times = {row["algorithm"]: row["time_p50_us"] for row in report["results"]}  # the last one of each
     return float(times["ring"] / times.get(FOR_RATES, times["auto"]))
 
@@ -229,7 +229,7 @@ _OF_PARTS: Final = {
 
 
 def rows_of(report: Report) -> Iterator[str]:
-    """A table for the page: p50 in ms, and predicted over measured."""
+    """A table for the page: p50 in ms, and predicted over measured time."""
     sizes = report["config"]["sizes_bytes"]
     names = report["config"]["algorithms"]
     cells = {(row["algorithm"], row["size_bytes"]): row for row in report["results"]}
@@ -242,7 +242,7 @@ def rows_of(report: Report) -> Iterator[str]:
 
 
 def priced() -> Iterator[str]:
-    """A table of what the model says of more hosts than can be run here."""
+    """A table of the model's prices for more hosts than one machine can run."""
     sizes = sizes_between(4 << 10, 16 << 20, 4)
     yield f"| price in ms | {' | '.join(format_size(size) + 'B' for size in sizes)} |"
     yield f"|{'---|' * (len(sizes) + 1)}"
@@ -255,7 +255,7 @@ def priced() -> Iterator[str]:
 
 
 def figures(reports: Sequence[Report]) -> str:
-    """The part of the page that is measured, and what is by price only."""
+    """The part of the page with figures: measured ones, and those by price only."""
     lines = []
     for report in reports:
         machine = report["machine"]
@@ -275,7 +275,7 @@ def figures(reports: Sequence[Report]) -> str:
 
 
 def write_page(path: Path, reports: Sequence[Report]) -> None:
-    """Put the figures where older ones are."""
+    """Replace the figures on the page."""
     before, _, rest = path.read_text().partition(BEGIN)
     path.write_text(before + figures(reports) + rest.partition(END)[2])
 
@@ -320,7 +320,7 @@ def main() -> int:
 
 
 def write(path: Path | None, reports: Sequence[Report]) -> None:
-    """All of them so far; before there are any, to find out whether it can be written."""
+    """Write all reports so far; the first call, without any, checks that the file can be written."""
     if path is not None:
         texts = ",\n".join(to_json(dict(report)).rstrip() for report in reports)
         path.write_text(f"[\n{texts}\n]\n")

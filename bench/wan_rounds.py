@@ -1,10 +1,10 @@
-"""What do exchanges cost over slow links? Tokens per second of four hosts far from each other, by strategy.
+"""What do exchanges cost over slow links? Tokens per second of four distant hosts, by strategy.
 
     python -m bench.wan_rounds [--net rate=50mbit,delay=40ms] [--steps 240] [--rounds 2] [--codec int4] [--json FILE]
 
-The hosts are those of a network lab, with a key. In each round the same peers train the GPT of examples/gpt.py with 8
-windows each: without any exchange, in rounds of 30 and of 10 inner steps, and as `DataParallel`. Ends with 1 if
-replicas are not the same at the end of a run.
+The hosts are those of a network lab, with a key. In each round of the benchmark they train the GPT of examples/gpt.py
+with 8 windows each: without any exchange, in rounds of 30 and of 10 inner steps, and as `DataParallel`. Exits with 1 if
+replicas differ at the end of a run.
 """
 
 import argparse
@@ -29,15 +29,15 @@ from p2p.netlab.lab import NetworkLab
 NUM_HOSTS: Final = 4
 NUM_WINDOWS: Final = 8
 WARM_UP: Final = 30
-"""Steps: whole rounds of every strategy."""
+"""Steps of warm-up: whole rounds of every strategy."""
 
 STRATEGIES: Final = ("alone", "rounds-30", "rounds-10", "parallel")
 SHORTER: Final = {"parallel": 8}
-"""So many times fewer steps."""
+"""Divisors of the number of steps."""
 
 
 def train(strategy: str, codec: str, steps: int) -> dict[str, Any]:
-    """One peer: how long its steps take, and what its parameters are then."""
+    """Train as one peer: its step times, and a digest of its parameters at the end."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = GPT()
@@ -74,7 +74,7 @@ def train(strategy: str, codec: str, steps: int) -> dict[str, Any]:
 
 
 def run(net: str, strategy: str, codec: str, steps: int) -> dict[str, Any]:
-    """Of all hosts."""
+    """Run one strategy on all hosts."""
     steps //= SHORTER.get(strategy, 1)
     with NetworkLab(LabConfig.uniform(NUM_HOSTS, net)) as lab:
         os.environ |= {"SHOAL_NETWORK": "wan", "SHOAL_QUIET": "1", "SHOAL_SWARM": "rounds"}
