@@ -1,4 +1,4 @@
-"""Which cases of a test `make test` takes; the others are `long`."""
+"""Selects the cases of a test that `make test` runs; the others are marked `long`."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,13 +6,13 @@ from typing import Any, Final
 import pytest
 
 LARGER: Final = (*range(10, 16), 19, 24, 27, 31, 32, 33)
-"""Numbers of ranks: every one up to 15, then odd, even and prime ones, and those around a power of two."""
+"""Larger numbers of ranks: 10 to 15, then odd, even and prime ones, and those around a power of two."""
 
 
 def some_of(cases: Sequence[Any], *chosen: int) -> list[Any]:
-    """All `cases` of a parametrization, of which those at the places `chosen` stand for the others in `make test`.
+    """All `cases` of a parametrization; those at the places `chosen` run in `make test`, the others are `long`.
 
-    A case is what `pytest.param` takes: a tuple of values, or one value that is no tuple.
+    A case is an argument of `pytest.param`: a tuple of values, or one value that is not a tuple.
     """
     assert chosen and set(chosen) <= set(range(len(cases))), f"of {len(cases)} cases, {chosen} were chosen"
     parts = [case if isinstance(case, tuple) else (case,) for case in cases]

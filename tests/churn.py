@@ -1,7 +1,7 @@
-"""Kills, joins and leaves in a row, with living processes, as seeds draw them.
+"""Sequences of kills, joins and leaves of real processes, drawn by seeds.
 
-`python -m tests.churn --events 150 --seed 0 --seeds 3` runs as many schedules; tests/live/churn.py says what must hold.
-Ends with 1, the seed and what happened last, if something does not.
+`python -m tests.churn --events 150 --seed 0 --seeds 3` runs one schedule per seed; tests/live/churn.py has the
+invariants. Exits with 1, the seed and the last events if one does not hold.
 """
 
 import argparse

@@ -13,24 +13,24 @@ from p2p.forking.zygote import WITH_TORCH, Zygote
 from tests.live.swarm import WITHOUT_TORCH, Swarm
 
 PROGRAMS = "p2p.cli", "p2p.launch.launcher", "p2p.benchmark.director", "p2p.status"
-"""What the commands of `shoal` import."""
+"""Modules that the commands of `shoal` import."""
 
 settings.register_profile("shoal", max_examples=int(os.environ.get("SHOAL_EXAMPLES", "20")), deadline=None)
 settings.load_profile("shoal")
-"""A law that does not say otherwise is tried with so many examples, new ones each time; `make thorough` takes more."""
+"""Default of properties: this number of examples, new ones in each run; `make thorough` uses more."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _old_objects_are_left_alone() -> None:
-    """Thousands of tests, and what they have imported, are not gone through by each collection of garbage, nor by what
-    looks for copies of a model among all objects."""
+    """Exclude existing objects, of thousands of tests and their imports, from garbage collection and from searches for
+    copies of a model among all objects."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def own_algorithms() -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+    """Remove the algorithms that a test has registered."""
     before = set(ALGORITHMS)
     yield
     for name in set(ALGORITHMS) - before:
@@ -41,7 +41,7 @@ def own_algorithms() -> Iterator[None]:
 
 @pytest.fixture
 def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Swarm]:
-    """An empty swarm of its own. At the end nothing of it may run, and no file of it be left but the lock."""
+    """An empty private swarm. At the end none of its processes may run, and no file but the lock may be left."""
     has_torch = request.node.get_closest_marker("torch") is not None
     zygote: Zygote = request.getfixturevalue("torch_zygote" if has_torch else "zygote")
     with TemporaryDirectory(prefix="shoal-", dir="/tmp") as home:  # tmp_path can be too long for a socket

@@ -1,4 +1,4 @@
-"""Where the tensors of a test lie: on the host, and once more on the first GPU, if there is one."""
+"""Devices of a test's tensors: the host, and once more the first GPU, if there is one."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ PLACES: Final = ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
 
 
 def need(where: str) -> None:
-    """The test is skipped where there is no such place."""
+    """Skip the test if there is no such device."""
     found, why = cuda_devices()
     if where != "cpu" and not found:
         pytest.skip(f"no GPU: {why}")

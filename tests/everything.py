@@ -1,12 +1,12 @@
 """All tests but the long ones, as `make test` runs them: `python -m tests.everything`; the long ones with `--long`.
 
-A test is `long` that takes more than some seconds of a processor and shows at length what others show in small; so
+A test is `long` if it takes more than a few seconds of processor time and repeats at length what shorter tests show; so
 are the cases of a test beyond one of each kind (cases.py).
 
-Living peers are in front: first tests that need no more than a core (`light`), three at a time, since they also wait;
-then the others one after the other, so that none of them waits for a core that another one has. What needs no other
-process runs beside these, and yields to them (`nice`); its output comes at the end. Ends with one line for each
-part and one for all, and with 1 if any part failed.
+Tests with real processes run in the foreground: first those that need at most one core (`light`), three at a time,
+since they also wait; then the others one after the other, so that they do not compete for cores. Tests without other
+processes run beside these at a lower priority (`nice`); their output comes at the end. Prints one line for each part
+and one for all; exits with 1 if any part failed.
 """
 
 import argparse
@@ -27,13 +27,13 @@ MOST_WORKERS: Final = 8
 PURE: Final = ("gossip", "collectives", "p2p", "simulated")
 LIVE: Final = ("live", "equivalence")
 AT_ONCE: Final = 3
-"""So many light tests run at the same time, however many cores there are."""
+"""Number of light tests that run at the same time, whatever the number of cores."""
 NICE: Final = ("nice", "-n", "19")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How some tests went."""
+    """The outcome of a part of the tests."""
 
     name: str
     num_tests: int
@@ -50,8 +50,8 @@ class Part:
 
 
 def run(name: str, folders: tuple[str, ...], *options: str, yields: bool = False) -> Part:
-    """Run pytest, which writes to our output; if it `yields` to others, at its end."""
-    # Hundreds of programs are started, and each would compile everything again.
+    """Run pytest with this process's output. `yields`: at a lower priority, with the output at its end."""
+    # The tests start hundreds of programs, each of which would compile everything again.
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     began_s = time.monotonic()
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
@@ -75,7 +75,7 @@ def run(name: str, folders: tuple[str, ...], *options: str, yields: bool = False
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the tests; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="those that are long, and no others")
     is_long = parser.parse_args().long
@@ -84,7 +84,7 @@ def main() -> int:
     num_workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     three = ("-n", str(AT_ONCE), "--dist", "worksteal")
     with ThreadPoolExecutor(1) as beside:
-        # Who yields may have to wait for long.
+        # The timeout is longer, since tests at a lower priority may wait for long.
         workers = ("-m", kind, "-n", str(num_workers), "--dist", "loadfile", "--timeout", "300")
         pure = beside.submit(run, ", ".join(PURE), PURE, *workers, yields=True)
         light = run(f"live, {AT_ONCE} at a time", LIVE, "-m", f"light and {kind}", *three, *limit)

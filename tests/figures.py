@@ -1,4 +1,4 @@
-"""What the membership achieves in simulation, as tables: `python -m tests.figures` (`make figures`).
+"""Tables of figures of the membership in simulation: `python -m tests.figures` (`make figures`).
 
 Virtual time throughout, on links like those of one LAN unless a table says WAN, so the figures do not depend on the
 machine; only the speed of the simulation itself does. Part one drives whole peers (views), part two discovery alone
@@ -29,7 +29,7 @@ DEATH_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """From the death of one of `size` members to the new view, active at all survivors; quantiles over deaths."""
+    """Time from the death of one of `size` members until the new view is active at all survivors; quantiles."""
 
     size: int
     is_proven: bool
@@ -40,13 +40,13 @@ class Recovery:
 
 
 def recovery(size: int, *, is_proven: bool, deaths: int, is_wide: bool = False) -> Recovery:
-    """One member of a quiet swarm ends in each run, another one each time.
+    """Measure recoveries in a quiet swarm: in each run another member dies.
 
     Args:
-        size: members.
-        is_proven: the kernel tells all survivors at once, with the acceptor record; otherwise nobody is told.
-        deaths: runs.
-        is_wide: on the links of a WAN, with its timers.
+        size: number of members.
+        is_proven: the kernel tells all survivors immediately, with the acceptor record; otherwise there is no proof.
+        deaths: number of runs.
+        is_wide: links and timers of a WAN.
     """
     took = []
     for seed in range(deaths):
@@ -125,7 +125,7 @@ def show_discovery(console: Console, sizes: Sequence[int], seeds: Sequence[int])
 
 
 def show_false_alarms(console: Console, seeds: Sequence[int]) -> None:
-    """Four of 100 members stalled for random times: they hear nothing, or do nothing at all."""
+    """False alarms with four of 100 members stalled for random times: they receive nothing, or do nothing at all."""
     modes = {"Lifeguard": SwimConfig(), "suspicion only": flocks.SUSPECTING, "neither": flocks.PLAIN}
     columns = ("the four are", "mode", "healthy ones declared lost", "anybody declared lost")
     table = Table(*columns, title="4 of 100 stalled for 1 to 20 s again and again, 120 s, per seed")
@@ -139,7 +139,7 @@ def show_false_alarms(console: Console, seeds: Sequence[int]) -> None:
 
 
 def show_costs(console: Console, sizes: Sequence[int]) -> None:
-    """Traffic and memory of an idle peer, and what simulating a minute costs on one core."""
+    """Traffic and memory of an idle peer, and the time to simulate a minute on one core."""
     columns = ("peers", "sent B/s", "most", "received B/s", "memory per known peer, B", "a simulated minute, s")
     table = Table(*columns, title="Cost of discovery per peer (message sizes by a model of msgpack)")
     for size in sizes:

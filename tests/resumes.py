@@ -1,7 +1,7 @@
-"""A run that is killed as a whole at random moments, and goes on from its checkpoints, so many times.
+"""Runs that are killed as a whole at random moments, and resume from their checkpoints, repeatedly.
 
-`python -m tests.resumes --kills 30 --seed 0`; tests/live/resumes.py says what must hold. Ends with 1 if something does
-not.
+`python -m tests.resumes --kills 30 --seed 0`; tests/live/resumes.py has the invariants. Exits with 1 if one does not
+hold.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Ordinary scripts as seeds draw them, with living peers that die, join, leave, are stopped, and are resumed.
+"""Ordinary scripts drawn by seeds, run by real peers that die, join, leave, are stopped, and are resumed.
 
-`python -m tests.scripts --seconds 300 --seed 0` runs as many as fit; tests/live/drawn.py says what must hold. Ends
-with 1 if something does not, after all the others, with its seed.
+`python -m tests.scripts --seconds 300 --seed 0` runs as many as fit; tests/live/drawn.py has the invariants. After all
+scripts, exits with 1 and the seeds of those that failed.
 """
 
 import argparse

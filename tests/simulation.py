@@ -1,12 +1,12 @@
-"""Deterministic simulation of the protocol: whole swarms of the cores that ship, in virtual time.
+"""Deterministic simulation of the protocol: whole swarms of the production cores, in virtual time.
 
-`python -m tests.simulation --seeds 100 --first 0` runs as many schedules of lossy links, partitions, crashes, restarts,
-pauses, joins and leaves, with late proofs and late reads of lent memory. The invariants of PROTOCOL.md (S, I and
-L1) are checked after every event; a run that breaks one prints its seed and its last events.
+`python -m tests.simulation --seeds 100 --first 0` runs one schedule per seed, of lossy links, partitions, crashes,
+restarts, pauses, joins and leaves, with late proofs and late reads of lent memory. The invariants of PROTOCOL.md (S, I
+and L1) are checked after every event; a run that breaks one prints its seed and its last events.
 Leaves out: unsound proof, records that are rolled back.
 
-`Simulation(seed, Plan(...))` runs what is written down instead of what the seed would draw; `deaths` says what each
-cost.
+`Simulation(seed, Plan(...))` runs a given plan instead of the one drawn by the seed; `deaths` has the cost of each
+death.
 """
 
 import sys
@@ -31,18 +31,18 @@ from .simulated.plan import Plan
 from .simulated.report import brief, describe
 
 REFUTED_S = 5.0
-"""A suspicion of somebody alive lasts for less than this, on links that mostly work."""
+"""A suspicion of a living member lasts for less than this, on links that mostly work."""
 CLOCK_BACK = 0.03
-"""Share of the restarts that find the clock of their host set back."""
+"""Share of the restarts after which the host's clock is set back."""
 FOUNDING_S = 5.0
-"""Who could be heard for so long is not overlooked by who founds."""
+"""A founder knows every peer that it could have heard for this long."""
 SETTLED_S = 12.0
-"""So long after the last fault nobody is removed any more."""
+"""After this time without faults, no member is removed any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run went."""
+    """The outcome of a run."""
 
     seed: int
     trace: str
@@ -52,11 +52,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A member's end, and what it cost the others.
+    """A member's death, and its cost for the others.
 
     Attributes:
-        view: the one that it had a seat in.
-        activated: when each other member of that view had started one without it.
+        view: the view in which it had a seat.
+        activated: when each other member of that view had activated one without it.
     """
 
     member: Member
@@ -68,7 +68,7 @@ class Death:
 
 
 class Failure(Exception):
-    """A run broke an invariant. Its text is all that is needed to look into it."""
+    """A run broke an invariant. The text has all that is needed to reproduce it."""
 
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(invariant, text)
@@ -114,7 +114,7 @@ class Simulation:
                 self.recent.append((self.clock.now, who and who.member, what, args))
                 action(*args)
             judge(self)
-        except Exception as error:  # of any kind: it is a finding, and worth nothing without its seed
+        except Exception as error:  # of any kind: each is a finding, and needs its seed
             invariant = error.invariant if isinstance(error, Violation) else type(error).__name__
             raise Failure(invariant, describe(self, error)) from error
         return Outcome(self.seed, self.clock.trace(), self.clock.num_events, self.invariants.seen)
@@ -135,7 +135,7 @@ class Simulation:
         self.faults.plan()
 
     def _calm(self) -> None:
-        """All faults end; what they held back, comes."""
+        """End all faults; delayed messages and processes continue."""
         self.is_calm = True
         self.done_at_calm = {name: lineage.last_committed for name, lineage in self.invariants.lineages.items()}
         self.network.calm()
@@ -146,14 +146,14 @@ class Simulation:
             peer.paused_until = self.clock.now
         if self._groups is not None:
             self._join_groups()
-        for name in self.seeds:  # or nobody would find those who live
+        for name in self.seeds:  # otherwise joiners would not find the living peers
             self.launch(name)
 
     def _note_suspicions(self) -> None:
         self.suspicions = suspicions(self)
 
     def _join_groups(self) -> None:
-        """Two swarms that did not know each other meet."""
+        """Let two groups of peers that did not know each other meet."""
         groups, self._groups = self._groups, None
         alive = self.alive()
         if groups is not None:
@@ -172,12 +172,13 @@ class Simulation:
         seconds = self.plan.compute_s * rng.uniform(0.5, 1.5)
         return 5 * seconds if rng.random() < 0.01 else seconds  # a straggler
 
-    # Processes start and end.
+    # Start and end of processes
 
     def launch(self, peer_id: str = "", is_founder: bool = False, *, behind: Member | None = None) -> None:
-        """A process starts: it founds where it is told to, or where nobody else is alive.
+        """Start a process; it founds if `is_founder`, or if no other peer is alive.
 
-        With a clock that is `behind` this member, an earlier process of the same name, its incarnation is smaller.
+        Args:
+            behind: an earlier process of the same name; the clock was set back, so the new incarnation is smaller.
         """
         if not peer_id:
             self._num_names += 1
@@ -206,18 +207,18 @@ class Simulation:
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """Addresses that are called."""
+        """The seeds: addresses that peers call."""
         return tuple(f"p{index + 1}" for index in range(self.plan.calls))
 
     def _seek(self, peer: Peer) -> None:
-        """As p2p/loop/seat_request.py with seeds: whoever finds no member on its host may found, if it is the first."""
+        """As p2p/loop/seat_request.py with seeds: a peer without a member on its host may found, if it is the first."""
         if any(other.host == peer.host and other.view is not None for other in self.alive()):
             peer.ask_for_seat()
         else:
             peer.found_from_seeds(self.seeds, self._lineage())
 
     def founded(self, founder: Peer, lineage: bytes) -> None:
-        """S31: nobody founds while a member of another lineage lives, if it could be heard for long enough."""
+        """S31: no peer founds while a member of another lineage lives that could be heard for long enough."""
         since = max(0.0, self.clock.now - FOUNDING_S)
         for other in self.alive() if self.plan.calls else ():
             names = other.member.peer_id, founder.member.peer_id
@@ -243,7 +244,7 @@ class Simulation:
         return peer
 
     def acquaintances_of(self, peer: Peer) -> list[Claim]:
-        """Whom it finds by itself: everybody on its host, and two others by their addresses."""
+        """The peers that a process finds by itself: all on its host, and two others by their addresses."""
         name, groups = peer.member.peer_id, self._groups
         others = [p for p in self.alive() if p is not peer]
         if groups is not None:
@@ -253,7 +254,7 @@ class Simulation:
         return [p.claim for p in (*near, *self.rng.sample(far, min(2, len(far))))]
 
     def end(self, peer: Peer, reason: str, restart_s: float | None = None) -> None:
-        """The process is gone, and the kernel tells who watched it in a while."""
+        """End a process; after a delay the kernel tells the peers that watched it."""
         if not peer.alive:
             return
         now = self.clock.now
@@ -275,7 +276,7 @@ class Simulation:
         self.launch(peer_id, behind=behind)
 
     def come_back(self, peer: Peer, reason: str) -> None:
-        """The process of a removed member goes on as another one, with nothing but its acquaintances."""
+        """Let the process of a removed member return as a new member that keeps only its acquaintances."""
         self.recent.append((self.clock.now, peer.member, "is removed", reason))
         if self.invariants.seen["removed"] > MOST_CHURN:
             raise Violation("churn", f"{brief(peer.member)} is removed: {reason}")
@@ -296,9 +297,9 @@ class Simulation:
         return again
 
     def go_on_without_members(self, waiting: Sequence[Peer]) -> None:
-        """All members have died, and these peers, who see each other in a registry, go on (S26).
+        """After the death of all members, let these peers, which share a registry, continue (S26).
 
-        As p2p/loop/seat_request.py: who is the heir is decided by the function that ships.
+        As p2p/loop/seat_request.py: the production function chooses the heir.
         """
         said = {entry_of(peer): peer for peer in waiting}
         first = heir([*said])
@@ -315,7 +316,7 @@ class Simulation:
                 again.ask_for_seat()
 
     def inherit(self, peer: Peer, last: View) -> None:
-        """All members, on several hosts, have died, and this one goes on (R29)."""
+        """After the death of all members, on several hosts, let this peer continue (R29)."""
         others = [p for p in self.alive() if p.view is not None and p.view.lineage == last.lineage]
         living = [p.member for p in others if self.invariants.was_active(last.lineage, p.member)]
         self.invariants.inherits(peer.member, last, living)
@@ -331,7 +332,7 @@ class Simulation:
         return founder
 
     def lineage_after(self, peer: Peer) -> bytes:
-        """Of those who go on with what `peer` holds of another one."""
+        """The lineage of peers that continue with the state that `peer` holds of another lineage."""
         return self._lineage()
 
     def _retire(self, peer: Peer) -> None:
@@ -340,7 +341,7 @@ class Simulation:
         self.membership.superseded.add(peer.member)
 
     def would_be_lost(self, victims: Collection[Peer]) -> bool:
-        """Whether some lineage could go on now, and could not without `victims`, and those who are about to die."""
+        """Whether a lineage that could continue now could not without `victims` and peers that are about to die."""
         alive = self.alive()
         left = [p for p in alive if p not in victims and not p.doomed and p.fuse is None and not p.leaving]
         for lineage in self.invariants.lineages.values():
@@ -348,7 +349,7 @@ class Simulation:
                 return True
         return not self.invariants.lineages
 
-    # What is seen of the run.
+    # Observations
 
     def note(self, peer: Peer, effect: object) -> None:
         self.recent.append((self.clock.now, peer.member, "effect", effect))
@@ -366,7 +367,7 @@ class Simulation:
 
 
 def entry_of(peer: Peer) -> Entry:
-    """Of one that waits, and has said what it holds."""
+    """The registry entry of a waiting peer that has published the step it holds."""
     return Entry(
         swarm="pond",
         peer_id=peer.member.peer_id,
@@ -382,7 +383,7 @@ def entry_of(peer: Peer) -> Entry:
 
 
 def run(seed: int) -> Outcome:
-    """One run. Raises Failure with all that was seen."""
+    """Run one seed. Raises Failure if an invariant breaks."""
     return Simulation(seed).run()
 
 

@@ -1,7 +1,7 @@
-"""Links that are cut, come and go, and peers and hosts that die, with living swarms in a network lab, as seeds draw it.
+"""Storms drawn by seeds: cut and flapping links, dying peers and hosts, with real swarms in a network lab.
 
-`python -m tests.storms --seconds 600 --seed 0 --seeds 3` runs as many; tests/live/storms.py says what must hold. Ends
-with 1, the seed and what happened last, if something does not.
+`python -m tests.storms --seconds 600 --seed 0 --seeds 3` runs one storm per seed; tests/live/storms.py has the
+invariants. Exits with 1, the seed and the last events if one does not hold.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Drawn runs in which all members die, over two or three hosts, with links that are cut, and words that are lost."""
+"""Drawn runs in which all members die, on two or three hosts, with cut links, and launchers' notices that are lost."""
 
 from itertools import permutations
 from random import Random
@@ -12,13 +12,13 @@ from .stage import Stage
 WEATHERS = (Weather(), Weather(delay_s=0.02, data_delay_s=0.02), Weather(loss=0.1, duplication=0.1, delay_s=0.1))
 FIRST_MEMBERS = ("p1", "p2", "p3")
 DEATHS_S = 1.5
-"""So long after the first member the last one dies."""
+"""Time from the first member's death to the last one's."""
 LATEST_S = 100.0
-"""Whoever waits in vain has ended by then."""
+"""Peers that wait without success have ended by then."""
 
 
 class AllDead:
-    """One run. `seen`: of its simulation."""
+    """One run. `seen`: counts of the simulation's events."""
 
     def __init__(self, seed: int) -> None:
         self._rng = rng = Random(f"{seed}/all dead")
@@ -36,11 +36,11 @@ class AllDead:
         self.seen = self._stage.invariants.seen
         self._is_cut = rng.random() < 0.5
         self._is_odd = rng.random() < 0.3
-        """One of those who observe dies, too."""
+        """Whether one of the observers dies, too."""
         self._misses_words = rng.random() < 0.5
 
     def run(self) -> None:
-        """Raises Failure, with all that was seen."""
+        """Run it. Raises Failure if an invariant breaks."""
         stage, rng = self._stage, self._rng
         stage.until_trained(2)
         old = next(iter(stage.invariants.lineages))
@@ -63,7 +63,7 @@ class AllDead:
         stage.end_well()
 
     def _check(self, old: bytes) -> None:
-        """Where nothing else goes wrong, one goes on."""
+        """Check that one lineage continues, if nothing else goes wrong."""
         stage = self._stage
         new = [name for name, lineage in stage.invariants.lineages.items() if name != old and lineage.views]
         if len(new) > 1:
@@ -80,7 +80,7 @@ class AllDead:
             self._stage.end(peer, "is killed")
 
     def _kill_rest(self, lineage: bytes) -> None:
-        """Who has a seat by now, or is given one by who has died since."""
+        """Kill the members of `lineage`, repeatedly, since members that have died may have admitted others before."""
         for peer in self._stage.alive():
             self._kill(peer.member.peer_id, lineage)
         self._stage.clock.after(0.05, None, "die", self._kill_rest, lineage)
@@ -95,7 +95,7 @@ class AllDead:
         return peer.view is not None and peer.view.lineage == lineage
 
     def _cut(self, at: float) -> None:
-        """Nothing comes through between one host and the others, both ways or one, for a while or for good."""
+        """Cut the links between one host and the others, in one or both directions, for a while or for good."""
         stage, rng = self._stage, self._rng
         apart, ways = rng.randrange(stage.plan.num_hosts), rng.choice((1, 2))
         pairs = {
@@ -111,14 +111,14 @@ class AllDead:
 
 
 def run(seed: int) -> dict[str, int]:
-    """What was seen in the run of this seed."""
+    """Run this seed; returns the counts of its events."""
     story = AllDead(seed)
     story.run()
     return dict(story.seen)
 
 
 def attempt(seed: int) -> dict[str, int] | str:
-    """As `run`, or what has failed."""
+    """As `run`, or the text of the failure."""
     try:
         return run(seed)
     except Failure as failure:

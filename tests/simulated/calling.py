@@ -1,4 +1,4 @@
-"""How peers that know each other by address only meet: `Seeds` that ships, over the network of the run."""
+"""Calls between peers that know each other only by address: the production `Seeds`, over the simulated network."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 class _Quiet(Seeds):
     def _warn(self, now: float, address: str) -> None:
-        """Nobody reads it."""
+        """Ignores warnings."""
 
 
 class Calling:
-    """One peer that calls its seeds. What `Seeds` has of a transport, and of its frames."""
+    """One peer that calls its seeds; in place of the transport of `Seeds` and its frames."""
 
     def __init__(self, peer: "Peer", world: "Simulation") -> None:
         self._peer, self._world = peer, world
         self._seeds = _Quiet(world.seeds, self, self, founds=True)  # type: ignore[arg-type]
 
     def go_on(self) -> None:
-        """Call now, and again and again."""
+        """Call the seeds now, and then every `CALL_S`."""
         self._seeds.call(self._peer.now(), self._peer.core)
         self._world.clock.after(CALL_S, self._peer, "calls", self.go_on)
 
@@ -44,4 +44,4 @@ class Calling:
         return Verdict.ANSWERS
 
     def hang_up(self, address: str) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept open."""

@@ -1,7 +1,7 @@
-"""What a simulated peer gives to those who have no seat yet, and takes in while it has none itself.
+"""Catch-up of a simulated peer: the state and steps that it sends to peers without a seat, or receives without one.
 
-In runs with operations of scripts' own (`Plan.own_every`) these are ordinary steps of the members. An observer that
-waits in one can only be fed it; whose script raises there is started again.
+In runs with scripts' own operations (`Plan.own_every`) these are ordinary steps of the members. An observer that waits
+in one can only be fed it; a peer whose script raises there is restarted.
 """
 
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 MOST_FED = 4
 FED_LOST = 0.03
 LOOK_S = 0.02
-"""A script that is held is looked at so often."""
+"""Interval at which a held script is polled."""
 LONGEST_RUN_S = 8.0
-"""Of a slow observer's steps, so that one which begins while there are faults is over long before the run is."""
+"""Longest step of a slow observer, so that one that begins during the faults ends long before the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt.
 
-    `is_mixed`: these are of several numerics classes. `is_due`: rows are. `numerics`: that of the donor. `donors`: if
-    there are several, the slices of the state come by themselves, and these are their `digests`.
+    `is_mixed`: the members are of several numerics classes. `is_due`: rows are due. `numerics`: the donor's class.
+    `donors`: if there are several, the slices of the state come separately, and `digests` are theirs.
     """
 
     donor: Member
@@ -67,9 +67,9 @@ class Fed:
 
 
 class CatchUp:
-    """Donor and observer of one peer. `follows`: it runs its loop while it has no seat.
+    """Donor and observer of one peer. `follows`: the peer runs its loop while it has no seat.
 
-    `slowness`: of that loop, until the faults end. `is_held`: its script is.
+    `slowness`: of that loop, until the faults end. `is_held`: whether the script is held.
     """
 
     def __init__(self, peer: "Peer", world: "Simulation", rng: Random) -> None:
@@ -87,7 +87,7 @@ class CatchUp:
         self.is_held = self._is_loading = False
 
     def is_own(self, step: int) -> bool:
-        """Whether scripts call it by themselves, so that no state makes up for its result."""
+        """Whether `step` is an operation of the script's own, whose result cannot be replaced by a state."""
         every = self._world.plan.own_every
         return every > 0 and step > 0 and step % every == 0
 
@@ -95,14 +95,14 @@ class CatchUp:
         return not self._world.plan.has_phases
 
     def _run_s(self) -> float:
-        """What the script of an observer takes for a step."""
+        """Duration of a step in an observer's script."""
         slowness = 1.0 if self._world.is_calm else self.slowness
         return min(PACE * slowness * self._world.compute_s(self._rng), LONGEST_RUN_S)
 
-    # What others are given.
+    # Sent to others
 
     def install(self) -> None:
-        """Another view: whoever still needs a state asks again."""
+        """Forget requests at a new view: peers that still need a state ask again."""
         self._asked = {}
 
     def ask(self, member: Member, step: int) -> None:
@@ -110,9 +110,9 @@ class CatchUp:
         self.serve()
 
     def serve(self) -> None:
-        """Give the state to who has asked, once it is that of the step, or of a later one for observers.
+        """Send the state to peers that asked, once it is that of the requested step, or for observers a later one.
 
-        These get none that is followed by an operation of the script's own: it is complete once that is over.
+        Observers get no state before an operation of the script's own: it is complete only after that operation.
         """
         peer, training = self._peer, self._peer.training
         if not self.is_own(peer.done + 1):
@@ -143,9 +143,9 @@ class CatchUp:
         self._world.network.send_data(self._peer, other, other.catch_up.take_state, snapshot)
 
     def feed(self, feed: Feed) -> None:
-        """The queue to each observer is short: what does not fit is dropped, and asked for again.
+        """Feed an observer. The queue to each is short: steps that do not fit are dropped, and requested again.
 
-        That begins with no operation of the script's own.
+        A gap never begins with an operation of the script's own.
         """
         is_left_out = self._num_fed.get(feed.member, 0) >= MOST_FED or self._rng.random() < FED_LOST
         is_needed = self.is_own(feed.step) and self._last_fed.get(feed.member) == feed.step - 1
@@ -171,7 +171,7 @@ class CatchUp:
         other = self._world.peers[member]
         self._world.network.send_data(self._peer, other, other.catch_up.take_fed, fed)
 
-    # What this one is given.
+    # Received from others
 
     def take_fed(self, fed: Fed) -> None:
         self._peer.knows_steps = True
@@ -196,11 +196,11 @@ class CatchUp:
                 self.discard(step, digest)
 
     def apply(self, step: int, digest: bytes) -> None:
-        """An observer runs its loop with what it was fed."""
+        """Run the observer's loop with a fed step."""
         self._world.clock.after(self._run_s(), self._peer, "applied", self._applied, step, digest)
 
     def _applied(self, step: int, digest: bytes) -> None:
-        """The script has come to the end of this step, unless a state was loaded there, and is told the result."""
+        """The script has reached the end of this step and gets the result, unless a state was loaded meanwhile."""
         if self._peer.core.due != (step, digest):
             return
         asked = None if self.is_own(step) or self._is_loading else self._peer.core.waits(self._peer.now(), self._fits)
@@ -215,7 +215,7 @@ class CatchUp:
             self._loaded(fed, "steps applied")
 
     def take_state(self, snapshot: Snapshot) -> None:
-        """All of it comes at once, or all that its first donor alone sends."""
+        """Receive a whole state, or the part that only the first donor sends."""
         core = self._peer.core
         if core.seated or not core.state_comes(self._peer.now(), snapshot.donor, snapshot.step):
             return
@@ -225,14 +225,14 @@ class CatchUp:
             self.take_whole(snapshot)
 
     def take_whole(self, snapshot: Snapshot) -> None:
-        """All of it is here."""
+        """Keep a complete state."""
         step, digest = snapshot.step, snapshot.digest
         self._states[step, digest] = snapshot
         self._peer.knows_steps |= step > NOTHING_DONE
         self._peer.perform(self._peer.core.state_came(step, digest, snapshot.stamp.lineage, snapshot.numerics))
 
     def load(self, step: int, digest: bytes) -> None:
-        """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
+        """Load a state when the script next waits: immediately, unless it is running its loop."""
         snapshot = self._states.pop((step, digest))
         if self.follows and not self.is_held:
             self._is_loading = True
@@ -244,9 +244,9 @@ class CatchUp:
         del self._states[step, digest]
 
     def miss(self, step: int) -> None:
-        """The script waits for the result of this step, and is told that it does not come: it ends, and starts anew.
+        """Restart the process: the script waits for the result of this step, which does not come.
 
-        Also where another swarm than the one that fed it has given it a seat.
+        Also if another swarm than the one that fed it has admitted it.
         """
         view, digest = self._peer.core.view, self._peer.core.digest
         fed = [fed for fed in self._fed.values() if (fed.step, fed.previous) == (step, digest)]
@@ -288,7 +288,7 @@ class CatchUp:
         self._world.clock.after(PACE * slowness * self._world.plan.compute_s, peer, "waits", self._wait, step)
 
     def _wait(self, step: int) -> None:
-        """The script has come to the end of the step behind that, and nothing is here for it."""
+        """The script has reached the end of the step after `step`, for which nothing has arrived."""
         peer = self._peer
         is_over = peer.done != step or peer.core.seated or not self.follows
         if is_over or peer.core.due is not None or self.is_own(step + 1) or self._is_loading:

@@ -1,4 +1,4 @@
-"""Stories that random faults hardly ever tell: several faults, in one order, at the right moments.
+"""Plots: sequences of faults, in a fixed order at critical moments, that random faults hardly ever produce.
 
 C1 and C2 are the counterexamples of PROTOCOL.md.
 """
@@ -21,7 +21,7 @@ SILENT_JOINER = "silent joiner"
 
 
 class Plots:
-    """The plot of one run. `armed`: what is waited for."""
+    """The plot of one run. `armed`: the event that it waits for."""
 
     def __init__(self, world: "Simulation", faults: "Faults", rng: Random) -> None:
         self.armed = ""
@@ -43,7 +43,7 @@ class Plots:
         self._after(self._rng.uniform(4.0, 10.0), self._begins[plot])
 
     def on(self, effect: Effect, peer: "Peer") -> None:
-        """Something happened that an armed plot may have waited for."""
+        """Advance the plot if it waits for this effect."""
         if self._num_left == 0 or not peer.alive or peer.view is None:
             return
         view = peer.view
@@ -59,7 +59,7 @@ class Plots:
                 self._after(self._rng.uniform(0.0, 0.3), self._fall_silent)
 
     def on_slow_read(self, reader: "Peer") -> None:
-        """C3: others install a view without it, and use again what it is about to read."""
+        """C3: isolate a reader: others install a view without it, and reuse the memory that it is about to read."""
         if self.armed == "slow readers" and self._num_left:
             self._num_left -= 1
             self._faults.partitions.isolate([reader.member.peer_id], self._rng.uniform(3.0, 6.0))
@@ -79,7 +79,7 @@ class Plots:
         members = peer.view.members if peer.view is not None else ()
         return [self._world.peers[member] for member in members if self._world.peers[member].alive]
 
-    # C1: those who went on are killed, and who was cut off hears of that.
+    # C1: the members that continued are killed, and the member that was cut off hears of it.
 
     def _turnover(self) -> None:
         active = [peer for peer in self._world.alive() if peer.active]
@@ -101,14 +101,14 @@ class Plots:
         for peer in others:
             self._world.end(peer, "turnover", self._rng.uniform(0.5, 4.0) if comes_back else None)
 
-    # C2: those who decided, or accepted, are killed before they can tell.
+    # C2: members that have decided, or accepted, are killed before they can say so.
 
     def _may_die(self, peer: "Peer") -> None:
         if self._rng.random() < 0.6 and not self._world.would_be_lost([peer]):
             self._num_left -= 1
             peer.fuse = self._rng.choice((0, 0, 1, 2))
 
-    # Everybody with state dies during an admission.
+    # All peers with the state die during an admission.
 
     def _massacre(self) -> None:
         self._num_left -= 1
@@ -119,7 +119,7 @@ class Plots:
     def _kill(self, peer: "Peer") -> None:
         self._world.end(peer, "massacre", self._rng.uniform(0.2, 3.0) if self._rng.random() < 0.5 else None)
 
-    # A member wakes after everybody it knew is dead.
+    # A member wakes after all peers it knew have died.
 
     def _late_sleeper(self) -> None:
         active = [peer for peer in self._world.alive() if peer.active]
@@ -140,7 +140,7 @@ class Plots:
         if peer.alive and not self._world.would_be_lost([peer]):
             self._world.end(peer, "turnover", 0.3)
 
-    # S10: a joiner goes silent at any moment of its admission.
+    # S10: a joiner falls silent at any moment of its admission.
 
     def _silent_joiner(self) -> None:
         self._world.launch(SILENT)

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and when: at random moments, and aimed at what just happened."""
+"""Faults of a run: at random moments, and aimed at the latest event."""
 
 from collections.abc import Callable, Collection
 from random import Random
@@ -19,7 +19,7 @@ AIMS = ("finish", "commit", "install", "promise or accept", "decide")
 
 
 class Faults:
-    """Draws faults until the calm. Crashes are withheld, mostly, where nobody would be left to go on."""
+    """Draws faults until the calm. Most crashes that would leave no peer able to continue are withheld."""
 
     def __init__(self, world: "Simulation", rng: Random) -> None:
         self.partitions = Partitions(world, rng)
@@ -94,7 +94,7 @@ class Faults:
         self._world.clock.after(self._wait_s(), None, "fault", self._strike)
 
     def _act(self, kind: str, peer_id: str) -> None:
-        """What a script says, whatever comes of it."""
+        """Carry out a scripted fault, whatever its consequences."""
         peer = self._world.named(peer_id)
         if peer is None:
             self._world.launch(peer_id)
@@ -103,7 +103,7 @@ class Faults:
         else:
             self.hit(kind, peer)
 
-    # Aimed at what just happened.
+    # Aimed faults
 
     def on(self, effect: Effect, peer: Peer) -> None:
         if not self._armed and not self._plots.armed:
@@ -129,7 +129,7 @@ class Faults:
         self._armed = self._rng.choice(AIMS)
 
     def _shoot(self, what: str, peer: Peer) -> None:
-        """Hit the first to do this, or another one, at once, between two of its next effects, or soon."""
+        """Hit the first peer that does `what`, or another one: now, between two of its next effects, or soon."""
         if self._armed != what or self._world.is_calm:
             return
         self._armed = None
@@ -141,7 +141,7 @@ class Faults:
         kind = rng.choice(("crash", "crash between two effects", "pause", "false evidence", "cut off"))
         self._world.clock.after(rng.choice((0.0, 0.01, 0.1)), victim, "aimed", self.hit, kind, victim)
 
-    # Processes end.
+    # Ends of processes
 
     def may_end(self, victims: Collection[Peer]) -> bool:
         return not self._world.would_be_lost(victims) or self._rng.random() < LOST_ON_PURPOSE
@@ -165,7 +165,7 @@ class Faults:
         self._world.end(peer, "crashes, and nobody says so")
 
     def _quick_restart(self, peer: Peer) -> None:
-        """It is back before anybody misses it."""
+        """Restart a process before any other peer misses it."""
         if self.may_end([peer]):
             self._world.end(peer, "crashes", self._rng.uniform(0.005, 0.2))
 
@@ -176,7 +176,7 @@ class Faults:
                 self._world.end(victim, "mass restart", self._rng.uniform(0.01, 2.0))
 
     def _host_crash(self, peer: Peer) -> None:
-        """All processes of a host at once; its launcher may be heard again at the calm, or is gone with its records."""
+        """End all processes of a host; its launcher is heard again at the calm, or is destroyed with its records."""
         hosts, rng = self._world.hosts, self._rng
         others = [host for host in range(self._world.plan.num_hosts) if host != peer.host]
         if not [host for host in others if host not in hosts.destroyed]:
@@ -193,7 +193,7 @@ class Faults:
             self._world.end(victim, "host crash", rng.uniform(1.0, 4.0) if rng.random() < 0.5 else None)
 
     def _full_restart(self, _: Peer) -> None:
-        """Everybody dies, nothing is on disk: a new founder begins a new lineage."""
+        """Kill all peers, without checkpoints: a new founder begins a new lineage."""
         names = [victim.member.peer_id for victim in self._world.alive()]
         for victim in self._world.alive():
             self._world.end(victim, "full restart")
@@ -203,7 +203,7 @@ class Faults:
     def _pause(self, peer: Peer) -> None:
         peer.paused_until = self._world.clock.now + self._rng.uniform(0.1, 5.0)
 
-    # Peers come and go.
+    # Joins and leaves
 
     def _join(self, _: Peer) -> None:
         if len(self._world.alive()) < self._world.plan.most_peers:
@@ -227,10 +227,10 @@ class Faults:
             if not peer.leaving:
                 peer.leave()
 
-    # What is not so, and what the script does.
+    # False evidence, and faults of scripts
 
     def _false_evidence(self, peer: Peer) -> None:
-        """Somebody's links to a living member are refused, once or for a while."""
+        """Let a peer's links to a living member be refused, once or for a while."""
         reporters = [p for p in self._world.alive() if p.view is not None and peer.member in p.watched]
         if reporters:
             reporter, until = self._rng.choice(reporters), self._rng.choice((0.0, 0.0, 2.0))
@@ -241,7 +241,7 @@ class Faults:
             self.hit("damage", self._rng.choice(trained))
 
     def _damage(self, peer: Peer) -> None:
-        """Its parameters are others from now on."""
+        """Change the peer's parameters in its memory."""
         self._world.invariants.damaged.add(peer.member)
         peer.training.state = peer.training.state.damaged(f"at {self._world.clock.now}")
 
@@ -250,10 +250,10 @@ class Faults:
             self._world.invariants.seen["withdrawn" if withdraw else "given up"] += 1
             self._rng.choice(able).give_up(withdraw)
 
-    # Links and launchers.
+    # Links and launchers
 
     def _silent_launcher(self, peer: Peer) -> None:
-        """Nothing is heard from the host of `peer` about its dead, until the calm."""
+        """Silence the launcher of this peer's host about dead processes, until the calm."""
         self._world.hosts.silent.add(peer.host)
 
     def _cut_off(self, peer: Peer) -> None:

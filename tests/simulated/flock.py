@@ -1,6 +1,6 @@
-"""Thousands of peers that do nothing but discovery, in one process and virtual time. Same seed, same run.
+"""Flocks: thousands of peers that run only discovery, in one process and virtual time. Same seed, same run.
 
-Leaves out links: any peer reaches any other. Bytes are estimated, not encoded.
+Leaves out links: any peer reaches any other. Message sizes are estimated; messages are not encoded.
 """
 
 import math
@@ -25,7 +25,7 @@ BYTES_PER_DIGEST = 10
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What the network does: one-way delays drawn evenly, and how much of what is sent is lost."""
+    """Properties of the network: the range of one-way delays, uniform, and the share of messages that is lost."""
 
     delay_min_s: float = 0.0002
     delay_max_s: float = 0.005
@@ -33,7 +33,7 @@ class Weather:
 
 
 def size_bytes(body: Heard) -> int:
-    """About what it takes on the wire."""
+    """Approximate size on the wire."""
     match body:
         case Ping(_, claims) | Ack(_, claims) | Gossip(claims) | SyncReply(_, claims):
             return BYTES_PER_MESSAGE + BYTES_PER_CLAIM * len(claims)
@@ -44,7 +44,7 @@ def size_bytes(body: Heard) -> int:
 
 
 class Flock:
-    """`size` peers, numbered from 0; `on_change(number, effects)` hears what each peer makes of what it learns."""
+    """`size` peers, numbered from 0; `on_change(number, effects)` gets the effects of each peer's changes."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Flock:
         weather: Weather | None = None,
         is_acquainted: bool = True,
     ) -> None:
-        """`is_acquainted`: everybody knows everybody. Otherwise all come at once and know three seeds."""
+        """`is_acquainted`: all peers know each other. Otherwise all start at the same time and know three seeds."""
         self.now = 0.0
         self.rng = Random(seed)
         self.config = config or SwimConfig()
@@ -90,7 +90,7 @@ class Flock:
         me = self.claim(self.members[number])
         return Swim(me, rng=Random(self.rng.random()), config=self.config, now=self.now, known=known)
 
-    # What happens.
+    # Events
 
     def at(self, when: float, action: Callable[..., None], *args: object) -> None:
         self._num_events += 1
@@ -108,7 +108,7 @@ class Flock:
             self._do(number, self.swims[number].hear(self.now, claim))
 
     def do(self, number: int, command: Callable[[Swim], list[Effect] | None]) -> None:
-        """Let a peer do something by itself."""
+        """Let a peer carry out a command."""
         self._do(number, command(self.swims[number]) or [])
         self._schedule(number)
 
@@ -116,7 +116,7 @@ class Flock:
         self.running[number] = False
 
     def restart(self, number: int) -> None:
-        """The same name, a later process, and it knows the seeds."""
+        """Restart a peer: same name, later incarnation; it knows the seeds."""
         member = self.members[number]
         self.members[number] = later = Member(member.peer_id, member.incarnation + 1)
         self.number[later] = number
@@ -127,25 +127,25 @@ class Flock:
         self._schedule(number)
 
     def stall(self, number: int, for_s: float, *, is_deaf: bool = False) -> None:
-        """It does nothing for a while, and then everything that has queued up.
+        """Stop a peer for a while; then it processes all that has queued up.
 
-        `is_deaf`: its clock goes on, and only its messages are held up, both ways, as in Lifeguard's experiments.
+        `is_deaf`: its timers continue, and only its messages are held up, both ways, as in Lifeguard's experiments.
         """
         self._stalled_until[number] = self.now + for_s
         self._is_deaf[number] = is_deaf
         self.at(self.now + for_s, self._resume, number)
 
     def beat(self, every_s: float) -> None:
-        """Everybody says something to everybody again and again, as members and joiners do."""
+        """Let all peers send a message to all others every `every_s`, as members and joiners do."""
         for number in range(len(self.swims)):
             self.do(number, lambda swim: [Send(claim.member, Gossip(())) for claim in swim.acquaintances()])
         self.at(self.now + every_s, self.beat, every_s)
 
     def split(self, sides: Iterable[int]) -> None:
-        """Only those on one side reach each other."""
+        """Partition the flock: peers reach only those on the same side."""
         self.side = list(sides)
 
-    # How it happens.
+    # Machinery
 
     def _resume(self, number: int) -> None:
         if self.now < self._stalled_until[number]:
@@ -153,7 +153,7 @@ class Flock:
         held, self._outbox[number] = self._outbox[number], []
         self._do(number, held)
         waiting, self._inbox[number] = self._inbox[number], []
-        if self.rng.random() < 0.5:  # either may come first in a loop that was stopped anywhere
+        if self.rng.random() < 0.5:  # in a loop that was stopped at any point either may come first
             self._wake(number)
         for source, body in waiting:
             self._receive(source, number, body)

@@ -1,4 +1,4 @@
-"""What discovery achieves in a flock: each function makes one experiment and returns what it has measured.
+"""Figures of discovery in a flock: each function runs one experiment and returns its measurements.
 
 `python -m tests.figures` prints all of them.
 """
@@ -16,14 +16,14 @@ from gossip.swim_config import SwimConfig
 from .flock import Flock, Weather
 
 PLAIN = SwimConfig(lifeguard=False, suspicion_mult=0.0)
-"""SWIM as of 2002, section 3: a probe that fails is a loss."""
+"""SWIM as of 2002, section 3: a failed probe declares the member lost."""
 SUSPECTING = SwimConfig(lifeguard=False)
 """The same with suspicions of fixed length (section 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How long an update took to reach everybody, and half of all."""
+    """Time for an update to reach all peers, and half of them."""
 
     size: int
     loss: float
@@ -32,7 +32,7 @@ class Spread:
 
 
 def spread(size: int, *, loss: float, seed: int) -> Spread:
-    """One peer of an idle flock changes its status."""
+    """Measure the spread of one status change in an idle flock."""
     flock = Flock(size, seed=seed, weather=Weather(loss=loss))
     flock.run(1.0)
     start = flock.now
@@ -51,7 +51,7 @@ def spread(size: int, *, loss: float, seed: int) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """When a crash was known: quantiles over all others, in seconds after it."""
+    """Time from a crash until other peers knew it: quantiles over all others, in seconds."""
 
     size: int
     p50_s: float
@@ -60,7 +60,7 @@ class Detection:
 
 
 def detection(size: int, *, seed: int, config: SwimConfig | None = None) -> Detection:
-    """One peer of an idle flock ends without a word, and no kernel says so."""
+    """Measure the detection of one silent crash in an idle flock, without proof."""
     flock = Flock(size, seed=seed, config=config)
     flock.run(2.0)
     victim = flock.members[-1]
@@ -78,10 +78,10 @@ def detection(size: int, *, seed: int, config: SwimConfig | None = None) -> Dete
 
 
 class Losses:
-    """Who was taken out by anybody, each refutation once: `removed` while it was not held down yet, `declared` ever."""
+    """Members declared lost by any peer, once per refutation; `removed`: those not held down yet; `declared`: all."""
 
     def __init__(self, flock: Flock, *, first_observer: int = 0) -> None:
-        """What is declared by those from `first_observer` on."""
+        """Record the declarations of the peers from `first_observer` on."""
         self._first = first_observer
         self.removed: set[tuple[int, int]] = set()
         self.declared: set[tuple[int, int]] = set()
@@ -105,7 +105,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class FalseAlarms:
-    """Living members that were declared lost, by anybody, once per refutation; `removed`: were in and fell out."""
+    """Living members declared lost by any peer, once per refutation; `removed`: those that were in and fell out."""
 
     size: int
     num_stalled: int
@@ -118,7 +118,7 @@ class FalseAlarms:
 def false_alarms(
     num_stalled: int, *, seed: int, config: SwimConfig, is_deaf: bool, for_s: float = 120.0
 ) -> FalseAlarms:
-    """The first of 100 members are stalled for 1 to 20 s again and again, with 0.1 to 2 s between."""
+    """Measure false alarms while the first of 100 members stall for 1 to 20 s repeatedly, with pauses of 0.1 to 2 s."""
     size = 100
     flock = Flock(size, seed=seed, config=config)
     losses = Losses(flock)
@@ -147,9 +147,9 @@ class Lossy:
     """Members with bad links among many good ones.
 
     Attributes:
-        removed_after_s: when all of them were out at every healthy member first.
-        out_share: of the time after that, summed over pairs, that they stayed out.
-        healthy_lost: healthy members that healthy members took for lost.
+        removed_after_s: the first time at which all of them were out at every healthy member.
+        out_share: share of the time after that, summed over pairs, in which they stayed out.
+        healthy_lost: healthy members that healthy members declared lost.
     """
 
     size: int
@@ -162,7 +162,7 @@ class Lossy:
 def lossy(
     size: int, num_lossy: int, *, seed: int, loss: float = 0.8, for_s: float = 180.0, beat_s: float = math.inf
 ) -> Lossy:
-    """The first members lose most frames, both ways. Each says something to all every `beat_s`."""
+    """Measure members with bad links: the first ones lose most frames, both ways. All send to all every `beat_s`."""
     flock = Flock(size, seed=seed)
     if beat_s < math.inf:
         flock.beat(beat_s)
@@ -188,7 +188,7 @@ def lossy(
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What one peer of an idle flock sends and receives, and the processor time that simulating it took."""
+    """Traffic of one peer of an idle flock, and the processor time of its simulation."""
 
     size: int
     sent_bytes_per_s: float
@@ -209,7 +209,7 @@ def idle(size: int, *, seed: int, for_s: float = 60.0, loss: float = 0.0) -> Idl
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one peer's knowledge of all others takes, its claims included."""
+    """Memory of one peer's knowledge of all others, including their claims."""
 
     size: int
     total_bytes: int
@@ -234,7 +234,7 @@ def memory(size: int, *, seed: int) -> Memory:
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """After a partition in halves: when everybody knew everybody as alive again."""
+    """Time after a partition into halves until all peers knew each other as alive again."""
 
     size: int
     lost_across: float
@@ -260,7 +260,7 @@ def healing(size: int, *, seed: int, split_s: float = 60.0) -> Healing:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Peers that start at once and know three seeds: when all knew all."""
+    """Time until all peers that start together with three seeds knew each other."""
 
     size: int
     complete_after_s: float

@@ -1,9 +1,9 @@
-"""The machines that peers live on: what a kernel says of the dead, and the pages that outlive them.
+"""Hosts of simulated peers: proofs of death from kernels and launchers, and the acceptor pages of dead processes.
 
-On one host a process learns of another one's death within milliseconds, sometimes a second; from other hosts comes the
-word of the dead peer's own `shoal run`, late, and not at all while that is silent or cut off. With a death comes the
-acceptor record, read after it. A host that is `destroyed` takes records and words with it. Besides the proof there is
-evidence: whoever talks to a dead process of a living kernel is refused.
+On one host a process learns of another's death within milliseconds, sometimes a second; on other hosts it learns from
+the dead peer's own `shoal run`, late, and not at all while that is silent or cut off. With a death comes the acceptor
+record, read after it. Records and notices of a `destroyed` host are lost. Besides proof there is evidence: messages to
+a dead process are refused if its kernel lives.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,12 @@ REFUSED_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What stays the same for a process when it comes back as another member.
+    """The properties of a process that stay the same when it returns as another member.
 
     Attributes:
-        offset_s: of its clock; `rate`: of the same.
+        offset_s, rate: of its clock.
         former: incarnations of this process that were removed.
-        hardware: its numerics class, without where such hardware came in.
+        hardware: its numerics class, without the view in which such hardware joined.
     """
 
     host: int
@@ -45,12 +45,12 @@ class Place:
 
 
 class Hosts:
-    """Kernels, launchers and the folders of pages."""
+    """Kernels, launchers, and the folders of acceptor pages."""
 
     def __init__(self, world: "Simulation", rng: Random) -> None:
         self.records: dict[Member, AcceptorRecord] = {}
         self.launching: set[int] = set()
-        """Where a launcher starts another process in the place of a dead one, and says so (G15)."""
+        """Hosts whose launcher starts another process in place of a dead one, and says so (G15)."""
         self.silent: set[int] = set()
         self.destroyed: set[int] = set()
         self._world = world
@@ -58,7 +58,7 @@ class Hosts:
         self._owed: list[tuple[Peer, Peer]] = []
         self._places = list(world.plan.places)
         self.is_lost: Callable[[Peer, Peer], bool] = lambda peer, dead: False
-        """Whether the launcher's word of a death, which is said once, does not reach this peer."""
+        """Whether the launcher's notice of a death, which is sent once, does not reach this peer."""
 
     def pick(self) -> int:
         if self._places:
@@ -66,11 +66,11 @@ class Hosts:
         return self._rng.choice([host for host in range(self._world.plan.num_hosts) if host not in self.destroyed])
 
     def write(self, member: Member, record: AcceptorRecord) -> None:
-        """The page outlives its process."""
+        """Write an acceptor page, which outlives its process."""
         self.records[member] = record
 
     def elsewhere(self, peer: "Peer") -> dict[str, str]:
-        """Other hosts of the last view of the process whose place `peer` takes, and an address at each."""
+        """Other hosts of the last view of the process that `peer` replaces, and an address at each."""
         own = peer.claim.contact.host
         records = [record for member, record in self.records.items() if member.peer_id == peer.member.peer_id]
         views = [record.view for record in records if record.view is not None]
@@ -79,11 +79,11 @@ class Hosts:
         return {seat.contact.host: seat.contact.seed for seat in views[-1].seats if seat.contact.host != own}
 
     def proves(self, dead: "Peer") -> bool:
-        """Whether everybody hears of this death in the end, with a record if there is one."""
+        """Whether all peers eventually learn of this death, with a record if there is one."""
         return dead.host not in self.destroyed and not dead.unproven
 
     def ended(self, dead: "Peer") -> None:
-        """A process is gone: whoever watches it hears of that, or is refused."""
+        """Give the peers that watch an ended process proof or a refused connection."""
         for peer in self._world.alive():
             for member in dead.incarnations:
                 if member in peer.watched:
@@ -93,7 +93,7 @@ class Hosts:
                 self._world.clock.after(delay_s, peer, "refused", self.refuse, peer, dead, until)
 
     def owe(self, peer: "Peer", dead: "Peer") -> None:
-        """`peer` knows of `dead`, so the word of its death is on the way, or its link was refused."""
+        """Schedule the proof that `peer` gets of the death of `dead`, which it knows, or whose link was refused."""
         if not self.proves(dead):
             return
         rng = self._rng
@@ -116,13 +116,13 @@ class Hosts:
                 self._world.clock.after(RETRY_S, peer, "proof", self._prove, peer, dead)
                 return
         record = self.records.get(dead.member)
-        if record is not None and self._rng.random() < 0.03:  # the page is found later than the death
+        if record is not None and self._rng.random() < 0.03:  # the page is found later than the proof of death
             self._world.clock.after(self._rng.random(), peer, "proof", self._prove, peer, dead)
             record = None
         peer.declare_dead(dead.member, "process ended", record)
 
     def refuse(self, peer: "Peer", other: "Peer", until: float) -> None:
-        """The port of `other` is closed, which `peer` sees as long as it tries; it may be another one's fault."""
+        """Report to `peer` that the port of `other` is closed, as long as it tries; the cause may be a third party."""
         clock, names = self._world.clock, (other.member.peer_id, peer.member.peer_id)
         is_over = clock.now > until or other.member not in peer.watched or (self._world.is_calm and other.alive)
         if is_over or not peer.alive:
@@ -132,7 +132,7 @@ class Hosts:
         clock.after(RETRY_S, peer, "refused", self.refuse, peer, other, until)
 
     def calm(self) -> None:
-        """Every launcher that lives is heard."""
+        """Let all living launchers be heard."""
         self.silent = set()
         owed, self._owed = self._owed, []
         for peer, dead in owed:

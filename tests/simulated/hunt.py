@@ -18,12 +18,12 @@ NUM_TRIES = 40
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """How the hunt for one mutant went.
+    """The result of the hunt for one mutant.
 
     Attributes:
-        invariant: that broke; empty if none of the expected ones did.
+        invariant: the one that broke; empty if none of the expected ones did.
         where: the seed or the scenario.
-        others: what else broke first, by seed; it does not count.
+        others: other invariants that broke first, by seed; they do not count.
     """
 
     name: str
@@ -49,7 +49,7 @@ def what_breaks(mutant: Mutant, seed: int) -> str:
 
 
 def hunt(name: str, seeds: range) -> Catch:
-    """The first of `seeds` that breaks what the mutant is to break."""
+    """Find the first of `seeds` that breaks an invariant expected of the mutant."""
     mutant = MUTANTS[name]
     others: list[str] = []
     for num_runs, seed in enumerate(seeds, 1):
@@ -62,7 +62,7 @@ def hunt(name: str, seeds: range) -> Catch:
 
 
 def play(name: str) -> Catch:
-    """The scenario of the mutant."""
+    """Run the mutant's scenario."""
     mutant = MUTANTS[name]
     try:
         with without(mutant):
@@ -75,7 +75,7 @@ def play(name: str) -> Catch:
 
 
 def known(name: str) -> Catch:
-    """By the seed that is on record or one of the next ones, since seeds shift, or else by the scenario."""
+    """Catch a mutant by its recorded seed or one of the next ones, since seeds shift, or else by its scenario."""
     mutant = MUTANTS[name]
     catch = Catch(name, "", "", 0)
     if mutant.seed is not None:
@@ -84,7 +84,7 @@ def known(name: str) -> Catch:
 
 
 def search(name: str, num_seeds: int, from_zero: bool) -> Catch:
-    """Within so many seeds if drawn runs show it at all, else by its scenario."""
+    """Catch a mutant within `num_seeds` seeds, or by its scenario if drawn runs do not show it."""
     mutant = MUTANTS[name]
     if mutant.seed is None and mutant.scenario:
         return play(name)
@@ -92,7 +92,7 @@ def search(name: str, num_seeds: int, from_zero: bool) -> Catch:
         catch = hunt(name, range(mutant.seed, mutant.seed + 1))
         if catch.invariant:
             return catch
-    # Only such seeds have several kinds of hardware.
+    # Only seeds from `FIRST_MIXED` on have several kinds of hardware.
     first = FIRST_MIXED if (mutant.seed or 0) >= FIRST_MIXED else 0
     catch = hunt(name, range(first, first + num_seeds))
     return play(name) if mutant.scenario and not catch.invariant else catch
@@ -106,7 +106,7 @@ def main() -> int:
     arguments = _arguments()
     catches: list[Catch] = []
     names = [name for name in MUTANTS if arguments.only in name]
-    names.sort(key=lambda name: MUTANTS[name].seed or 0, reverse=True)  # what takes long begins first
+    names.sort(key=lambda name: MUTANTS[name].seed or 0, reverse=True)  # the longest hunts begin first
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress, pool(arguments.jobs) as executor:
         hunts = [executor.submit(search, name, arguments.seeds, arguments.from_zero) for name in names]

@@ -1,4 +1,4 @@
-"""What must hold of steps after every event: the invariants of PROTOCOL.md, by their names."""
+"""Invariants of steps, by their names in PROTOCOL.md, checked after every event."""
 
 import math
 from collections import Counter
@@ -27,16 +27,16 @@ class Violation(Exception):
 
 @dataclass(eq=False, slots=True)
 class Lineage:
-    """One chain of views, as all of its members together have seen it.
+    """One chain of views, as observed by all of its members together.
 
     Attributes:
-        started: per view, the step that it started from, the digest of the state, and who was first to start.
-        committed: per step, what it is, and who was first to commit it.
-        committed_in: per step, the earliest view in which somebody had it committed.
-        raised: per step, whose scripts were told that it came to nothing: in which view it was given up, when they were
-            told, from which view on others may know, and in which view.
+        started: per view, the step from which it started, the digest of the state, and the first member to start.
+        committed: per step, its content, and the first member to commit it.
+        committed_in: per step, the earliest view in which a member had committed it.
+        raised: per step and member whose script was told that it was given up: the view in which it was given up, the
+            time at which the script was told, the view from which on others may know, and the view of the telling.
         mixed: steps that were finished in a view of several numerics classes.
-        truths: per step, which updates the parameters have had.
+        truths: per step, the updates that the parameters have had.
         gap_s: the longest time between two steps.
     """
 
@@ -54,7 +54,7 @@ class Lineage:
 
 
 class Invariants:
-    """All that was ever observed of any process of one run, the dead and the excluded included."""
+    """All observations of all processes of one run, including dead and excluded ones."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -74,7 +74,7 @@ class Invariants:
         self._computed: dict[Member, int] = {}
         self.left: set[Member] = set()
         self.heard_leaving: dict[Member, int] = {}
-        """Whose LEAVE a member has heard, and the number of the latest view in which it was said."""
+        """Members whose LEAVE was heard, with the number of the latest view in which it was said."""
         self._given: dict[tuple[Member, int], Parameters] = {}
         self._to_be_told: set[tuple[Member, int]] = set()
         self._taken_back: set[str] = set()
@@ -83,7 +83,7 @@ class Invariants:
         return self.lineages.setdefault(view.lineage, Lineage())
 
     def was_active(self, lineage: bytes, member: Member, before: float = math.inf) -> bool:
-        """Whether `member` has completed a barrier, of a view before the one of this number."""
+        """Whether `member` has completed the barrier of a view with a number below `before`."""
         return self._first_active.get((lineage, member), math.inf) < before
 
     def said_ready(self, who: Member, stamp: Stamp, ready: Ready) -> None:
@@ -91,7 +91,7 @@ class Invariants:
         if first is not ready and first.seated and first != ready:
             raise Violation("R4", f"READY of {brief(who)} in view {stamp.number} was {brief(first)}, is {brief(ready)}")
 
-    # Views start.
+    # Starts of views
 
     def activated(self, who: Member, view: View, done: int, state: Parameters) -> None:
         lineage = self.lineage(view)
@@ -120,22 +120,22 @@ class Invariants:
             raise Violation("S32", f"{brief(who)} starts view {view.number} with {run}, {brief(other)} with {theirs}")
 
     def refused(self, who: Member, *, is_unlike: bool) -> None:
-        """S32: only who trains something else is refused."""
+        """S32: only peers with another run description are refused."""
         self.seen["refused"] += 1
         if not is_unlike:
             raise Violation("S32", f"{brief(who)} is refused, and trains what the members do")
 
-    # Steps are computed and finished.
+    # Computing and finishing steps
 
     def computed(self, who: Member, step: int, operation: int) -> None:
-        """Steps are computed in order, so the last one says whether this one was computed before."""
+        """S6: no input is computed twice. Steps are computed in order, so the last one is enough to tell."""
         index = step * NUM_OPERATIONS + operation
         if self._computed.get(who, -1) >= index:
             raise Violation("S6", f"{brief(who)} computes its input of operation {operation} of step {step} twice")
         self._computed[who] = index
 
     def contributed(self, who: Member, stamp: Stamp, step: int, operation: int, token: str) -> None:
-        """What `who` has submitted: in this view, it may be nothing else."""
+        """Record what `who` has submitted in this view."""
         self._contributed.setdefault((stamp, step, operation), {})[who] = token
 
     def finished(self, who: Member, view: View, step: int, digests: tuple[bytes, bytes]) -> None:
@@ -149,23 +149,23 @@ class Invariants:
         others[who] = digests
 
     def parameters(self, view: View, step: int) -> dict[Member, bytes]:
-        """With which members have finished `step` in `view`."""
+        """The parameters with which members have finished `step` in `view`."""
         finished = self._finished.get((view.lineage, view.number, step), {})
         return {member: digests[1] for member, digests in finished.items()}
 
     def fed(self, who: Member, feed: Feed, forgotten: set[Member]) -> None:
-        """S23: who is fed is there. `forgotten`: whom `who` was told to forget, and has not met again."""
+        """S23: only present observers are fed. `forgotten`: members that `who` had to forget and has not met again."""
         if feed.member in forgotten:
             raise Violation(
                 "S23", f"{brief(who)} feeds {brief(feed.member)} with step {feed.step}, and has forgotten it"
             )
 
     def gives(self, first: Member, step: int, state: Parameters) -> None:
-        """`first` gives the state after `step`, as one of several donors."""
+        """Record the state after `step` that `first` gives as one of several donors."""
         self._given[first, step] = state
 
     def gathered(self, who: Member, first: Member, step: int, state: Parameters) -> None:
-        """S27: a state of several donors is that of the first, bit for bit."""
+        """S27: a state from several donors equals that of the first, bit for bit."""
         self.seen["states gathered"] += 1
         if state != self._given[first, step]:
             raise Violation(
@@ -173,7 +173,7 @@ class Invariants:
             )
 
     def differs(self, who: Member, source: Member, first: Member, step: int) -> None:
-        """S28: chunks differ where a replica is damaged, and nowhere else."""
+        """S28: chunks differ only if a replica is damaged."""
         self.seen["chunks that differ"] += 1
         if not self.damaged:
             raise Violation(
@@ -181,12 +181,12 @@ class Invariants:
             )
 
     def has_foreign_bits(self, who: Member) -> None:
-        """It was given a state by a member of another class than its seat is of, as none of its own had one."""
+        """Note that `who` received a state from a member of another class than its seat, as none of its own had one."""
         self.seen["foreign bits"] += 1
         self.damaged.add(who)
 
     def resynchronised(self, who: Member, step: int, view: View, slice: str) -> None:
-        """S20: after a receipt of several classes a slice is taken, from the member that `view` says."""
+        """S20: after a receipt of several classes a slice is taken, from the member that the view determines."""
         lineage = self.lineage(view)
         if bool(slice) != (step - 1 in lineage.mixed):
             raise Violation("S20", f"{brief(who)} has in step {step} of {brief(view)} the slice {slice or 'of nobody'}")
@@ -199,7 +199,7 @@ class Invariants:
                 raise Violation("S20", f"{brief(who)} takes slice {slice} in {brief(view)}, its source is {expected}")
 
     def updated(self, who: Member, view: View, finish: Finish, state: Parameters) -> None:
-        """S21: each slice of the parameters has had the update of each committed step, once."""
+        """S21: each slice of the parameters has had the update of each committed step exactly once."""
         lineage = self.lineage(view)
         truths = lineage.truths
         if len({seat.numerics for seat in view.seats}) > 1:
@@ -211,31 +211,31 @@ class Invariants:
             raise Violation("S21", f"{brief(who)} has not had each update of its parameters after {brief(finish)}")
 
     def who_stays(self, reason: str) -> None:
-        """S19: who goes is who has to; `reason`: why it is not so."""
+        """S19: exactly the members that must go, go; `reason`: why that does not hold."""
         if reason:
             raise Violation("S19", reason)
 
     def agrees(self, who: Member, wrong: str) -> None:
-        """S24: rows are gathered, and tables used, as the receipts say; `wrong`: how it is not so."""
+        """S24: rows are gathered, and tables used, as the receipts determine; `wrong`: the deviation."""
         if wrong:
             raise Violation("S24", f"{brief(who)}: {wrong}")
 
     def moved(self, who: Member, wrong: str, *, is_void: bool) -> None:
-        """S25: a broadcast is from the peer that was named, or from nobody; `wrong`: how it is not so."""
+        """S25: a broadcast is from the named peer, or void; `wrong`: the deviation."""
         self.seen["broadcasts"] += 1
         self.seen["broadcasts of nobody"] += is_void
         if wrong:
             raise Violation("S25", f"{brief(who)}: {wrong}")
 
     def inherits(self, who: Member, last: View, living: Iterable[Member]) -> None:
-        """S29: one goes on where all members of a lineage have died. `living`: those who could go on in it."""
+        """S29: after the death of all members, one peer continues. `living`: those that could continue the lineage."""
         self.seen["heirs"] += 1
         if (other := self.heirs.setdefault(last.lineage, who)) != who:
             raise Violation("S29", f"{brief(who)} goes on without {brief(last)}, and so does {brief(other)}")
         if living := tuple(living):
             raise Violation("S29", f"{brief(who)} goes on without {brief(last)}, of whose lineage {brief(living)} live")
 
-    # Steps are committed.
+    # Committing steps
 
     def committed(self, who: Member, finish: Finish, finished_in: View, installed: View, now: float) -> None:
         step, lineage = finish.step, self.lineage(installed)
@@ -246,8 +246,8 @@ class Invariants:
         if step != self.done.get(who, NOTHING_DONE) + 1:
             raise Violation("S5", f"{brief(who)} commits step {step} after {self.done.get(who)}")
         for told, (given_up_in, _, known_in, told_in) in lineage.raised.get(step, {}).items():
-            is_heard = self.heard_leaving.get(told, 0) >= told_in  # what it said before that says nothing of the step
-            is_known = is_heard or known_in <= given_up_in  # or it was told before others could know
+            is_heard = self.heard_leaving.get(told, 0) >= told_in  # an earlier LEAVE says nothing about the step
+            is_known = is_heard or known_in <= given_up_in  # otherwise it was told before others could know
             stays = installed.since(told) is not None or (told in self.left and is_known)
             if stays and finish.view_number <= given_up_in:
                 said = f"{brief(told)} was told that it came to nothing"
@@ -291,7 +291,7 @@ class Invariants:
                 raise Violation("I9", f"{brief(who)} commits {step}, {brief(member)} is at {self.done.get(member)}")
 
     def contains(self, who: Member, finish: Finish, view: View, results: Results) -> None:
-        """What is committed holds what each member of its view has submitted in it, and nothing else."""
+        """A committed step contains exactly what each member of its view has submitted in it."""
         if finish.step == 0:
             return
         if (who, finish.step) in self._to_be_told:
@@ -318,7 +318,7 @@ class Invariants:
                     )
 
     def used(self, who: Member, finish: Finish, handed_out: tuple[Tokens, ...], committed: tuple[Tokens, ...]) -> None:
-        """What was handed out before the commit is what commits."""
+        """S13: results that were returned before the commit are those that commit."""
         if handed_out != committed:
             raise Violation("S13", f"{brief(who)} has used {handed_out}, and commits {brief(finish)} with {committed}")
 
@@ -328,19 +328,19 @@ class Invariants:
     def raised(
         self, who: Member, view: View, step: int, given_up_in: int, now: float, *, is_alone: bool = False
     ) -> None:
-        """A script was told, in `view`, that nothing counts of a step that was given up in view `given_up_in` (S14).
+        """A script was told, in `view`, that a step does not count that was given up in view `given_up_in` (S14).
 
-        `is_alone`: it goes, and the others do the step over as soon as one of them has heard so.
+        `is_alone`: the member goes, and the others redo the step as soon as one of them has heard of it.
         """
         lineage = self.lineage(view)
         self._to_be_told.add((who, step))
         lineage.raised.setdefault(step, {})[who] = given_up_in, now, view.number + is_alone, view.number
-        is_out = lineage.latest is not None and lineage.latest.since(who) is None  # and hears so next
+        is_out = lineage.latest is not None and lineage.latest.since(who) is None  # it will hear so next
         if not is_out and step in lineage.committed and lineage.committed[step][0].view_number <= given_up_in:
             raise Violation("S14", f"{brief(who)} is told that step {step} came to nothing, it is committed")
 
     def told(self, who: Member, step: int) -> None:
-        """A script is told that `step` came to nothing."""
+        """A script is told that `step` was given up."""
         self._to_be_told.discard((who, step))
 
     def took_back(self, tokens: Iterable[str]) -> None:
@@ -348,7 +348,7 @@ class Invariants:
         self._taken_back.update(tokens)
 
     def ended(self, who: Member, now: float) -> None:
-        """What a script was told in its last second binds nobody."""
+        """Forget what a script was told in the last second before its end: it binds no other member."""
         for lineage in self.lineages.values():
             for told in lineage.raised.values():
                 if who in told and now - told[who][1] <= 1.0:

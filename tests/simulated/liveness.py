@@ -1,9 +1,9 @@
-"""Whether a run could go on, and whether it did (PROTOCOL.md: L1, I13 to I15 and I17).
+"""Liveness: whether a run could continue, and whether it did (PROTOCOL.md: L1, I13 to I15 and I17).
 
-A lineage is *lost* where the protocol promises nothing any more. With the last view that was decided, and each one
-before it that none of its living members has installed: those must be able to decide, by a majority, or under `live`
-by everybody who lives if every other's death is proven and its record can be read. And of the last view somebody must
-live who has the state.
+A lineage is *lost* where the protocol guarantees nothing any more. It is not lost if the last decided view can still
+decide, and so can each view before it, back to the first that one of its living members has installed: by a majority,
+or under `live` by all living members if each other's death is proven and its record can be read. Also a member of the
+last view that has the state must be alive.
 """
 
 from collections.abc import Collection
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 SILENT = "silent"
 """The name of the joiner of the plot of that name."""
 MOST_ITEMS = 2000
-"""In any one collection of any core, at the end of a run."""
+"""Limit of each collection of each core at the end of a run."""
 
 
 def why_lost(world: "Simulation", lineage: Lineage, survivors: "Collection[Peer]") -> str:
-    """Why these alone can never have another view; empty if they can."""
+    """Why the survivors alone can never have another view; empty if they can."""
     living = {peer.member: peer for peer in survivors}
     view = lineage.latest
     assert view is not None
@@ -62,10 +62,10 @@ def _why_undecided(world: "Simulation", view: View, living: "dict[Member, Peer]"
 
 
 def _is_witnessed(world: "Simulation", member: Member, view: View) -> bool:
-    """Whether everybody will be given the record of `member`, which is gone.
+    """Whether all peers will get the record of `member`, which is gone.
 
-    Not where its process went on as another member: nobody watches the former one any more. It was removed from a
-    view, so that matters only where it took part in another swarm than this one.
+    Not if its process continued as another member: no peer watches the former one any more. It was removed from a
+    view, so that matters only if it took part in another swarm than this one.
     """
     dead = world.peers[member]
     is_about_to_die = dead.alive and (dead.view is None or dead.view.lineage == view.lineage)
@@ -74,7 +74,7 @@ def _is_witnessed(world: "Simulation", member: Member, view: View) -> bool:
 
 
 def judge(world: "Simulation") -> None:
-    """At the end of a run, long after its faults."""
+    """Check liveness at the end of a run, long after its faults."""
     alive = world.alive()
     lost: set[bytes] = set()
     for name, lineage in world.invariants.lineages.items():
@@ -100,7 +100,7 @@ def judge(world: "Simulation") -> None:
 
 
 def _judge_lineage(world: "Simulation", name: bytes, alive: "list[Peer]") -> None:
-    """Everybody alive takes part in one view, at the same step or the next, and steps commit."""
+    """Check that all living peers are in one view, at most one step apart, and that steps commit."""
     lineage = world.invariants.lineages[name]
     latest = lineage.latest
     assert latest is not None
@@ -117,7 +117,7 @@ def _judge_lineage(world: "Simulation", name: bytes, alive: "list[Peer]") -> Non
 
 
 def suspicions(world: "Simulation") -> set[tuple[Member, Member, int]]:
-    """Who suspects whom, and of which refutation."""
+    """All suspicions: the suspecting member, the suspect, and its refutation."""
     return {
         (peer.member, claim.member, claim.refutation)
         for peer in world.alive()
@@ -127,7 +127,7 @@ def suspicions(world: "Simulation") -> set[tuple[Member, Member, int]]:
 
 
 def _judge_news(world: "Simulation", peer: "Peer", others: "list[Peer]") -> None:
-    """15: whoever lives ends up alive at all, or soon denies a new suspicion. 17: no more records than names."""
+    """I15: each living peer is finally alive at all others, or soon refutes. I17: at most one record per name."""
     claims = {claim.member.peer_id: claim for claim in peer.core.acquaintances()}
     for other in others:
         claim = claims.get(other.member.peer_id)
@@ -139,7 +139,7 @@ def _judge_news(world: "Simulation", peer: "Peer", others: "list[Peer]") -> None
 
 
 def _judge_strangers(world: "Simulation", whole: list[bytes]) -> None:
-    """Two swarms that live side by side know of each other, and each names both founders."""
+    """Check that two swarms that exist side by side know of each other, and each names both founders."""
     if len(whole) < 2:
         return
     founders = sorted({lineage.views[1].members[0].peer_id for lineage in world.invariants.lineages.values()})
@@ -151,9 +151,9 @@ def _judge_strangers(world: "Simulation", whole: list[bytes]) -> None:
 
 
 def _judge_delay(world: "Simulation", whole: list[bytes]) -> None:
-    """S10: a joiner that falls silent holds nobody up for longer than it takes to notice, and before its seat never.
+    """S10: a joiner that falls silent delays others no longer than its detection takes, and not at all before its seat.
 
-    Others may join meanwhile: what lies behind them by the clock of the members takes them longer if they are slower.
+    Others may join meanwhile: slower joiners take longer for the steps by which they lag.
     """
     config, behind_s = world.plan.config, world.plan.config.admission.lag_s
     lag_s = behind_s * max(1.0, PACE * world.plan.slowness)
@@ -168,7 +168,7 @@ def _judge_delay(world: "Simulation", whole: list[bytes]) -> None:
 
 
 def _judge_size(peer: "Peer") -> None:
-    """17: no collection of a core grows with the time that it runs."""
+    """I17: no collection of a core grows with its running time."""
     pending: list[tuple[str, Any]] = [("core", peer.core)]
     known: set[int] = set()
     while pending:

@@ -1,4 +1,4 @@
-"""Rows of measured links in a simulated swarm: bytes that are drawn, tables that are names; and S24."""
+"""Rows of measured links in a simulated swarm: rows are random bytes, tables are names; and S24."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 ROW_BYTES: Final = 8
 SPEED_WINDOW: Final = 3
-"""Training steps that a verdict is over."""
+"""Training steps that a verdict covers."""
 TABULATED_S: Final = (0.0, 1.0)
-"""So long it takes to make a table."""
+"""Range of the time to compute a table."""
 
 
 def counts() -> Operation:
-    """What makes a step one of training: nobody counts samples here."""
+    """The operation that marks a step as a training step; it counts no samples here."""
     row = np.array(NO_SAMPLES, np.int64)
     return Operation(AllGather(is_counts=True), row, row, row.shape, "one-shot")
 
 
 def token_of(task: Task) -> str:
-    """What a peer adds to a gathering, in words."""
+    """A peer's input of an all-gather, as text."""
     return task.input.tobytes().hex()
 
 
@@ -45,7 +45,7 @@ def gathered(tokens: Sequence[str], like: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A table: each algorithm has the name of the rows, so who has others takes another one."""
+    """A table whose algorithms contain the name of its rows, so that peers with other rows take other algorithms."""
 
     name: str
 
@@ -54,16 +54,16 @@ class Named:
         return cls(f"{rows.step} {rows.hosts} {rows.raw.tobytes().hex()}")
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
-        """One of ten."""
+        """An algorithm for this size."""
         return f"{self.name}, {num_bytes}"
 
     def choose_broadcast(self, num_bytes: int, root: int) -> str:
-        """Likewise, whose choice depends on the root."""
+        """An algorithm for this size and root."""
         return f"{self.name}, {num_bytes} from {root}"
 
 
 class Measuring:
-    """Of one peer: its row moves now and then, and its tables take their time."""
+    """Measurements of one peer: its row changes at intervals, and its tables take time."""
 
     def __init__(self, peer: "Peer", world: "Simulation") -> None:
         self.speeds = Speeds(2.0, SPEED_WINDOW)
@@ -82,18 +82,18 @@ class Measuring:
         )
 
     def measure(self) -> None:
-        """The row has moved."""
+        """Draw another row."""
         agreed = self._peer.training.open_step.agreed
         agreed.row = np.frombuffer(self._rng.randbytes(ROW_BYTES), np.uint8)
         agreed.wants = True
         self._wait()
 
     def took_us(self, step: int) -> int:
-        """What the script has needed for its part of `step`."""
+        """Time of the script's own part of `step`."""
         return self._own_us * (1 + step % 3)
 
     def judge(self, view: View, step: int, operations: Sequence[Operation]) -> Slowest | None:
-        """Who is slow, after a training step."""
+        """The verdict about the slowest peer after a training step."""
         said = next((each.result.tolist() for each in operations if each.collective.is_counts), None)
         if said is not None:
             members = tuple((member.peer_id, member.incarnation) for member in view.members)
@@ -101,7 +101,7 @@ class Measuring:
         return self.speeds.slowest
 
     def look(self) -> None:
-        """A step is committed: a table may have to be made."""
+        """Begin a table after a commit, if there are new rows."""
         rows = self._peer.training.open_step.agreed.untabulated
         if rows is not None and rows is not self._begun:
             self._begun = rows
@@ -114,14 +114,14 @@ class Measuring:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What follows from the receipts up to a step: whether rows are due, which have come, and whose table is used."""
+    """Consequences of the receipts up to a step: whether rows are due, the gathered rows, the table in use."""
 
     is_due: bool = False
     rows: tuple[str, int, tuple[Member, ...]] = "", 0, ()
     used: tuple[str, int, tuple[Member, ...]] = "", 0, ()
 
     def after(self, step: int, view: View, operations: Sequence[Operation]) -> "Standing":
-        """And the next one, of these results."""
+        """The standing after the next step, with these results."""
         said = [each.result.reshape(len(view.members), -1) for each in operations if each.collective.is_counts]
         rows = [each.result for each in operations if each.collective.is_rows]
         if not said:
@@ -136,7 +136,7 @@ class Standing:
 
 
 class Agreed:
-    """What all members together have seen of it."""
+    """Observations of all members' rows and tables, for S24."""
 
     def __init__(self) -> None:
         self._standings: dict[tuple[bytes, int], Standing] = {}
@@ -146,7 +146,7 @@ class Agreed:
         return self._standings.get((view.lineage, step - 1), Standing())
 
     def committed(self, view: View, step: int, operations: Sequence[Operation]) -> str:
-        """What is wrong with these; empty: nothing."""
+        """The error in these operations; empty: none."""
         before = self._before(view, step)
         is_training = any(each.collective.is_counts for each in operations)
         gathers = any(each.collective.is_rows for each in operations)
@@ -159,12 +159,12 @@ class Agreed:
         return "" if first == after else f"{after} follows from step {step}, and others had {first}"
 
     def judged(self, view: View, step: int, slowest: Slowest | None) -> str:
-        """What is wrong with a member's verdict after `step`; empty: nothing."""
+        """The error in a member's verdict after `step`; empty: none."""
         first = self._verdicts.setdefault((view.lineage, step), slowest)
         return "" if first == slowest else f"after step {step} {slowest} is the slowest, and {first} for others"
 
     def chosen(self, view: View, step: int, operation: Operation) -> str:
-        """What is wrong with the algorithm that `operation` takes in `view`; empty: nothing."""
+        """The error in the algorithm that `operation` takes in `view`; empty: none."""
         name, _, members = self._before(view, step).used
         taken = operation.ran
         root, names = operation.collective.root, [member.peer_id for member in view.members]

@@ -1,6 +1,6 @@
-"""What must hold of views, ballots and claims after every event.
+"""Invariants of views, ballots and claims, checked after every event.
 
-PROTOCOL.md says what I1 to I17, S1 and S11 mean.
+PROTOCOL.md defines I1 to I17, S1 and S11.
 """
 
 from collections import Counter
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 MOST_CHURN = 400
-"""Views and removals of one run: beyond that, something goes round in circles."""
+"""Most views and removals of one run: more means an endless cycle."""
 
 
 class Membership:
-    """What was seen of any process's views, votes and news."""
+    """Observations of all processes' views, votes and news."""
 
     def __init__(self, invariants: Invariants) -> None:
         self.superseded: set[Member] = set()
-        """Who has left, died, or come back as another incarnation."""
+        """Members that have left, died, or returned as another incarnation."""
         self._invariants = invariants
         self._proposers: dict[tuple[Stamp, Ballot], Member] = {}
         self._proposals: dict[tuple[Stamp, Ballot], View] = {}
@@ -57,10 +57,10 @@ class Membership:
         self._final: dict[Member, set[Member]] = {}
         self._churn: Counter[bytes] = Counter()
 
-    # Views.
+    # Views
 
     def decided(self, who: Member, view: View) -> None:
-        """A view was installed, or told as decided."""
+        """Record a view that was installed, or announced as decided."""
         lineage = self._invariants.lineage(view)
         known = lineage.views.get(view.number)
         if known is None:
@@ -99,7 +99,7 @@ class Membership:
         gone.update(member for member in parent.members if view.since(member) is None)
 
     def _check_succession(self, parent: View, view: View) -> None:
-        """Survivors keep their order and their `since`, joiners follow, and nobody goes without a reason."""
+        """Survivors keep their order and their `since`, joiners follow, and no member goes without a reason."""
         staying = [seat for seat in parent.seats if view.since(seat.member) is not None]
         joined = view.seats[len(staying) :]
         if list(view.seats[: len(staying)]) != staying or any(seat.since != view.number for seat in joined):
@@ -115,7 +115,7 @@ class Membership:
             if view.since(member) is None and not (member in self._accused or is_replaced or is_elsewhere):
                 raise Violation("I5", f"{brief(member)} is not in {brief(view)}, and nobody had anything against it")
 
-    # Votes.
+    # Votes
 
     def sends(self, who: Member, stamp: Stamp, body: Body) -> None:
         check = _CHECKS.get(type(body))
@@ -159,7 +159,7 @@ class Membership:
             self._count(who, self._invariants.lineages[stamp.lineage].views[stamp.number], body.ballot, proposal)
 
     def _count(self, who: Member, parent: View, ballot: Ballot, proposal: View) -> None:
-        """What a quorum has accepted is decided, whoever knows."""
+        """A proposal that a quorum has accepted is decided, whichever members know it."""
         voters = self._voters.setdefault((parent.stamp, ballot), set())
         voters.add(who)
         if is_quorum(voters, parent):
@@ -194,7 +194,7 @@ class Membership:
             if record.vote is not None:
                 self._count(who, record.view, record.vote.ballot, record.vote.view)
 
-    # News and reasons.
+    # News and reasons
 
     def proven(self, peer: "Peer", member: Member) -> None:
         """`peer` is told that `member` is dead."""
@@ -202,12 +202,12 @@ class Membership:
         self._final.setdefault(peer.member, set()).add(member)
 
     def accused(self, member: Member) -> None:
-        """Somebody has evidence against `member`."""
+        """A peer has evidence against `member`."""
         self._accused.add(member)
 
     def _report(self, who: Member, stamp: Stamp, body: Report) -> None:
         if body.kind <= ReportKind.SILENT or body.kind is ReportKind.FLAPPING:
-            self._accused.update((body.subject, who))  # of two that do not hear each other, either may have to go
+            self._accused.update((body.subject, who))  # either of two members that do not hear each other may go
 
     def heard(self, peer: "Peer", body: Body) -> None:
         if isinstance(body, Ping | Ack | Gossip | SyncReply) and body.claims:
@@ -224,7 +224,7 @@ class Membership:
 
 
 def number_on(page: AcceptorRecord) -> int:
-    """Of the view that an acceptor record names; a page is blank before the first."""
+    """Number of the view on an acceptor record; 0: the page is still blank."""
     return 0 if page.view is None else page.view.number
 
 

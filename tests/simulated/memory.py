@@ -1,7 +1,7 @@
-"""The memory that a process lends: regions that others on its host read whenever they get round to it.
+"""Arenas of simulated processes: regions that other processes of the host read, possibly late.
 
-A *token* stands for the numbers that one member adds to one operation; whoever reads a region gets the tokens that are
-in it at that moment. The mapping outlives the process. The first page carries the tag of the view in which the process
+A *token* stands for the numbers that one member adds to one operation; reading a region returns the tokens that are in
+it at that moment. The mapping outlives the process. The first page carries the tag of the view in which the process
 takes part (R10 of PROTOCOL.md).
 """
 
@@ -12,7 +12,7 @@ from gossip import View
 NO_TAG = b""
 Tokens = tuple[str, ...]
 Region = tuple[str, int]
-"""What is in it (`input` or `result`), and of which operation."""
+"""Content of the region (`input` or `result`), and the operation."""
 
 
 def tag_of(view: View) -> bytes:
@@ -30,5 +30,5 @@ class Arena:
         self.regions[region] = tokens
 
     def read(self, region: Region) -> tuple[Tokens, bytes]:
-        """What is in `region`, and the tag, which is looked at afterwards."""
+        """The tokens in `region`, and the tag, which is read afterwards."""
         return self.regions.get(region, ()), self.tag

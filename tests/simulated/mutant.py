@@ -1,4 +1,4 @@
-"""One rule of the protocol removed, for as long as it takes to see what breaks."""
+"""Mutants: one rule of the protocol is removed temporarily, to see which invariant breaks."""
 
 import builtins
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ class Mutant:
     """A rule that is missing.
 
     Attributes:
-        patches: what is swapped: where, the name there, and the replacement.
-        breaks: the invariants of which the first that breaks is one.
-        seed: a run that shows it; None where runs that are drawn do not.
-        scenario: a story that shows it (scenarios.py); empty where there is none.
+        patches: what is replaced: the object, the attribute's name, and the replacement.
+        breaks: the expected invariants; the first one that breaks must be among them.
+        seed: a run that shows it; None if drawn runs do not.
+        scenario: a scenario that shows it (scenarios.py); empty if there is none.
     """
 
     patches: tuple[Patch, ...]
@@ -35,7 +35,7 @@ def mutant(*patches: Patch, breaks: str, seed: int | None = None, scenario: str 
 
 @contextmanager
 def without(missing: Mutant) -> Iterator[None]:
-    """The rule is out inside of this, and back afterwards."""
+    """A context in which the rule is removed."""
     before: list[Patch] = []
     try:
         for where, name, replacement in missing.patches:

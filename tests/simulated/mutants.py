@@ -1,15 +1,14 @@
 """The protocol with one rule removed at a time: proof that the simulation can fail.
 
-Rules by their names in PROTOCOL.md, and bugs that were found while this was built, put back.
-`python -m tests.simulated.mutants` hunts them all.
+Rules by their names in PROTOCOL.md, and earlier bugs, put back. `python -m tests.simulated.mutants` hunts all of them.
 
-A name with two rules stands for rules of which either alone is enough. Not here, since nothing needs them for more than
-time: the digests in FINISHED, that READY is believed once, that a joiner who is unknown is not considered, that who
-followed still does after a second view, that accusers in a cut have no say, that discovery holds down whom G10 and G12
-keep out as well (G14), that who was stopped asks for a later view.
+A name with two rules stands for rules of which either alone is enough. Left out, since they only save time: the digests
+in FINISHED, that READY is believed once, that an unknown joiner is not considered, that an observer still follows after
+a second view, that accusers in a cut have no say, that discovery holds down members that G10 and G12 exclude as well
+(G14), that a member that was stopped asks for a later view.
 
-Nor what only hosts know: frozen parameters (R30), and where in its script a call is found again (R9). Tests of p2p have
-that.
+Also left out are rules of the hosts: frozen parameters (R30), and where in its script a call is found again (R9). Tests
+of p2p cover them.
 """
 
 import sys

@@ -32,7 +32,7 @@ def _blank(view: View) -> AcceptorRecord:
     return AcceptorRecord(view, NO_BALLOT, None)
 
 
-# Paxos.
+# Paxos
 
 
 def _ask_for_own(self: Agreement, now: float) -> list[Result]:
@@ -98,7 +98,7 @@ def _decide_with_observers(self: Agreement) -> list[Result]:
     return _decide_by_one(self)
 
 
-# Records of the dead.
+# Records of dead members
 
 
 def _bury_without_record(original: Callable[..., list[Result]]) -> Callable[..., list[Result]]:
@@ -148,7 +148,7 @@ def _take_proof_of_this_view(original: Callable[..., list[Effect]]) -> Callable[
 
 
 def _take_proof_of_a_later_view_only(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    """The word of the kernel comes once; here its record is spent on the view that it names."""
+    """The kernel's proof comes once; here its record is used only for the view that it names."""
 
     def take_proof(self: Membership, now: float, member: Member, record: AcceptorRecord | None) -> list[Effect]:
         later = None if record is None else record.view
@@ -175,11 +175,11 @@ def _learn_without_writing(self: Swarm, member: Member, view: View) -> None:
     self._informed.add(member)
 
 
-# Who may propose.
+# Proposers
 
 
 class _Seated:
-    """A step machine that says that it has the state."""
+    """A step machine that claims to have the state."""
 
     seated = True
 

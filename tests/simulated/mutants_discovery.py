@@ -1,4 +1,4 @@
-"""Who exists and who answers, with one rule removed."""
+"""Mutants of discovery: one rule about which peers exist and answer is removed."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def _order_without_end(claim: Claim) -> Order:
 
 
 def _take_and_forget(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    """Who has died or left is forgotten soon, and for good."""
+    """Dead members and those that have left are forgotten soon, and permanently."""
 
     def take(self: Beliefs, now: float, claim: Claim, old: Claim | None, spread: bool) -> list[Effect]:
         effects = original(self, now, claim, old, spread)

@@ -1,4 +1,4 @@
-"""Who founds, with one rule removed: G15 of PROTOCOL.md."""
+"""Mutants of founding: one rule is removed (G15 of PROTOCOL.md)."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from .plan import FIRST_CALLED
 
 
 def _claims_of_anybody(original: Callable[[Core], tuple[Claim, ...]]) -> Callable[[Core], tuple[Claim, ...]]:
-    """Whoever was met once is not called any more."""
+    """A peer that was met once is not called any more."""
     return lambda self: tuple(replace(claim, state=self._swim.me.state) for claim in original(self))
 
 

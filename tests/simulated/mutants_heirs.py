@@ -1,4 +1,4 @@
-"""Where all members die on several hosts, with one rule removed: R29 of PROTOCOL.md."""
+"""Mutants of the death of all members on several hosts: one rule is removed (R29 of PROTOCOL.md)."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ from .mutant import Mutant, mutant
 
 
 def _last_without_proof(self: Heirs) -> View | None:
-    """Who is not heard is dead."""
+    """Members that are not heard count as dead."""
     views = [record.view for record in self._records().values() if record.view is not None]
     last = max(views, key=lambda view: view.number, default=None)
     return None if last is None or any(map(self._swim.is_alive, last.members)) else last
 
 
 def _missing_without_the_silent(original: Callable[..., list[Claim]]) -> Callable[..., list[Claim]]:
-    """Who decides before this peer is waited for as long as it is heard."""
+    """Peers that decide before this one are awaited only as long as they are heard."""
 
     def missing(self: Heirs, last: View) -> list[Claim]:
         return [claim for claim in original(self, last) if self._swim.is_alive(claim.member)]

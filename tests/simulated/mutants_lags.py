@@ -1,4 +1,4 @@
-"""Who lags, with one rule removed: R9 of PROTOCOL.md."""
+"""Mutants of slow observers: one rule is removed (R9 of PROTOCOL.md)."""
 
 import math
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def _never_held(self: Pace, now: float, num_lacking: int, state_s: float, fits: 
 
 
 def _keep_the_oldest(self: FedSteps, newcomer: object, needed: object) -> list[tuple[int, bytes]]:
-    """There is no room for what comes."""
+    """New steps find no room."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Numerics classes, with one rule removed: R20 and R21 of PROTOCOL.md."""
+"""Mutants of numerics classes: one rule is removed (R20 and R21 of PROTOCOL.md)."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -30,7 +30,7 @@ def _across_classes(seats: Sequence[Seat], said: Said) -> list[Case]:
 
 def _within_the_own_class(seats: Sequence[Seat], said: Said) -> list[Case]:
     numerics = {seat.member: seat.numerics for seat in seats}
-    own = numerics[next(iter(said))]  # who looks is the first
+    own = numerics[next(iter(said))]  # the first is the member itself
     return [case for case in cases(seats, said) if all(seat.numerics == own for seat in case[0])]
 
 
@@ -44,7 +44,7 @@ def _commit_with_the_own_state(original: Callable[[StepMachine, Finish], list[Ef
 
 
 def _from(original: Start, choose: Callable[[Run, Operation], int]) -> Start:
-    """The source is another one."""
+    """Replaces the source of a re-synchronisation by another member."""
 
     def start(self: Run, submission: Submission) -> bool:
         operation = submission.operations[self.num_started]

@@ -1,4 +1,4 @@
-"""The open step (p2p/step) and its host, with one rule removed: its transitions, and R16."""
+"""Mutants of the open step (p2p/step) and its host: one of its transitions, or R16, is removed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from .mutant import Mutant, mutant
 Give = Callable[[OpenStep], list[StepEffect]]
 
 
-# R16: a step that is given up.
+# R16: steps that are given up
 
 
 def _tell_at_once(original: Give) -> Give:
@@ -40,11 +40,11 @@ def _less_grave(one: GivenUp | None, other: GivenUp | None) -> GivenUp | None:
     return replace(told, void_until=max(one.void_until, other.void_until))
 
 
-# Transitions.
+# Transitions
 
 
 def _withdraw_and_run_on(self: OpenStep, step: int, cause: Cause, reason: str, *, is_told: bool) -> GiveUp:
-    """OUT is dropped: what is submitted next runs in the view that ends."""
+    """OUT is dropped: operations that are submitted next run in the view that ends."""
     return GiveUp(step, cause, reason, is_told)
 
 
@@ -87,12 +87,12 @@ def _commit_without_ending(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forget_to_do_over(self: OpenStep, event: Event) -> None:
-    """What a barrier has dropped counts as finished all the same."""
+    """A step that a barrier has dropped still counts as finished."""
     self.stage = Stage.FINISHED if event is Event.REDO else TRANSITIONS[self.stage, event]
 
 
 def _go_on_in_the_void(self: OpenStep, step: int, reason: str) -> list[StepEffect]:
-    """C11: whose script has lost a step says nothing: its next one is summed with what the others call now."""
+    """C11: a member does not say that its script has lost a step: its next one is summed with the others' open step."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Broadcasts, with one rule removed: R23 of PROTOCOL.md."""
+"""Mutants of broadcasts: one rule is removed (R23 of PROTOCOL.md)."""
 
 from p2p.step.collective import Collective
 from p2p.step.run import Run

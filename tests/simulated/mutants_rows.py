@@ -1,4 +1,4 @@
-"""Tables of measured links, with one rule removed: R22 of PROTOCOL.md."""
+"""Mutants of tables of measured links: one rule is removed (R22 of PROTOCOL.md)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

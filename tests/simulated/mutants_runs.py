@@ -1,4 +1,4 @@
-"""What members and joiners run, with one rule removed: R19 of PROTOCOL.md."""
+"""Mutants of run descriptions: one rule is removed (R19 of PROTOCOL.md)."""
 
 from collections.abc import Callable
 

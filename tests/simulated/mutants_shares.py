@@ -1,4 +1,4 @@
-"""States of several donors, with one rule removed: R25 and R26 of PROTOCOL.md."""
+"""Mutants of states from several donors: one rule is removed (R25 and R26 of PROTOCOL.md)."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Steps that commit, with one rule removed: R1 to R11 and R15 of PROTOCOL.md."""
+"""Mutants of steps that commit: one rule is removed (R1 to R11 and R15 of PROTOCOL.md)."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from .peer import Peer
 from .token_runner import Part, TokenRunner
 from .training import NUM_OPERATIONS, Outcome, Training
 
-# Finish and commit.
+# Finish and commit
 
 
 def _commit_at_own_finish(self: StepMachine) -> list[Effect]:
@@ -66,7 +66,7 @@ def _receive_steps_unfenced(original: Callable[..., list[Effect]]) -> Callable[.
     return receive
 
 
-# The barrier.
+# The barrier
 
 
 def _install_without_finish(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
@@ -102,7 +102,7 @@ def _load_in_silence(self: StepMachine, step: int, digest: bytes) -> list[Effect
 
 
 def _wait_for_nobody(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    """Once the level is known, whoever has no seat yet counts as there."""
+    """Once the barrier's level is known, members that are not seated yet count as ready."""
 
     def try_barrier(self: StepMachine) -> list[Effect]:
         effects = original(self)
@@ -147,7 +147,7 @@ def _miss_at_once(self: Observing, now: float, step: int, digest: bytes) -> list
 
 
 def _decline_and_load_again(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    """What the script waits for is fed, and not run before the state that it declines."""
+    """The step that the script waits for is fed, but does not run before the state that the script declines."""
 
     def declined(self: Observing, now: float, step: int, digest: bytes) -> list[Effect]:
         original(self, now, step, digest)
@@ -157,7 +157,7 @@ def _decline_and_load_again(original: Callable[..., list[Effect]]) -> Callable[.
     return declined
 
 
-# What the host sees to: the fence of data frames, lent memory, and in which view a step is finished.
+# Duties of the host: the fence of data frames, lent memory, and the view in which a step is finished
 
 
 def _feed_what_is_finished(original: Callable[[Peer, sx.Finish], None]) -> Callable[[Peer, sx.Finish], None]:
@@ -197,7 +197,7 @@ def _free_at_the_end_of_an_operation(original: Callable[[Training], None]) -> Ca
 
 
 def _clip_at_finish(original: Callable[[Peer, sx.Finish], None]) -> Callable[[Peer, sx.Finish], None]:
-    """C6: the user is given its result when it is complete here, and writes into it."""
+    """C6: the user gets the result when it is complete on this member, and writes into it."""
 
     def finish(self: Peer, effect: sx.Finish) -> None:
         original(self, effect)
@@ -209,7 +209,7 @@ def _clip_at_finish(original: Callable[[Peer, sx.Finish], None]) -> Callable[[Pe
 
 
 def _finish_on_the_board_first(self: Peer, effect: sx.Finish) -> None:
-    """C9: others read on the board that a step is finished, and only then its own core hears of it."""
+    """C9: the board shows others that a step is finished before the member's own core knows."""
     view, core, step = self.view, self.core, effect.step
     assert view is not None
     self.training.finishes()
@@ -290,7 +290,7 @@ STEPS: dict[str, Mutant] = {
     "R15: nobody is told that results were handed out": mutant(
         (StepMachine, "handed_out", lambda self: None), breaks="S13", seed=6
     ),
-    "data of another view is taken": mutant(  # S13: the script was handed a sum with parts of the older view in it
+    "data of another view is taken": mutant(  # S13: the script got a sum with parts of the older view
         (Peer, "take_in", _take_in_unfenced(Peer.take_in)), breaks="S2 S7 S9 S13 KeyError", seed=68
     ),
     "what others say of steps in another view is taken": mutant(
@@ -358,7 +358,7 @@ STEPS: dict[str, Mutant] = {
     ),
     "R28: what is here counts while the script loads a state of another swarm": mutant(
         (Observing, "install", lambda self, view: None),
-        (Pace, "is_known", True),  # a joiner says a little later how far it is, and the story needs that it does not
+        (Pace, "is_known", True),  # otherwise a joiner reports its progress a little later, which breaks the scenario
         breaks="AssertionError",
         seed=40_500_191,
     ),

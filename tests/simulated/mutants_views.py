@@ -1,4 +1,4 @@
-"""Who is in the next view, and who hears of it, with one rule removed."""
+"""Mutants of views: one rule about the members of the next view, or its announcement, is removed."""
 
 import math
 from collections.abc import Callable, Collection
@@ -29,7 +29,7 @@ from tests.simulation import Simulation
 from .mutant import Mutant, mutant
 from .peer import Peer
 
-# Who is in it.
+# Members of the next view
 
 
 def _counts_also_without_a_view(original: Callable[[Admission, Join], bool]) -> Callable[[Admission, Join], bool]:
@@ -44,7 +44,7 @@ def _name_whatever_is_heard(original: Callable[..., bool]) -> Callable[..., bool
 
 
 class _Uncapped(list[Member]):
-    """Of which every slice is the whole."""
+    """A list of which every slice is the whole list."""
 
     def __getitem__(self, key: Any) -> Any:
         return self if isinstance(key, slice) else super().__getitem__(key)
@@ -54,7 +54,7 @@ def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callabl
     return lambda view, change: _Uncapped(original(view, change))
 
 
-# Reports.
+# Reports
 
 
 def _unheard_by_one(self: Reports, certain: Collection[Member], leases: Any) -> set[Member]:
@@ -64,7 +64,7 @@ def _unheard_by_one(self: Reports, certain: Collection[Member], leases: Any) -> 
 
 
 def _cut_with_old_leases(original: Callable[..., Cut]) -> Callable[..., Cut]:
-    """A report counts as repeated for as long as its lease runs on."""
+    """A report counts as repeated until its lease ends."""
 
     def cut(self: Reports, now: float, step: int) -> Cut:
         for lease in self._leases.values():
@@ -76,7 +76,7 @@ def _cut_with_old_leases(original: Callable[..., Cut]) -> Callable[..., Cut]:
 
 
 def _is_cut_off_for_long(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Only what has lasted counts against who cannot hear a quorum."""
+    """Only lasting failures count against a member that cannot hear a quorum."""
 
     def is_cut_off(self: Reports, reporter: Member, pairs: dict[tuple[Member, Member], bool]) -> bool:
         return original(self, reporter, {pair for pair, is_for_long in pairs.items() if is_for_long})
@@ -98,14 +98,14 @@ def _answers_for_nothing(self: Signs, now: float, name: str) -> bool:
     return True
 
 
-# Coming and going.
+# Joins and leaves
 
 
 def _removed_however(original: Callable[..., None]) -> Callable[..., None]:
     return lambda self, now, member, flaps: original(self, now, member)
 
 
-# Who hears of it.
+# Announcement
 
 
 def _install_and_meet_nobody(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:

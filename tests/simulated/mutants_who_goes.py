@@ -1,4 +1,4 @@
-"""Who goes when members differ, with one rule removed: R17 of PROTOCOL.md."""
+"""Mutants of which members go when members differ: one rule is removed (R17 of PROTOCOL.md)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ Said = Mapping[Member, Any]
 
 
 def _by_number(seats: Sequence[Seat], founded_in: int, said: Said) -> frozenset[Member] | None:
-    """More than half of the seats, whoever has them; else nobody."""
+    """A side with more than half of the seats stays, founders or not; otherwise none."""
     sides = {word: frozenset(member for member in said if said[member] == word) for word in said.values()}
     won = [side for side in sides.values() if 2 * len(side) > len(seats)]
     if not won and len(said) < len(seats):

@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 
 
 class Process(Protocol):
-    """Whom an event happens to."""
+    """The process that an event concerns."""
 
     @property
     def member(self) -> Member: ...
@@ -35,7 +35,7 @@ Event = tuple[float, int, "Process | None", str, Callable[..., None], tuple[Any,
 
 
 class Clock:
-    """Events in the order of their times. What happens to a paused process happens when it resumes."""
+    """Events in the order of their times. Events of a paused process happen when it resumes."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -52,7 +52,7 @@ class Clock:
         heapq.heappush(self._heap, (self.now + delay_s, next(self._ties), who, what, action, args))
 
     def advance(self, end: float) -> Event | None:
-        """The next event before `end` that happens to somebody alive and awake."""
+        """The next event before `end` of a process that is alive and not paused."""
         heap = self._heap
         while heap and heap[0][0] < end:
             event = heapq.heappop(heap)
@@ -79,15 +79,15 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """What the links of one run are like.
+    """Properties of the links of one run.
 
     Attributes:
         loss: share of control messages that are lost.
         duplication: share of control messages that arrive twice.
-        delay_s: one way, at most, but for the tail; messages overtake each other.
+        delay_s: greatest one-way delay, except for the tail; messages overtake each other.
         data_delay_s: the same for data frames.
         tail: share of messages that take eight times as long.
-        least_s: one way, at least.
+        least_s: least one-way delay.
     """
 
     loss: float = 0.0
@@ -108,7 +108,7 @@ class Weather:
         )
 
     def calm(self) -> "Weather":
-        """Liveness is promised on links that mostly work."""
+        """The weather after the faults: liveness is guaranteed on links that mostly work."""
         return replace(self, loss=min(self.loss, 0.02), delay_s=min(self.delay_s, 0.1))
 
 
@@ -119,7 +119,7 @@ class Cut:
     Attributes:
         pairs: those links.
         holds_control: control messages wait until the link is back; else they are lost.
-        holds_data: the same for data frames, as TCP does as long as it does not give the link up.
+        holds_data: the same for data frames, as in TCP until it gives up the link.
     """
 
     pairs: set[Pair]
@@ -127,7 +127,7 @@ class Cut:
     holds_data: bool = True
 
     def place(self, newcomer: str, beside: str) -> None:
-        """Someone new is cut off from whom `beside` is cut off from."""
+        """Cut `newcomer` off from the peers from which `beside` is cut off."""
         for source, target in sorted(self.pairs):
             if source == beside and target != newcomer:
                 self.pairs.add((newcomer, target))
@@ -139,7 +139,7 @@ Held = tuple[Pair, bool, Process, Process, Callable[..., None], object]
 
 
 class Network:
-    """Control links lose, double and reorder; data links reorder, and lose what was under way when they broke."""
+    """Control links lose, duplicate and reorder; data links reorder, and lose frames in flight when they break."""
 
     def __init__(self, clock: Clock, rng: Random, weather: Weather, seen: Counter[str]) -> None:
         self.weather = weather
@@ -153,9 +153,9 @@ class Network:
         self._held: list[Held] = []
         self._resets: dict[Pair, int] = {}
         self.swallowed: set[Pair] = set()
-        """Links that lose all data, and nothing else, and open again whenever they are opened."""
+        """Links that lose all data but no control messages, and that can always be opened again."""
 
-    # Links that carry nothing.
+    # Cuts
 
     def add(self, cut: Cut) -> None:
         self._cuts.append(cut)
@@ -167,7 +167,7 @@ class Network:
             self.changed()
 
     def changed(self) -> None:
-        """After the pairs of a cut have changed: what was held on links that are back arrives."""
+        """Call this after the pairs of a cut have changed: frames held on restored links arrive."""
         self._last_blocked |= dict.fromkeys(self._blocked, self._clock.now)
         self._blocked = {pair: cut for cut in self._cuts for pair in cut.pairs}
         held, self._held = self._held, []
@@ -181,7 +181,7 @@ class Network:
                 self._deliver(target, action, message)
 
     def place(self, newcomer: str, others: Iterable[str]) -> None:
-        """A new name, somewhere in the partitions there are."""
+        """Place a new name in the existing partitions."""
         known = [name for name in others if name != newcomer]
         for cut in self._cuts:
             if known:
@@ -200,17 +200,17 @@ class Network:
         return (source, target) in self._blocked
 
     def last_cut(self, source: str, target: str) -> float:
-        """When nothing could come from `source` to `target` for the last time; minus infinity: it always could."""
+        """The last time at which the link from `source` to `target` was cut; minus infinity: never."""
         pair = source, target
         return self._clock.now if pair in self._blocked else self._last_blocked.get(pair, -math.inf)
 
     def reset(self, source: str, target: str) -> None:
-        """The data link broke and comes back: what is under way on it, or held, is lost."""
+        """Break and restore a data link: frames in flight or held on it are lost."""
         pair = source, target
         self._resets[pair] = self._resets.get(pair, 0) + 1
         self._held = [item for item in self._held if item[0] != pair or not item[1]]
 
-    # Messages.
+    # Messages
 
     def send(self, source: Process, target: Process, action: Callable[..., None], message: object) -> None:
         rng, weather = self._rng, self.weather
@@ -254,7 +254,7 @@ class Network:
         pair, resets, source, survives = link
         if self._resets.get(pair, 0) != resets:
             self._seen["data frames lost"] += 1
-        elif source.alive or survives:  # what a dead process had handed to its kernel may still arrive
+        elif source.alive or survives:  # frames that a dead process had passed to its kernel may still arrive
             action(frame)
 
     def _delay(self, most_s: float) -> float:

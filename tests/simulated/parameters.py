@@ -1,11 +1,11 @@
-"""Parameters of a simulated replica: in slices, each with its bits, and what these would be without roundings."""
+"""Parameters of a simulated replica, in slices: the bits of each, and its truth, the bits without rounding."""
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
 NUM_SLICES: Final = 4
-"""One is re-synchronised in each step of several numerics classes."""
+"""Number of slices; one is re-synchronised in each step of several numerics classes."""
 
 
 def _after(before: bytes, *what: bytes) -> bytes:
@@ -14,11 +14,11 @@ def _after(before: bytes, *what: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A value.
+    """Immutable parameters.
 
     Attributes:
-        truths: of each slice, which updates it has had; two slices are *near* if these are equal.
-        bits: of each slice, which depend on the hardware, too.
+        truths: the updates that each slice has had; two slices are *near* if these are equal.
+        bits: the bits of each slice, which depend also on the hardware.
     """
 
     truths: tuple[bytes, ...] = (b"",) * NUM_SLICES
@@ -26,30 +26,30 @@ class Parameters:
 
     @property
     def digest(self) -> bytes:
-        """Of the bits."""
+        """Digest of the bits."""
         return blake2b(b"".join(self.bits), digest_size=16).digest()
 
     def updated(self, result: bytes, hardware: bytes) -> "Parameters":
-        """An optimizer step."""
+        """The parameters after an optimizer step."""
         truths = tuple([_after(each, result) for each in self.truths])
         return Parameters(truths, tuple([_after(each, result, hardware) for each in self.bits]))
 
     def damaged(self, what: str) -> "Parameters":
-        """Other ones."""
+        """Damaged parameters, with other truths and bits."""
         return self.updated(what.encode(), b"damage")
 
     def token(self, step: int) -> str:
-        """Of the slice whose turn it is in `step`, in words."""
+        """The slice whose turn it is in `step`, as text."""
         index = step % NUM_SLICES
         return f"{index} {self.truths[index].hex()} {self.bits[index].hex()}"
 
     def is_far(self, token: str) -> bool:
-        """Whether a slice, as its source has said, has had other updates."""
+        """Whether a slice from a source has had other updates."""
         index, truth, _ = _parse(token)
         return self.truths[index] != truth
 
     def taken(self, token: str) -> "Parameters":
-        """With the slice of a source."""
+        """The parameters with a slice replaced by that of a source."""
         index, truth, bits = _parse(token)
         slices = [list(self.truths), list(self.bits)]
         slices[0][index], slices[1][index] = truth, bits

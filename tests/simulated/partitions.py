@@ -1,4 +1,4 @@
-"""Links that fail: partitions of every shape, links that come and go, links that break, peers behind bad lines."""
+"""Failures of links: partitions of every shape, flapping links, links that break, peers behind bad lines."""
 
 from collections.abc import Sequence
 from itertools import permutations
@@ -15,7 +15,7 @@ FLIP_FLOP_S = 20.0
 
 
 class Partitions:
-    """Cuts links of one run, and mends them. The end of all faults mends the rest."""
+    """Cuts links of one run, and restores them. The end of all faults restores the rest."""
 
     def __init__(self, world: "Simulation", rng: Random) -> None:
         self._world = world
@@ -25,12 +25,12 @@ class Partitions:
         self.cut(self._shape(self._rng.choice(SHAPES)), self._rng.uniform(0.5, 8.0))
 
     def flapping(self) -> None:
-        """On and off, with a period."""
+        """Cut links periodically."""
         cut = self._cut(self._shape(self._rng.choice(SHAPES)))
         self._toggle(cut, self._rng.uniform(0.2, 3.0), self._world.clock.now + self._rng.uniform(2.0, 10.0))
 
     def flip_flop(self) -> None:
-        """One direction of one peer's links, ten seconds off and ten on."""
+        """Cut one direction of one peer's links, for half of `FLIP_FLOP_S` at a time."""
         self._toggle(self._cut(self._shape("one way")), FLIP_FLOP_S / 2, self._world.clock.now + FLIP_FLOP_S)
 
     def swizzle(self) -> None:
@@ -46,7 +46,7 @@ class Partitions:
             self._later(rng.uniform(2.0, 6.0), self._restore, cut, pair)
 
     def link_reset(self) -> None:
-        """A connection breaks: what is under way on it is lost, and nothing else."""
+        """Break a connection: only data in flight on it is lost."""
         names = self._names()
         if len(names) >= 2:
             one, other = self._rng.sample(names, 2)
@@ -55,13 +55,13 @@ class Partitions:
                 self._world.network.reset(other, one)
 
     def bad_peer(self) -> None:
-        """Eight of ten control messages from and to one peer are lost."""
+        """Lose eight of ten control messages from and to one peer."""
         name = self._rng.choice(self._names())
         self._world.network.bad[name] = 0.8
         self._later(self._rng.uniform(2.0, 10.0), lambda: self._world.network.bad.pop(name, None))
 
     def isolate(self, names: Sequence[str], duration_s: float) -> None:
-        """Nobody hears these any more, nor they anybody else."""
+        """Cut these peers off from all others, in both directions."""
         self.cut(
             {pair for pair in permutations(self._names(), 2) if (pair[0] in names) != (pair[1] in names)}, duration_s
         )
@@ -71,7 +71,7 @@ class Partitions:
         self._world.network.add(cut)
         self._later(duration_s, self._world.network.remove, cut)
 
-    # How.
+    # Shapes
 
     def _names(self) -> list[str]:
         return sorted({peer.member.peer_id for peer in self._world.alive()})
@@ -89,7 +89,7 @@ class Partitions:
                 side = {name: rng.randrange(3) for name in names}
             case "isolate" | "one way":
                 side = dict.fromkeys(names, 0) | {names[0]: 1}
-            case "bridge":  # both sides hear it, and it hears both
+            case "bridge":  # one peer is connected to both sides
                 del side[names[0]]
         pairs = {(a, b) for a, b in permutations(side, 2) if side[a] != side[b]}
         if shape != "one way":

@@ -1,4 +1,4 @@
-"""A simulated process: core and open step that ship, and a host that does with their effects what the loop does."""
+"""A simulated process: the production core and open step, and a host that carries out their effects like the loop."""
 
 import math
 from collections import deque
@@ -42,7 +42,7 @@ BURY_S = 0.1
 class Peer:
     """One incarnation of one process.
 
-    `doomed`: it dies between two effects of the next list. `fuse`: it dies after so many further effects.
+    `doomed`: it dies between two effects of the next list. `fuse`: number of further effects until it dies.
     """
 
     def __init__(self, world: "Simulation", member: Member, place: Place) -> None:
@@ -62,7 +62,7 @@ class Peer:
         self.watched: set[Member] = set()
         self.forgotten: set[Member] = set()
         self.closed: set[Member] = set()
-        """To whom nothing is under way any more that is not out yet."""
+        """Members to which no unsent frame is left."""
         self._world = world
         self._wake = math.inf
         self._local = -math.inf
@@ -76,7 +76,7 @@ class Peer:
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
         own_host = member.peer_id if world.plan.shares else str(place.host)
-        has_remote = world.plan.restarts or world.plan.founding == "seeds"  # who calls seeds can be called
+        has_remote = world.plan.restarts or world.plan.founding == "seeds"  # a peer that calls seeds can be called
         remote = member.peer_id if has_remote else ""
         contact = Contact(member.peer_id, member.peer_id, member.incarnation, 0, own_host, remote, remote)
         self.claim = Claim(member, State.ALIVE, contact)
@@ -87,7 +87,7 @@ class Peer:
 
     @property
     def is_unlike(self) -> bool:
-        """Whether it trains another model than the others."""
+        """Whether the peer trains another model than the others."""
         return self.member.peer_id in self._world.plan.unlike
 
     @property
@@ -95,12 +95,12 @@ class Peer:
         return self.training.open_step.done
 
     def now(self) -> float:
-        """Its own clock, which never goes back."""
+        """The time by the peer's own clock, which never goes back."""
         local = self.place.offset_s + self.place.rate * self._world.clock.now
         self._local = max(local, self._local)
         return self._local
 
-    # What happens to it.
+    # Events
 
     def meet(self, others: Iterable[Claim]) -> None:
         for claim in others:
@@ -112,7 +112,7 @@ class Peer:
         self.perform(self.core.found(self.now(), lineage, plan.founding_size, self._run, plan.policy))
 
     def take_over(self, lineage: bytes) -> None:
-        """The registry says that nobody else is there who could found, as it says to p2p/loop/seat_request.py."""
+        """The registry has no other peer that could found: this one founds, as in p2p/loop/seat_request.py."""
         if self.core.knows_steps:
             self._world.end(self, "its run is over")
         else:
@@ -132,7 +132,7 @@ class Peer:
             self._world.clock.after(BURY_S, self, "bury", self._bury)
 
     def _bury(self) -> None:
-        """As p2p/loop/seat_request.py where all members, on several hosts, have died."""
+        """Continue as the heir after the death of all members on several hosts, as p2p/loop/seat_request.py."""
         estate = self.core.estate(self.now())
         if estate is not None and estate.heir == self.member:
             self._world.inherit(self, estate.view)
@@ -143,7 +143,7 @@ class Peer:
             self._world.clock.after(BURY_S, self, "bury", self._bury)
 
     def _look_again(self) -> None:
-        """Who has no view reads the registry, and asks its seeds, again."""
+        """Without a view: read the registry, and ask the seeds, again."""
         if self.view is None:
             self.meet(self._world.acquaintances_of(self))
             self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
@@ -152,7 +152,7 @@ class Peer:
         self._world.membership.heard(self, envelope.body)
         if isinstance(envelope.body, Head) and envelope.body.step > NOTHING_DONE:
             self.knows_steps = True
-        if isinstance(envelope.body, Leave) and self.view is not None:  # else others know nothing of what it was told
+        if isinstance(envelope.body, Leave) and self.view is not None:  # otherwise others do not know what it was told
             heard = self._world.invariants.heard_leaving
             heard[envelope.sender] = max(heard.get(envelope.sender, 0), envelope.stamp.number)
             if self.view.since(envelope.sender) is not None:
@@ -160,17 +160,17 @@ class Peer:
         self.perform(self.core.receive(self.now(), envelope))
 
     def take_in(self, part: Part) -> None:
-        """A data frame, which counts in the view that it names only."""
+        """Receive a data frame; it counts only in the view that it names."""
         if self.view is not None and part.stamp == self.view.stamp:
             sender = self._world.peers[part.sender]
-            if part.tokens is not None and sender.alive and self.member not in sender.closed:  # it may be out only now
+            if part.tokens is not None and sender.alive and self.member not in sender.closed:  # may be sent only now
                 part = replace(part, tokens=sender.arena.read(part.region)[0])
             source = self.view.members.index(part.sender)
             segment = Segment(part.sequence, source, 0, 0, part.fingerprint, part)  # type: ignore[arg-type]
             self.perform(self.training.open_step.receive(segment))
 
     def wake(self, planned: float) -> None:
-        if planned == self._wake:  # or an earlier one was planned later
+        if planned == self._wake:  # otherwise an earlier wake-up was planned meanwhile
             self._wake = math.inf
             self._local = max(self._local, planned)
             if (progress := self.training.open_step.progress()) is not None:
@@ -192,7 +192,7 @@ class Peer:
         self.perform(self.core.leave(self.now(), outvoted))
 
     def give_up(self, withdraw: bool) -> None:
-        """The script raises in the middle of the open step, or calls other operations than the others."""
+        """Let the script raise in the middle of the open step, or call other operations than the others."""
         if withdraw:
             self.training.withdraw()
         else:
@@ -201,10 +201,10 @@ class Peer:
     def may_give_up(self) -> bool:
         return self.core.phase is Phase.ACTIVE and self.training.is_open()
 
-    # What its core asks for.
+    # Effects of the core
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Carry them out, and what they entail, one after the other: as the loop of p2p does."""
+        """Carry out effects, and those that follow from them, one after the other, as the loop of p2p does."""
         is_under_way = bool(self._effects)
         self._effects.extend(effects)
         if self.doomed and len(self._effects) > 1:
@@ -269,7 +269,7 @@ class Peer:
         self._world.note(self, effect)
 
     def _go(self, step: int) -> None:
-        """It calls something else in `step` than who stays, or is wrong alone while it observes."""
+        """Go: the peer calls other operations in `step` than the members that stay, or differs while it observes."""
         checks = self._world.invariants
         if step != NOTHING_DONE:
             assert self.view is not None
@@ -279,7 +279,7 @@ class Peer:
         self.leave(step)
 
     def _diverge(self, step: int) -> None:
-        """No side can stay: its script is told, and leaves."""
+        """No side can stay: tell the script, and leave."""
         checks, view = self._world.invariants, self.view
         assert view is not None
         if not checks.damaged:
@@ -293,7 +293,7 @@ class Peer:
         self.leave()
 
     def _be_outvoted(self, step: int) -> None:
-        """It has other parameters than who stays."""
+        """Go: the peer has other parameters than the members that stay."""
         checks = self._world.invariants
         assert self.view is not None
         checks.seen["outvoted by parameters"] += 1
@@ -305,7 +305,7 @@ class Peer:
         self.leave(step)
 
     def go_damaged(self, why: str) -> None:
-        """It would give a state with other parameters than it has computed the open step with."""
+        """Go: the peer would give a state with other parameters than those with which it computed the open step."""
         if self.member not in self._world.invariants.damaged:
             raise Violation("never", f"{self.member}: {why}")
         self._world.invariants.seen["damages found"] += 1
@@ -383,7 +383,7 @@ class Peer:
         world.network.send(self, other, other.receive, Envelope(self.member, stamp, effect.body))
 
     def _send_segment(self, effect: sx.SendSegment) -> None:
-        """By reference to whoever can map our memory."""
+        """Send a segment; a peer that can map this peer's memory gets a reference."""
         part, view, world = effect.outgoing.payload, self.view, self._world
         assert isinstance(part, Part) and view is not None
         if effect.view_number == view.number:
@@ -399,17 +399,17 @@ class Peer:
             self._world.hosts.owe(self, other)
 
     def _look_up(self, member: Member) -> None:
-        """In the registry, which everybody alive is in."""
+        """Look a member up in the registry, which lists all living peers."""
         other = self._world.peers[member]
         if other.alive:
             self.meet((other.claim,))
         else:
             self._watch(member)
 
-    # Views and steps.
+    # Views and steps
 
     def _tell(self, notice: Notice) -> None:
-        """The training thread hears of one thing after another."""
+        """Tell the training thread, one notice after another."""
         now, checks = self._world.clock.now, self._world.invariants
         if isinstance(notice, OperationMismatch) and self._gave_up is not None:
             view, step, given_up_in = self._gave_up
@@ -422,7 +422,7 @@ class Peer:
         self._world.clock.at(self._heard_at, self, "hears", self.training.hear, notice)
 
     def close_links(self, gone: Iterable[Member]) -> None:
-        """What these were sent has left the memory of this one, or never will (R11)."""
+        """Close the links to these members: frames to them have left this peer's memory, or never will (R11)."""
         self.closed.update(gone)
 
     def _install(self, view: View) -> None:
@@ -441,7 +441,7 @@ class Peer:
                 world.clock.after(0.0, self, "look up", self._look_up, member)
 
     def changes_model(self, step: int) -> None:
-        """It has committed this step, or run it, or loaded the state after it."""
+        """Change the model, if the plan changes it by this step, which the peer has committed, run, or loaded."""
         changes_in = self._world.plan.changes_in
         if 0 < changes_in <= step and self._run.description == RUN.description:
             self._run = replace(CHANGED, numerics=self.place.hardware)
@@ -461,7 +461,7 @@ class Peer:
         self.perform(self.training.open_step.activated(view, done, runner, effect.founded_in))
 
     def _finish(self, effect: sx.Finish) -> None:
-        """Unless another view has come: what READY says of it is fixed by then; or is about to, for who lags."""
+        """Finish a step, unless another view has come, whose READY is fixed by then, or is held for a slow joiner."""
         if self.core.holds_step(self.now()):
             self._world.invariants.seen["steps held"] += 1
             self._held = effect
@@ -481,7 +481,7 @@ class Peer:
             self.perform(self.core.finished(self.now(), step, *digests))
 
     def _abort(self, given_up: GivenUp) -> None:
-        """All are told that the step came to nothing."""
+        """All members' scripts are told that the step was given up."""
         checks, view = self._world.invariants, self.view
         assert view is not None
         checks.seen["aborted"] += 1

@@ -1,4 +1,4 @@
-"""What one run is like: who takes part, over which links, and what goes wrong. Drawn, or written down by a script."""
+"""The plan of one run: its peers, links and faults; drawn from a seed, or given by a script."""
 
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -37,26 +37,26 @@ FAULTS: dict[str, float] = {
     "silent launcher": 0.7,
     "aimed": 5,
 }
-"""How often each fault is drawn, where a run has it at all. faults.py says what each does."""
+"""Weights of the faults in runs that have them. faults.py describes each."""
 
 FIRST_MIXED = 5_000_000
-"""Runs of this seed and later ones have several kinds of hardware; the others are what they were."""
+"""From this seed on, runs have several kinds of hardware; earlier seeds are unchanged."""
 
 FIRST_MEASURED = 20_000_000
-"""In runs of this seed and later ones peers measure their links, too."""
+"""From this seed on, peers also measure their links."""
 
 FIRST_MOVED = 40_000_000
-"""In runs of this seed and later ones steps have a broadcast, too."""
+"""From this seed on, steps also have a broadcast."""
 
 FIRST_SHARED = 60_000_000
-"""In runs of this seed and later ones each peer has a line of its own, and states come from several donors, too."""
+"""From this seed on, each peer also has a line of its own, and states come from several donors."""
 
 FIRST_HELD = 70_000_000
-"""In runs of this seed and later ones steps of the model are alike, so that scripts of slow observers are held, too.
-There may be room for few steps that observers are fed."""
+"""From this seed on, also steps of the model are alike, so that scripts of slow observers are held. There may be room
+for only few steps that observers are fed."""
 
 FIRST_CALLED = 80_000_000
-"""In runs of this seed and later ones peers call their seeds, and the first of these founds, also when it restarts."""
+"""From this seed on, peers also call their seeds, of which the first founds, also when it restarts."""
 
 PLOTS: dict[str, float] = {
     "": 70,
@@ -68,16 +68,16 @@ PLOTS: dict[str, float] = {
     "slow readers": 5,
     "silent joiner": 4,
 }
-"""Stories that need several faults in one order (fault_stories.py); most runs have none."""
+"""Weights of the plots, which need several faults in one order (fault_stories.py); most runs have none."""
 
 
 PACE = 0.3
-"""What an observer takes for a step, in steps of members, if it is not slow."""
+"""Duration of a step at an observer that is not slow, relative to a member's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted:
-    """At this time, this fault happens to the peer of this name. A `silent crash` is one that nothing proves."""
+    """A fault of the named peer at a fixed time. A `silent crash` has no proof."""
 
     at: float
     fault: str
@@ -86,31 +86,26 @@ class Scripted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything about a run that its seed would draw. As it stands: a quiet LAN, one host, nothing goes wrong.
+    """All properties of a run that its seed would draw. Defaults: a quiet LAN, one host, no faults.
 
     Attributes:
-        founding: `one` founds and the others join, by a list of `seeds`, or `two` found who do not know each other.
-        arrival_s: all peers are launched within this time, the founder at once.
-        compute_s: mean time of a backward pass.
-        two_phase: an operation is a reduce-scatter and an all-gather, else each member adds everything up.
-        lends: on one host data frames carry references, and are read up to `late_read_s` later, with a tail.
-        follows: share of the joiners that observe before they ask for a seat.
-        own_every: every so-manieth step is an operation that scripts call by themselves; 0: none is.
-        slowness: observers take so many times as long for a step, until the faults end.
-        has_phases: steps of the model are not alike, so that a slow observer has to run what it is fed.
-        drift: clocks run fast or slow by up to this.
-        num_damages: so often the parameters of a member change in its memory.
-        num_kinds: of hardware, each a numerics class of its own.
-        measured_s: what a peer has measured of its links changes about so often; 0: nobody measures.
-        broadcasts: each step of the model has one, from p1, p2 and p3 in turn.
-        shares: each peer has a host of its own, so that several give a state to a joiner.
-        calls: peers know who is on their host, and call so many seeds, p1 first (G15); 0: they find some by themselves.
-        restarts: where all members, on several hosts, have died, who observed goes on (R29).
-        places: hosts of the first peers, in the order of their launches; those of the others are drawn.
-        kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
-        unlike: who trains another model than the others.
-        changes_in: in this step all agree on another model; 0: in none.
-        calm_s: all faults end.
+        founding: `one`: one peer founds and the others join; `seeds`: peers found by a list of seeds; `two`: two peers
+            that do not know each other found.
+        arrival_s: all peers are launched within this time, the founder immediately. compute_s: mean time of a backward
+        pass. two_phase: an operation is a reduce-scatter and an all-gather; otherwise each member sums everything.
+        lends: on one host data frames carry references, and are read up to `late_read_s` later, with a tail. follows:
+        share of the joiners that observe before they ask for a seat. own_every: one in this many steps is an operation
+        of the script's own; 0: none. slowness: factor of an observer's step time, until the faults end. has_phases:
+        steps of the model differ, so that a slow observer has to run the steps that it is fed. drift: greatest relative
+        drift of clocks. num_damages: number of times that a member's parameters change in its memory. num_kinds: number
+        of kinds of hardware, each a numerics class. measured_s: approximate interval at which a peer's measurements of
+        its links change; 0: peers do not measure. broadcasts: each step of the model has one, from p1, p2 and p3 in
+        turn. shares: each peer has a host of its own, so that several donors give a state to a joiner. calls: peers
+        know those on their host, and call this many seeds, p1 first (G15); 0: they find some by themselves. restarts:
+        after the death of all members, on several hosts, an observer continues (R29). places: hosts of the first peers,
+        in the order of their launches; those of the others are drawn. kinds: a digit for each of p1, p2 and so on: the
+        kind of its hardware; that of the others is drawn. unlike: peers that train another model than the others.
+        changes_in: step in which all agree on another model; 0: none. calm_s: time at which all faults end.
     """
 
     num_peers: int = 3
@@ -151,11 +146,11 @@ class Plan:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing goes wrong at any time: the links are good, and nobody ends or stops."""
+        """Whether the run has no faults: the links are good, and no process ends or stops."""
         return not self.faults and not self.plot and not self.script and self.weather.loss <= 0.02
 
     def hardware_of(self, peer_id: str) -> bytes:
-        """The same after each restart."""
+        """The hardware of a peer, the same after each restart."""
         if self.num_kinds == 1:
             return NO_NUMERICS
         known = {f"p{place}": int(kind) for place, kind in enumerate(self.kinds, 1)}
@@ -164,7 +159,7 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
-        """As it is drawn for this seed; from `FIRST_MIXED` on hardware differs."""
+        """The plan of this seed; from `FIRST_MIXED` on hardware differs."""
         plan = replace(cls.draw(Random(f"{seed}/plan")), has_phases=seed < FIRST_HELD)
         if seed < FIRST_MIXED:
             return plan
@@ -185,7 +180,7 @@ class Plan:
 
     @classmethod
     def draw(cls, rng: Random) -> "Plan":
-        """Swarm testing: each run has its own selection of faults, so that none always hides another."""
+        """Draw a plan by swarm testing: each run has its own selection of faults, so that none always hides another."""
         weather = Weather.draw(rng)
         plot = rng.choices(list(PLOTS), list(PLOTS.values()))[0]
         faults = tuple((name, weight) for name, weight in FAULTS.items() if rng.random() < 0.6)
@@ -213,12 +208,12 @@ class Plan:
         if plan.plot != "silent joiner" and num_damages:
             founding_size = rng.choice(
                 (plan.founding_size, plan.num_peers)
-            )  # more founders, who may not outvote each other
+            )  # more founders, which may not outvote each other
             plan = replace(plan, num_damages=num_damages, founding_size=founding_size)
         return replace(plan, own_every=rng.choice((0, 0, 3)), slowness=rng.choice((1.0, 1.0, 8.0)))
 
     def _fit(self, rng: Random) -> "Plan":
-        """What a plot needs in order to happen."""
+        """Adapt the plan to the needs of its plot."""
         if self.plot in ("turnover", "late sleeper"):
             return replace(self, num_peers=rng.randint(3, 5), policy=Policy.LIVE, founding="one", fault_interval_s=4.0)
         if self.plot in ("deciders die", "acceptors die"):

@@ -1,4 +1,4 @@
-"""Processes in which runs are made, all cores of them."""
+"""A pool of processes for runs, one per core."""
 
 import multiprocessing
 import os
@@ -10,10 +10,10 @@ from typing import Any
 def pool(
     num_processes: int | None = None, initializer: Callable[..., None] | None = None, *args: Any
 ) -> ProcessPoolExecutor:
-    """Forks of a process that has imported the simulation, and nothing else.
+    """Processes forked from one that has imported only the simulation.
 
-    A fork of this one would have what the tests before have left behind, to collect, and no thread of those that it
-    runs: a worker of pytest-xdist has one, and so has a bar that shows progress.
+    Forks of this process would inherit the garbage of earlier tests, but not its threads, such as those of a
+    pytest-xdist worker or a progress bar.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.simulation", "tests.simulated.mutants"])

@@ -1,4 +1,4 @@
-"""How a failed run is printed: short enough to read eighty of its events."""
+"""Reports of failed runs, short enough to read eighty of their events."""
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def brief(value: object) -> str:
-    """Like repr, without what every event repeats."""
+    """Like repr, without the parts that every event repeats."""
     match value:
         case Sync() | SyncReply():
             return type(value).__name__
@@ -41,7 +41,7 @@ def brief(value: object) -> str:
 
 
 def describe(world: "Simulation", error: Exception) -> str:
-    """What was drawn, where everybody stands, and what happened last."""
+    """The plan, the state of each peer, and the last events."""
     plan = world.plan
     clock, hosts = world.clock, world.hosts
     drawn = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in ("config", "faults")}

@@ -1,4 +1,4 @@
-"""Broadcasts in a simulated swarm: who their root is, what a peer adds to them, and S25."""
+"""Broadcasts in a simulated swarm: their roots, the peers' inputs, and S25."""
 
 import numpy as np
 
@@ -9,22 +9,22 @@ from p2p.step.operation import Operation, Task
 from .memory import Tokens
 
 NOTHING = "nothing of it"
-"""What is added by who is not the root."""
+"""Input of a peer that is not the root."""
 
 
 def broadcast(step: int) -> Operation:
-    """From p1, p2 and p3 in turn, whoever is there."""
+    """A broadcast from p1, p2 and p3 in turn, whether the root is a member or not."""
     number = np.zeros(1, np.int64)
     return Operation(Moved("broadcast", root=f"p{1 + step % 3}"), number, number, (1,))
 
 
 def token_of(task: Task, peer_id: str) -> str:
-    """What a peer adds: itself, if it is the root of the view in which the broadcast runs."""
+    """A peer's input: its name, if it is the root of the view in which the broadcast runs."""
     return f"of {peer_id}" if task.rank == task.root and not task.operation.is_void else NOTHING
 
 
 def wrong_with(operation: Operation, view: View, results: tuple[Tokens, ...]) -> str:
-    """What is wrong with what a broadcast has left in `view`; empty: nothing."""
+    """The error in a broadcast's results in `view`; empty: none."""
     root = operation.collective.root
     is_there = any(member.peer_id == root for member in view.members)
     expected = [f"of {root}"] if is_there else []

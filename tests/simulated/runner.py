@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def run_all(seeds: range, num_jobs: int, mutant: str | None = None) -> Iterator[Outcome | Failure]:
-    """In the order of the seeds, whichever process is done first."""
+    """Run all seeds; outcomes come in the order of the seeds."""
     if num_jobs == 1:
         _mutate(mutant)
         yield from map(attempt, seeds)
@@ -52,11 +52,11 @@ def run_all(seeds: range, num_jobs: int, mutant: str | None = None) -> Iterator[
 
 
 def attempt(seed: int) -> Outcome | Failure:
-    """A run, or what it found."""
+    """The outcome of a run, or its failure."""
     try:
         return run(seed)
     except Failure as failure:
-        return Failure(failure.invariant, failure.text)  # without its cause, which may not travel between processes
+        return Failure(failure.invariant, failure.text)  # without its cause, which may not be picklable
 
 
 def _mutate(mutant: str | None) -> None:

@@ -1,6 +1,6 @@
-"""Named stories on real cores, in which everything is decided: each message, write, death and proof.
+"""Named scenarios on production cores that determine each message, write, death and proof.
 
-Each ends well with all rules in. Without the rule that it is about (mutants.py) it breaks an invariant.
+Each passes with all rules. Without the rule that it is about (mutants.py) it breaks an invariant.
 """
 
 from .scenarios_all_dead import ALL_DEAD

@@ -1,4 +1,4 @@
-"""All members die, and peers that observed go on with what they hold, in another lineage (R18)."""
+"""Scenarios: all members die, and observers continue with the states that they hold, in another lineage (R18)."""
 
 from gossip.messages import Accept, Prepare
 from tests.simulation import Failure
@@ -11,7 +11,7 @@ scenario = ALL_DEAD.named
 
 
 def _observers(*names: str) -> Stage:
-    """`p1`, `p2` and `p3` are members; each of `names` observes, and was fed for longer than the one before."""
+    """Members `p1`, `p2` and `p3`, and observers `names`, each of which was fed for longer than the one before."""
     stage = Stage(num_peers=3, follows=1.0)
     stage.until_trained(2)
     behind: set[str] = set()

@@ -1,4 +1,4 @@
-"""A first seed that is started again: it joins the swarm as long as one lives, and founds where none does (G15)."""
+"""Scenarios of a restarted first seed: it joins the swarm while a member lives, and founds otherwise (G15)."""
 
 from gossip import Policy
 from tests.simulation import Failure
@@ -10,7 +10,7 @@ scenario = FOUNDING.named
 
 
 def _on_hosts_of_their_own(num_peers: int = 3, **plan: object) -> Stage:
-    """All peers train, each on its host, and have met by calls to `p1`."""
+    """A swarm in training, each peer on its own host; the peers have met by calls to `p1`."""
     places = tuple(range(num_peers))
     given = {"num_peers": num_peers, "num_hosts": num_peers, "founding_size": num_peers, "calls": 1, **plan}
     stage = Stage(founding="seeds", places=(*places, *places, *places), **given)
@@ -38,7 +38,7 @@ def _called_late() -> None:
 
 
 def _hide(stage: Stage, name: str) -> None:
-    """Nobody hears it, and it hears nobody."""
+    """Hold all messages from and to `name`."""
     stage.table.holds = lambda source, target, frame: name in (source.peer_id, target.peer_id)
 
 
@@ -68,7 +68,7 @@ def _no_majority() -> None:
 
 @scenario("FOUNDING: the only seed comes back as the last member dies, and founds in the end")
 def _last_dies() -> None:
-    """It was told of no step, since it could not ask."""
+    """The other member was told of no step, since it could not ask."""
     stage = _on_hosts_of_their_own(num_peers=2, founding_size=1)
     stage.kill("p1")
     stage.wait(2.0)
@@ -87,7 +87,7 @@ def _last_dies() -> None:
 
 @scenario("FOUNDING: the first seed is killed and replaced while its host is cut off, and the others go on")
 def _cut_off() -> None:
-    """It takes its place after the cut, so that nobody has told it of anything."""
+    """A process replaces the seed after the cut, so that no peer has told it of anything."""
     stage = _on_hosts_of_their_own(calls=3)
     stage.hosts.launching = {0, 1, 2}
     cut = stage.cut_off("p1")

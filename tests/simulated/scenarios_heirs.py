@@ -1,4 +1,4 @@
-"""All members die on several hosts, and who observed goes on in another lineage, or does not (R29)."""
+"""Scenarios: all members die on several hosts, and an observer continues in another lineage, or none does (R29)."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ scenario = HEIRS.named
 
 
 def _observed(members: Sequence[int], observers: Sequence[int]) -> Stage:
-    """Members `p1` and so on, and behind them observers, each on its host; each was fed for longer than the one before.
+    """Members `p1` and so on, then observers, on the given hosts; each observer was fed for longer than the one before.
 
-    From then on they hold what they hold, and nobody is given a seat.
+    After that the observers' states stay the same, and no peer is admitted.
     """
     stage = Stage(num_peers=len(members), num_hosts=3, follows=1.0, restarts=True, places=(*members, *observers))
     stage.until_trained(2)
@@ -44,7 +44,7 @@ def _all_die(stage: Stage, *members: str) -> None:
 
 
 def _goes_on(stage: Stage, name: str, *others: str) -> None:
-    """`name` founds, with the state that it held, and the others take part."""
+    """Check that `name` founds, with the state that it held, and the others take part."""
     old, held = next(iter(stage.invariants.lineages)), stage.peer(name).core.held
     if held != max(stage.peer(each).core.held for each in (name, *others)):
         raise Failure("stage", f"{name} is to hold the newest state, which is that after step {held}")
@@ -55,7 +55,7 @@ def _goes_on(stage: Stage, name: str, *others: str) -> None:
 
 
 def _links(*groups: Sequence[str]) -> set[tuple[str, str]]:
-    """Both ways, between those of several groups."""
+    """Links in both directions between peers of different groups."""
     return {(a, b) for one in groups for other in groups if one is not other for a in one for b in other}
 
 
@@ -105,7 +105,7 @@ def _decider_dies() -> None:
     first, next_one, heir = stage.peer("p4"), stage.peer("p5"), stage.peer("p6").member
 
     def is_unheard(source: Member, target: Member, frame: Frame) -> bool:
-        """Nobody hears the heir once it has begun anew, and the next one hears nothing at all."""
+        """Holds messages from the heir once it has begun anew, and all messages to the next one."""
         begins_anew = source.peer_id == heir.peer_id and source != heir
         return target.peer_id == "p5" or begins_anew
 

@@ -1,4 +1,4 @@
-"""Observers that are slower than the members: when they have a seat, and how long all wait for them (R9)."""
+"""Scenarios of observers that are slower than the members: when they get a seat, and how long members wait (R9)."""
 
 from gossip import Member
 from gossip.config import CoreConfig
@@ -16,15 +16,15 @@ scenario = LAGS.named
 JOINER = "joiner"
 MOST_FED = 6
 SAME = 4.0
-"""Who is so slow takes as long for a step as the members."""
+"""Slowness at which an observer's step takes as long as a member's."""
 FAR = Weather(delay_s=0.02)
-"""Members take longer to agree on a view than for a step."""
+"""Links on which members take longer to agree on a view than for a step."""
 SHORT_S = 2.0
-"""A barrier in which a state is given takes less."""
+"""Limit of a barrier in which a state is given."""
 
 
 def _train(slowness: float, num_peers: int = 2, compute_s: float = 0.1, **plan: object) -> Stage:
-    """Members, whose steps take 0.1 s and a little; those of the next one, an observer, take `slowness` times 0.03."""
+    """Members whose steps take a little over 0.1 s, and an observer whose steps take `slowness` times 0.03 s."""
     stage = Stage(num_peers=num_peers, follows=1.0, compute_s=compute_s, **plan)
     stage.until_trained(12)
     stage.launch(JOINER)
@@ -230,7 +230,7 @@ def _stand_still(seed: int) -> None:
 
 @scenario("LAGS: the only member is stopped for longer than a JOIN counts")
 def _the_feeder_is_stopped() -> None:
-    for seed in range(16, 20):  # at which moment it is stopped
+    for seed in range(16, 20):  # each stops it at another moment
         _stop_the_feeder(seed)
 
 

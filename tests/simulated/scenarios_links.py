@@ -1,4 +1,4 @@
-"""Stories of members that do not hear each other, or hear each other now and then."""
+"""Scenarios of members that do not hear each other, or only at times."""
 
 from tests.simulation import Failure
 
@@ -127,7 +127,7 @@ def _one_is_out_of_reach_of_data() -> None:
     stage = Stage(num_peers=3)
     stage.until_trained(2)
     stage.swallow("p2", "p1")
-    stage.wait(0.7)  # who is behind it may be the first to say so, of one alone
+    stage.wait(0.7)  # the member behind it may be the first to report, about one member only
     for source, target in (("p2", "p3"), ("p1", "p2"), ("p3", "p2")):
         stage.swallow(source, target)
     _the_others_go_on(stage, "p2", 25.0)

@@ -1,4 +1,4 @@
-"""Members of several numerics classes: what is compared, and how they stay near each other (R20 and R21)."""
+"""Scenarios of several numerics classes: the comparison of parameters, and re-synchronisation (R20 and R21)."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def _a_redo_has_a_source() -> None:
     def holds(sender: Member, target: Member, frame: Frame) -> bool:
         if not isinstance(frame, Part) or sender != source:
             return False
-        return frame.region[1] == NUM_OPERATIONS and frame.step % 2 == 0  # nothing of it is in use before its commit
+        return frame.region[1] == NUM_OPERATIONS and frame.step % 2 == 0  # no result of it is used before its commit
 
     stage.table.holds = holds
     stage.until(lambda: len(stage.table.on_table) == 2)

@@ -1,4 +1,4 @@
-"""A broadcast is from the peer that was named, or from nobody (R23)."""
+"""Scenarios of broadcasts: each is from the named peer, or void (R23)."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ scenario = ROOTS.named
 
 @scenario("ROOTS: roots die in the middle of a step, and others join")
 def _roots_come_and_go() -> None:
-    """Each of three is the root of every third step."""
+    """Three peers are roots in turn."""
     stage = Stage(num_peers=3, founding_size=3, follows=1.0, broadcasts=True)
     stage.until_trained(3)
     for victim, left in (("p1", ("p2", "p3")), ("p3", ("p2", "p4"))):

@@ -1,4 +1,4 @@
-"""What peers have measured of their links becomes known to all, and then the algorithms are what it says (R22)."""
+"""Scenarios of measured links: all members learn the rows, and then take the algorithms of their table (R22)."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ def _measuring(num_peers: int, **plan: object) -> Stage:
 
 
 def _uses_table(stage: Stage, *names: str) -> bool:
-    """Whether these are in one view, and all have taken an algorithm of the table of its members."""
+    """Whether these peers are in one view, and all have taken an algorithm from the table of its members."""
     peers = [peer for name in names if (peer := stage.named(name)) is not None and peer.view is not None]
     tables = {peer.view: peer.training.open_step.agreed.table(peer.view) for peer in peers if peer.view is not None}
     return len(peers) == len(names) and len(tables) == 1 and None not in tables.values()
@@ -32,7 +32,7 @@ def _tables_come_and_go() -> None:
     odd = stage.peer("p2")
     odd.training.goes_on_with = "zeros"
     stage.until(lambda: odd.training.open_step.stage is StepStage.OPEN)
-    stage.act(odd.give_up, True)  # some of the step was sent, so it starts over in another view
+    stage.act(odd.give_up, True)  # part of the step was sent, so it is redone in another view
     stage.until_trained(3)
     assert stage.view_of("p1").number > number and _uses_table(stage, "p1", "p2", "p3")
     stage.kill("p3")
@@ -47,7 +47,7 @@ def _tables_come_and_go() -> None:
 
 @scenario("ROWS: two hosts of several peers have one table")
 def _hosts_are_those_of_the_view() -> None:
-    """Which ranks share a line is in the table, and so the same at all."""
+    """The ranks that share a line are in the table, and so the same at all members."""
     stage = _measuring(4, num_hosts=2)
     stage.until_trained(2)
     names = "p1", "p2", "p3", "p4"
@@ -60,7 +60,7 @@ def _hosts_are_those_of_the_view() -> None:
 
 @scenario("ROWS: broadcasts go by the table of the view, from the rank that their root has in it")
 def _broadcasts_go_by_tables() -> None:
-    """From p1, p2 and p3 in turn; then p1 is gone, and the others have other ranks."""
+    """Broadcasts from p1, p2 and p3 in turn; then p1 is gone, and the others' ranks change."""
     stage = _measuring(3, broadcasts=True)
     stage.until_trained(2)
     for names in (("p1", "p2", "p3"), ("p2", "p3")):
@@ -77,7 +77,7 @@ def _broadcasts_go_by_tables() -> None:
 
 @scenario("ROWS: a peer joins when rows are due")
 def _a_joiner_gathers_with_all() -> None:
-    """They are in every second step."""
+    """Rows are gathered in every second step."""
     stage = _measuring(2, measured_s=0.1)
     stage.until_trained(2)
     for count in (3, 4, 5):

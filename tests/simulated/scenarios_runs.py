@@ -1,4 +1,4 @@
-"""Peers that train another model than the members, and members that agree on another one (R19)."""
+"""Scenarios of run descriptions: peers with another model than the members, members that change the model (R19)."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def _the_model_changes_for_who_has_a_state() -> None:
 
 
 def _the_model_changes(*, is_proven: bool) -> None:
-    """Nobody is given a seat until the members are far behind that. `is_proven`: the observer says how far it is."""
+    """No peer is admitted until the members are far past the change. `is_proven`: the observer reports its progress."""
     stage, said = Stage(num_peers=3, follows=1.0), {-1}
 
     def holds(source: Member, target: Member, frame: Frame) -> bool:

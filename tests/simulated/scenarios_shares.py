@@ -1,4 +1,4 @@
-"""States that several donors give: what becomes of chunks that are late, that differ, or whose donor dies."""
+"""Scenarios of states from several donors: chunks that are late, chunks that differ, donors that die."""
 
 from functools import partial
 
@@ -15,13 +15,13 @@ scenario = SHARES.named
 
 
 def _shared(**plan: object) -> Stage:
-    """Three members, each on a host of its own, with steps that are long beside a message."""
+    """Three members, each on a host of its own, whose steps take long compared with a message."""
     usual = {"num_peers": 3, "founding_size": 3, "follows": 1.0, "shares": True, "compute_s": 1.0}
     return Stage(**{**usual, **plan})
 
 
 def _train(stage: Stage) -> None:
-    """What founders were given does not count."""
+    """Train, and reset the counts of states, shares and chunks that founders got."""
     stage.until_trained(3)
     for what in [what for what in stage.invariants.seen if what.startswith(("states", "shares", "chunks"))]:
         del stage.invariants.seen[what]
@@ -36,7 +36,7 @@ def _is_piece_of(donor: Member, source: Member, target: Member, frame: Frame) ->
 
 
 def _joins(stage: Stage, name: str = "p4") -> Peer:
-    """A joiner has asked one member, which has asked two others for shares. These are on the table."""
+    """A joiner has asked one member, which has asked two others for shares; these requests are held."""
     _train(stage)
     stage.table.holds = _is_wish
     stage.launch(name)
@@ -49,7 +49,7 @@ def _wishes(stage: Stage) -> list[tuple[Member, Wish]]:
 
 
 def _loads_the_first(stage: Stage, joiner: Peer, wish: Wish) -> None:
-    """It loads the state that the first donor has given it, and asks for no other."""
+    """Check that the joiner loads the state of the first donor, and asks for no other."""
     stage.until(lambda: joiner.done >= wish.step and joiner.core.digest)
     if stage.invariants.seen["states of several donors"] != 1:
         raise Failure("S28", "a state was asked for again, whose first donor is there")
@@ -104,7 +104,7 @@ def _a_donor_is_silent() -> None:
 
 
 def _the_first_dies() -> None:
-    """The others' shares are of no use."""
+    """The first donor dies, so the others' shares cannot be used."""
     stage = _shared()
     joiner = _joins(stage)
     first = _wishes(stage)[0][1].first
@@ -150,7 +150,7 @@ def _a_wish_is_late() -> None:
 
 
 def _two_joiners() -> None:
-    """One of them dies."""
+    """One of two joiners dies."""
     stage = _shared()
     _train(stage)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Piece) and target.peer_id == "p5"

@@ -1,4 +1,4 @@
-"""The counterexamples of PROTOCOL.md, played by real cores, by the names of what is at stake."""
+"""Scenarios of steps: the counterexamples of PROTOCOL.md on production cores, named after the property at stake."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ scenario = COUNTEREXAMPLES.named
 
 
 def _lacks_result_of(stage: Stage, name: str, sender: str) -> Callable[[Member, Member, Frame], bool]:
-    """Holds what `sender` adds to the last operation of the step that `name` has open now."""
+    """Hold the input of `sender` to the last operation of the step that is open at `name`."""
     step = stage.peer(name).done + 1
 
     def holds(source: Member, target: Member, frame: Frame) -> bool:
@@ -49,7 +49,7 @@ def _a_minority_hears_that_the_majority_has_died() -> None:
 
 
 def _two_accept_a_view_and_die(*, is_owner: bool) -> tuple[Stage, Peer]:
-    """Two of three accept a view with a joiner, and are killed before anybody hears that it is decided."""
+    """Two of three accept a view with a joiner, and are killed before any other peer hears that it is decided."""
     stage = Stage(num_peers=3)
     stage.until_trained(2)
     members = _in_turn(stage)
@@ -66,8 +66,8 @@ def _two_accept_a_view_and_die(*, is_owner: bool) -> tuple[Stage, Peer]:
     stage.until(voted)
     vote = stage.hosts.records[stage.peer(dead[0]).member].vote
     assert vote is not None
-    stage.act(stage.membership.decided, stage.peer(dead[0]).member, vote.view)  # though nobody knows
-    last.paused_until = stage.clock.now + 1.2  # it hears of both deaths at once
+    stage.act(stage.membership.decided, stage.peer(dead[0]).member, vote.view)  # though no living peer knows
+    last.paused_until = stage.clock.now + 1.2  # it hears of both deaths at the same time
     stage.kill(*dead)
     return stage, last
 
@@ -181,7 +181,7 @@ def _an_observer_is_fed_too_early() -> None:
     stage.until(lambda: stage.named("p4") is not None and stage.peer("p4").done > 20)  # it has proven itself
     feeder = feeder_of(stage.peer("p4").member, stage.view_of("p1")).peer_id
     slow, victim = (name for name in ("p1", "p2", "p3") if name != feeder)
-    step = stage.peer(slow).done + 2  # nothing of it is on its way
+    step = stage.peer(slow).done + 2  # no frame of it is in flight
     stage.until(lambda: stage.done_by("p1", "p2", "p3") == step - 1)
     lacks = _lacks_result_of(stage, slow, victim)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare) or lacks(source, target, frame)
@@ -204,7 +204,7 @@ def _an_observer_is_fed_too_early() -> None:
 
 
 def _calls_that_differ() -> Stage:
-    """p1 calls one operation less than p2 in its next step; both are founders, and no script catches what is raised."""
+    """p1 calls one operation less than p2 in its next step; both are founders, and no script catches the error."""
     stage = Stage(num_peers=2, founding_size=2, lends=False)
     stage.until_trained(4)
     for name in ("p1", "p2"):
@@ -275,7 +275,7 @@ def _the_board_races_ready() -> None:
 
 
 def _in_turn(stage: Stage) -> list[str]:
-    """The members, the one first whose turn it is to propose."""
+    """The members, beginning with the one whose turn it is to propose."""
     view = stage.view_of("p1")
     first = view.number % len(view.members)
     return [member.peer_id for member in (*view.members[first:], *view.members[:first])]
@@ -283,7 +283,7 @@ def _in_turn(stage: Stage) -> list[str]:
 
 @scenario("C10: an ACCEPT that is above what the record of the dead says arrives when another view is decided")
 def _a_record_without_the_promise() -> None:
-    """With the agreements of five members alone (tests/gossip/test_records.py has its variants)."""
+    """Uses only the agreement of five members (tests/gossip/test_records.py has variants)."""
     a, b, c, d, e, j = (Member(name, 1) for name in "abcdej")
     view = of_policy(Policy.LIVE, 1, a, b, c, d, e)
     swarm = Swarm(view)
@@ -331,7 +331,7 @@ def _what_was_lost_is_sent_again_in_a_view_of_the_same_members() -> None:
     stage = Stage(num_peers=3)
     stage.until_trained(2)
     step = stage.peer("p1").done + 1
-    stage.until(lambda: stage.peer("p1").done == step)  # nothing of the next one is on its way
+    stage.until(lambda: stage.peer("p1").done == step)  # no frame of the next one is in flight
     is_last, stamp = _lacks_result_of(stage, "p1", "p2"), stage.peer("p1").core.stamp
     stage.table.holds = lambda source, target, frame: (
         isinstance(frame, Part) and frame.stamp == stamp and is_last(source, target, frame)

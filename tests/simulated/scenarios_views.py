@@ -1,4 +1,4 @@
-"""Stories of votes, reports and joiners that runs which are drawn tell too seldom, or never."""
+"""Scenarios of votes, reports and joiners that drawn runs contain too seldom, or never."""
 
 from gossip import Envelope
 from gossip.messages import Accept, Accepted, Body, Decide, Join, Prepare, Promise
@@ -86,7 +86,7 @@ def _the_first_of_two_sleeps() -> None:
     members = stage.view_of("p1").members
     stage.table.holds = lambda source, target, frame: source.peer_id == "p2" and not isinstance(frame, Part)
     stage.peer("p1").paused_until = stage.clock.now + 5.0
-    stage.wait(5.05)  # what was said meanwhile is read when it has looked at its clock
+    stage.wait(5.05)  # messages of that time are read after it has read its clock
     stage.table.release()
     stage.wait(3.0)
     if stage.view_of("p1").members != members:

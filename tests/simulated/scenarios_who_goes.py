@@ -1,4 +1,4 @@
-"""Members that differ, in calls and in parameters, and who of them goes: R17 of PROTOCOL.md."""
+"""Scenarios of members that differ in calls or parameters, and of which of them go: R17 of PROTOCOL.md."""
 
 from gossip import Member
 from gossip.messages import Accept
@@ -15,7 +15,7 @@ scenario = WHO_GOES.named
 
 
 def _goes_alone(stage: Stage, odd: Peer, *others: str, within_s: float = 30.0) -> None:
-    """Its script is told, the others go on without it, and theirs are told nothing."""
+    """Check that only the script of `odd` is told, and the others continue without it."""
     stage.until(lambda: stage.excluded(odd.member, *others), within_s)
     stage.until(lambda: stage.invariants.seen["told alone"])
     stage.until_trained(2, *others)
@@ -79,7 +79,7 @@ def _what_is_called_is_said_again() -> None:
     stage.until(lambda: len(stage.table.on_table) == 2)
     stage.table.on_table.clear()
     stage.table.release()
-    _goes_alone(stage, odd, "p1", "p3", within_s=1.0)  # before anybody takes the step for stalled
+    _goes_alone(stage, odd, "p1", "p3", within_s=1.0)  # before any member reports the step as stalled
     stage.end_well()
 
 

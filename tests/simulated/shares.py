@@ -1,7 +1,7 @@
 """States of several donors in a simulated swarm (S27, S28): slices of parameters are the chunks.
 
-Who gives what after which step, and what is asked again, decide the machines that ship (p2p.catchup). Chunks arrive in
-any order, and links lose some.
+The production machines (p2p.catchup) decide which donor gives which chunks after which step, and which are requested
+again. Chunks arrive in any order, and links lose some.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ Slice = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A data frame: a chunk of the state of `first` after `step`; None: the sender has sent all that it will."""
+    """A data frame: a chunk of the state of `first` after `step`; None: the sender sends no more."""
 
     source: Member
     first: Member
@@ -49,17 +49,17 @@ class Query:
 
 
 def digest_of(slice: Slice) -> bytes:
-    """Of truth and bits."""
+    """Digest of truth and bits."""
     return blake2b(b"/".join(slice), digest_size=16).digest()
 
 
 def slice_of(state: Parameters, chunk: Chunk) -> Slice:
-    """What a chunk is."""
+    """The slice of a chunk."""
     return state.truths[chunk.segment], state.bits[chunk.segment]
 
 
 class Shares:
-    """Of one peer: what it gives as one of several donors, and what it gathers."""
+    """Shares of one peer: those that it gives as one of several donors, and those that it gathers."""
 
     def __init__(self, peer: "Peer", world: "Simulation") -> None:
         self.wishes = Wishes()
@@ -69,10 +69,10 @@ class Shares:
         self._gathered: dict[Member, tuple[Gathering, dict[Chunk, Slice]]] = {}
         self._bases: dict[Member, Snapshot] = {}
 
-    # What it gives.
+    # Giving
 
     def split(self, member: Member, snapshot: "Snapshot") -> "Snapshot":
-        """What the first donor sends alone, if there are others, which are asked at once."""
+        """The part of a snapshot that the first donor sends itself; asks the other donors, if there are any."""
         peer, world = self._peer, self._world
         if not world.plan.shares or peer.view is None:
             return snapshot
@@ -93,14 +93,14 @@ class Shares:
         return replace(snapshot, state=Parameters(), donors=donors, digests=digests)
 
     def take_wish(self, wish: Wish) -> None:
-        """Of a member of this view."""
+        """Receive a wish of a member of this view."""
         peer = self._peer
         if peer.core.seated and peer.view is not None and peer.view.since(wish.first) is not None:
             self.wishes.ask(wish)
             self.serve()
 
     def serve(self) -> None:
-        """Give what is due, or say that it will not be given."""
+        """Send the chunks that are due, or a notice that they will not come."""
         if not self.wishes.waiting:
             return
         done, state = self._peer.done, self._peer.training.state
@@ -111,7 +111,7 @@ class Shares:
             self._send(wish.observer, wish.step, wish.first, state, chunks)
 
     def take_query(self, query: Query) -> None:
-        """Of somebody who was given a state of which this peer is the first donor."""
+        """Answer a query of an observer that got a state of which this peer is the first donor."""
         step, state = self._kept.get(query.observer, (NOTHING_DONE, Parameters()))
         if step == query.step and query.chunks:
             self._world.invariants.seen["chunks given again"] += len(query.chunks)
@@ -123,10 +123,10 @@ class Shares:
         for piece in (*pieces, Piece(me, first, step, None)):
             self._world.network.send_data(self._peer, other, other.catch_up.shares.take_piece, piece)
 
-    # What it gathers.
+    # Gathering
 
     def take_base(self, snapshot: "Snapshot") -> None:
-        """Of the first donor, which was asked."""
+        """Receive the first donor's part of a state."""
         first, now = snapshot.donor, self._peer.now()
         gathering, slices = self._gathering(first, snapshot.step)
         if gathering.step != snapshot.step or gathering.knows:
@@ -138,7 +138,7 @@ class Shares:
         self._look(first)
 
     def take_piece(self, piece: Piece) -> None:
-        """Of a state of which another one may have been asked."""
+        """Receive a chunk; its state may have been requested from another donor."""
         peer = self._peer
         if peer.core.seated or not peer.core.state_comes(peer.now(), piece.first, piece.step):
             return
@@ -155,7 +155,7 @@ class Shares:
         self._look(piece.first)
 
     def forget(self, member: Member) -> None:
-        """It is gone."""
+        """Drop all data of a member that is gone."""
         self.wishes.forget(member)
         self._kept.pop(member, None)
         self._gathered.pop(member, None)
@@ -164,7 +164,7 @@ class Shares:
             self._look(first)
 
     def clear(self) -> None:
-        """A state is loaded."""
+        """Drop all gathered chunks after a state was loaded."""
         self._gathered = {}
 
     def _gathering(self, first: Member, step: int) -> tuple[Gathering, dict[Chunk, Slice]]:

@@ -1,4 +1,4 @@
-"""A run of which a scenario decides everything: which message waits, who is cut off, who dies, and when."""
+"""The stage of a scenario: a run in which the scenario controls messages, cuts, deaths and their times."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -27,7 +27,7 @@ Scenario = Callable[[], None]
 
 
 class Scenarios(dict[str, Scenario]):
-    """Stories by the names of what is at stake."""
+    """Scenarios by the name of the property at stake."""
 
     def named(self, name: str) -> Callable[[Scenario], Scenario]:
         def add(play: Scenario) -> Scenario:
@@ -38,7 +38,7 @@ class Scenarios(dict[str, Scenario]):
 
 
 class Table(Network):
-    """The network of a scenario: what it holds stays on the table until it is released; `kept` is a copy of some."""
+    """The network of a scenario: held messages stay on the table until they are released; `kept`: copies of some."""
 
     holds: Callable[[Member, Member, Frame], bool] = staticmethod(lambda source, target, frame: False)
     keeps: Callable[[Member, Member, Frame], bool] = staticmethod(lambda source, target, frame: False)
@@ -65,7 +65,7 @@ class Table(Network):
         return False
 
     def release(self, but: Callable[[Member, Member, Frame], bool] = lambda source, target, frame: False) -> None:
-        """What was held is on its way, and no more is held `but` that."""
+        """Send the held messages; from now on hold only messages for which `but` is true."""
         self.holds = but
         held, self.on_table = self.on_table, []
         for source, target, action, message in held:
@@ -79,13 +79,13 @@ class Stage(Simulation):
     """One scenario, on a quiet LAN unless its plan says otherwise. Every invariant is checked throughout.
 
     Raises:
-        Failure: an invariant breaks, or what is waited for does not happen (L1).
+        Failure: an invariant breaks, or an awaited event does not happen (L1).
     """
 
     def __init__(self, **plan: object) -> None:
         seed = plan.pop("seed", 0)
         assert isinstance(seed, int)
-        script = (Scripted(at=1e6, fault="pause", peer_id="nobody"),)  # so that removals are no surprise
+        script = (Scripted(at=1e6, fault="pause", peer_id="nobody"),)  # so that removals are permitted
         super().__init__(seed, Plan(calm_s=1e6, end_s=1e6, script=script, **{"follows": 0.0, **plan}))  # type: ignore[arg-type]
         self.table = Table(self.clock, self.rng, self.plan.weather, self.invariants.seen)
         self.table.kept, self.table.on_table = [], []
@@ -93,10 +93,10 @@ class Stage(Simulation):
         self.flaps = False
         self._begin()
 
-    # Time.
+    # Time
 
     def until(self, what: Callable[[], object], within_s: float = 30.0) -> None:
-        """Go on until `what` is so."""
+        """Run until `what` is true."""
         end_s = self.clock.now + within_s
         while not what():
             event = self.clock.advance(end_s)
@@ -115,14 +115,14 @@ class Stage(Simulation):
         self.act(action, *args)  # type: ignore[arg-type, misc]
 
     def act(self, action: Action, *args: object) -> None:
-        """Do this now; what breaks by it, breaks the scenario."""
+        """Carry out an action now; an error in it fails the scenario."""
         try:
             action(*args)
         except Exception as error:
             raise Failure(getattr(error, "invariant", type(error).__name__), describe(self, error)) from error
 
     def until_trained(self, num_steps: int, *names: str) -> None:
-        """Until those, or all, are active in one view, and have committed so many more steps."""
+        """Run until the named peers, or all, are active in one view, and have committed `num_steps` more steps."""
         first = tuple(f"p{index + 1}" for index in range(self.plan.num_peers))
         chosen = names or (tuple(self._alive) if self.clock.now else first)
         alive = {name: self.named(name) for name in chosen}
@@ -137,13 +137,13 @@ class Stage(Simulation):
         return all(other is not None and other.view == peer.view for other in members)
 
     def end_well(self) -> None:
-        """All faults end, and everybody who lives takes part in the end."""
+        """End all faults, and check that all living peers take part in the end."""
         self.table.release()
         self._calm()
         self.wait(20.0)
         self.act(judge, self)
 
-    # Who and what.
+    # Peers and faults
 
     def peer(self, name: str) -> Peer:
         found = self.named(name)
@@ -156,7 +156,7 @@ class Stage(Simulation):
         return view
 
     def done_by(self, *names: str) -> int:
-        """The last step that all of those have committed; -1 until they are in one view."""
+        """The last step that all named peers have committed; -1 until they are in one view."""
         peers = [self.named(name) for name in names]
         views = {peer.view for peer in peers if peer is not None and peer.active}
         return min(peer.done for peer in peers if peer is not None) if len(views) == 1 else -1
@@ -166,7 +166,7 @@ class Stage(Simulation):
             self.end(peer, "is killed")
 
     def cut_off(self, name: str) -> Cut:
-        """Nobody hears `name`, nor does it hear anybody; what is sent is lost."""
+        """Cut `name` off from all others; messages are lost."""
         return self.cut(self.links_of(name))
 
     def cut(self, pairs: set[tuple[str, str]]) -> Cut:
@@ -175,7 +175,7 @@ class Stage(Simulation):
         return cut
 
     def flap(self, pairs: set[tuple[str, str]], down_s: float, up_s: float) -> None:
-        """Nothing comes through these links for a while, and then all of it, again and again while `flaps`."""
+        """Hold all messages on these links for `down_s`, then release them for `up_s`, repeatedly while `flaps`."""
         self.flaps = True
         cut = Cut(pairs, holds_control=True, holds_data=True)
         self.network.add(cut)
@@ -187,22 +187,22 @@ class Stage(Simulation):
             self.flap(pairs, down_s, up_s)
 
     def links_of(self, name: str) -> set[tuple[str, str]]:
-        """Both ways, of those who live now."""
+        """Links of `name` in both directions, to the peers that are alive now."""
         others = [peer.member.peer_id for peer in self.alive()]
         return {pair for pair in permutations([*others, name], 2) if name in pair}
 
     def shut(self, source: str, target: str) -> None:
-        """No connection from `source` to `target` opens until the calm; those back are open, and answered."""
+        """Let no connection from `source` to `target` open until the calm; those in the other direction work."""
         self.cut({(source, target)})
         self._look_at_shut(source, target)
 
     def swallow(self, source: str, target: str) -> None:
-        """Data from `source` to `target` are lost until the calm, over each connection, and nothing else is."""
+        """Lose all data from `source` to `target` until the calm, over each connection, and nothing else."""
         self.network.swallowed.add((source, target))
         self._look_at_swallowed(source, target, -1, 0.0)
 
     def _look_at_swallowed(self, source: str, target: str, step: int, since: float) -> None:
-        """What the host of `source` says: here, once a step has not got on for a few attempts at it."""
+        """Report swallowed data as the host of `source` does: here, once a step has stalled for a few attempts."""
         one, other = self.named(source), self.named(target)
         if one is not None and other is not None and (source, target) in self.network.swallowed:
             if one.done != step or one.view is None or len(one.view.members) == 1:
@@ -212,7 +212,7 @@ class Stage(Simulation):
         self.clock.after(LINK_CHECK_S, None, "links", self._look_at_swallowed, source, target, step, since)
 
     def answer(self, name: str) -> None:
-        """The links of `name` are answered at both ends, whatever comes through, until the calm."""
+        """Report the links of `name` as answered at both ends until the calm, whatever they carry."""
         one = self.peer(name)
         for other in [peer for peer in self.alive() if peer is not one]:
             one.core.heard(one.now(), other.member)
@@ -221,7 +221,7 @@ class Stage(Simulation):
             self.clock.after(LINK_CHECK_S, None, "links", self.answer, name)
 
     def _look_at_shut(self, source: str, target: str) -> None:
-        """What hosts say of links a few times a second."""
+        """Report shut links, as hosts do a few times a second."""
         one, other = self.named(source), self.named(target)
         if one is not None and other is not None and other.member in one.watched and one.member in other.watched:
             unopened = {} if self.is_calm else {other.member: "no connection opens"}
@@ -230,5 +230,5 @@ class Stage(Simulation):
         self.clock.after(LINK_CHECK_S, None, "links", self._look_at_shut, source, target)
 
     def excluded(self, member: Member, *names: str) -> bool:
-        """Whether those are active in views without `member`."""
+        """Whether the named peers are active in views without `member`."""
         return all(self.peer(n).active and self.view_of(n).since(member) is None for n in names)

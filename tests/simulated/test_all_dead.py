@@ -1,4 +1,4 @@
-"""All members die over two or three hosts, as it is drawn: one lineage goes on, or none."""
+"""Drawn runs in which all members die on two or three hosts: at most one lineage continues."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What discovery promises, in flocks small enough for every run of the tests; flock_figures.py has the large ones."""
+"""Guarantees of discovery, in flocks small enough for every run of the tests; flock_figures.py has the large ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A missing rule is noticed, by the seed or the scenario on record for it. `make mutants` tries every one."""
+"""A missing rule is detected by its recorded seed or scenario. `make mutants` tries every rule."""
 
 from functools import cache
 
@@ -30,12 +30,12 @@ CHOSEN = (
     "R26: a chunk is what its sender says",
 )
 """One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, classes, tables, shares. They
-show that the simulation can fail; whoever changes a rule, or the simulation, asks it about every one."""
+show that the simulation can fail; after a change of a rule, or of the simulation, run all mutants."""
 
 
 @cache
 def catches() -> dict[str, Catch]:
-    """What has caught each, found on all cores."""
+    """The catch of each chosen mutant; uses all cores."""
     with pool() as executor:
         return dict(zip(CHOSEN, executor.map(known, CHOSEN), strict=True))
 

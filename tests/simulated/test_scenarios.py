@@ -1,4 +1,4 @@
-"""The named stories: well with all rules in, and badly without the one that each is about."""
+"""The named scenarios: each passes with all rules, and fails without the one that it is about."""
 
 import pytest
 
@@ -21,7 +21,7 @@ EXCLUDED = {
     "C9": ["R4: the board shows a finish before the core hears of it"],
     "C10": ["R13: neither promises nor decisions are on record"],
 }
-"""By the beginning of a scenario's name: the missing rules that it shows."""
+"""Prefixes of scenarios' names, with the missing rules that they show."""
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

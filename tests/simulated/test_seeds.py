@@ -1,4 +1,4 @@
-"""Forty runs of everything that goes wrong, and proof that it does go wrong."""
+"""Forty runs with all faults, and checks that the faults do happen."""
 
 import os
 import subprocess
@@ -25,23 +25,23 @@ from .pool import pool
 NUM_SEEDS = 30
 
 MIXED = range(FIRST_MIXED, FIRST_MIXED + 20)
-"""With several kinds of hardware."""
+"""Runs with several kinds of hardware."""
 
 MEASURED = range(FIRST_MEASURED, FIRST_MEASURED + 6)
-"""Where peers measure their links, too."""
+"""Runs in which peers also measure their links."""
 
 MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
-"""Where steps have broadcasts, whose roots die, too."""
+"""Runs in which steps also have broadcasts, whose roots die."""
 
 SHARED = range(FIRST_SHARED, FIRST_SHARED + 6)
-"""Where states come from several donors, too."""
+"""Runs in which states also come from several donors."""
 
 CALLED = (*range(FIRST_CALLED, FIRST_CALLED + 8), 91_000_434, 91_000_509)
-"""Where peers call seeds, and the first of these founds, also when it is started again. In the last two somebody has
-observed a swarm that dies, and is further than the one that is founded in its place."""
+"""Runs in which peers call seeds, of which the first founds, also when it restarts. In the last two a peer has observed
+a swarm that dies, and holds a later step than the swarm that is founded in its place."""
 
 HELD = range(FIRST_HELD + 227, FIRST_HELD + 229)
-"""Where scripts of slow observers are held, too."""
+"""Runs in which scripts of slow observers are also held."""
 
 FOUND = {
     73: "who was stopped, and had lost its seat, added up what was written again, and took it for a difference",
@@ -72,14 +72,14 @@ FOUND = {
     40_500_814: "what lay behind a slow joiner by the clock of the members took it twice as long, and all waited",
     1_002_231: "one that was cut off left, and its step, which it was told is void, was committed without a word of it",
 }
-"""Beyond the first two hundred, as the simulator was then."""
+"""Failures found beyond the first two hundred seeds, with the simulator of that time."""
 
 AS_ANOTHER = [seed for seed, why in FOUND.items() if why.startswith("as ")]
 FIRST_FOUND = [seed for seed in FOUND if seed not in AS_ANOTHER]
-"""One of each kind; a later one of the same is long."""
+"""One seed of each kind; later ones of the same kind are long."""
 
 
-# Wrapped so that what happens inside of a core is counted; nothing else changes.
+# Wrappers that count events inside of a core, without other effects
 
 
 def _counting(seen: Counter[str]) -> Mutant:
@@ -120,13 +120,13 @@ def attempt(seed: int) -> Outcome | Failure:
         with without(_counting(seen)):
             outcome = Simulation(seed).run()
     except Failure as failure:
-        return Failure(failure.invariant, failure.text)  # without its cause, which may not travel between processes
+        return Failure(failure.invariant, failure.text)  # without its cause, which may not be picklable
     return Outcome(outcome.seed, outcome.trace, outcome.num_events, outcome.seen + seen)
 
 
 @cache
 def outcomes(*seeds: int) -> dict[int, Outcome | Failure]:
-    """Their runs, on all cores."""
+    """Run these seeds on all cores."""
     with pool() as executor:
         return dict(zip(seeds, executor.map(attempt, seeds, chunksize=4), strict=True))
 

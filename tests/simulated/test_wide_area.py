@@ -1,4 +1,4 @@
-"""`--network wan` on links of 150 to 250 ms one way; `make figures` has more of it."""
+"""`--network wan` on links with a one-way delay of 150 to 250 ms; `make figures` has more figures."""
 
 import pytest
 

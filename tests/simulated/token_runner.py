@@ -1,7 +1,7 @@
-"""Operations over messages or lent memory that move *tokens*: no numbers, only who added what.
+"""Operations over messages or lent memory that move *tokens* instead of numbers: each names a member's input.
 
-An operation is complete when the inputs of all members are there: each member adds them all, or (two phases) each adds
-up its chunk and the others fetch that.
+An operation is complete when the inputs of all members have arrived: each member sums all of them, or (two phases) each
+sums its chunk and the others fetch that.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from .measuring import gathered, token_of
 from .memory import Region, Tokens
 
 ZEROS = "zeros"
-"""Of who is not the source of a re-synchronisation."""
+"""Input of a member that is not the source of a re-synchronisation."""
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A data frame: what one member adds to an operation, or has added up.
+    """A data frame: one member's input of an operation, or its sum.
 
     Attributes:
-        region: where it is in the sender's memory.
-        tokens: None is a reference: it is read there.
-        sequence: of the operation in its view; `fingerprint`: of it, both as the machine sends them.
+        region: its place in the sender's memory.
+        tokens: None: the frame is a reference, and the region is read there.
+        sequence: of the operation in its view; `fingerprint`: of the operation, both as the machine sends them.
     """
 
     sender: Member
@@ -90,7 +90,7 @@ class TokenRunner:
         self._share(("input", index), (token,))
 
     def _share(self, region: Region, tokens: Tokens) -> None:
-        """They are of this rank, which adds them, and lets the others know."""
+        """Add this rank's tokens, and send them to the others."""
         self._add(region, self._rank, tokens)
         part = Part(self._peer.member, self._view.stamp, self._step, region, tokens)
         others = (rank for rank in range(len(self._view.members)) if rank != self._rank)
@@ -105,7 +105,7 @@ class TokenRunner:
             self._add(part.region, segment.source, part.tokens)
 
     def _read_later(self, rank: int, part: Part) -> None:
-        """Whoever is given a reference reads when it comes round to it."""
+        """Read a reference, possibly late."""
         late_s = self._world.plan.late_read_s
         if not late_s:
             self.read(rank, part)
@@ -124,7 +124,7 @@ class TokenRunner:
             self._peer.perform(self._peer.training.open_step.advance()[1])
 
     def read(self, rank: int, part: Part) -> None:
-        """Read lent memory, then look at the lender's tag: another one makes what was read void."""
+        """Read lent memory, then the lender's tag: with another tag the tokens are dropped."""
         tokens, tag = self._world.peers[part.sender].arena.read(part.region)
         if tag == part.stamp.hash[:8]:
             self._add(part.region, rank, tokens)

@@ -1,7 +1,7 @@
 """The script of a simulated peer: steps of two operations of tokens (token_runner.py).
 
-After a receipt of several numerics classes a third one re-synchronises a slice of the parameters. The open step is the
-machine that ships (p2p.step).
+After a receipt of several numerics classes a third operation re-synchronises a slice of the parameters. The open step
+is the production machine (p2p.step).
 """
 
 from dataclasses import dataclass
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 NUM_OPERATIONS = 2
 Results = tuple[tuple[Tokens, ...], ...]
-"""Per operation, per chunk: whose inputs are in it."""
+"""Per operation and chunk: the members' inputs that it contains."""
 
 OTHER: Final = " of another shape"
-"""In the token of an operation that was called wrongly."""
+"""Part of the token of an operation that was called wrongly."""
 
 NUMBER: Final = np.zeros(1, np.int64)
-"""What every operation adds, as far as the machine knows."""
+"""Input of every operation, as far as the machine knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a committed step: what an observer is fed with.
+    """The outcome of a committed step, which observers are fed.
 
     Attributes:
         digest: of the results.
-        slice: of the parameters of the source of a re-synchronisation; empty: there was none.
-        is_mixed: its receipt is of several numerics classes.
+        slice: of the source's parameters in a re-synchronisation; empty: there was none.
+        is_mixed: the receipt is of several numerics classes.
     """
 
     digest: bytes
@@ -83,10 +83,10 @@ class Training:
         self._suffix = ""
         self._is_interrupted = False
 
-    # The script.
+    # The script
 
     def hear(self, notice: Notice) -> None:
-        """What the training thread makes of what the loop tells it."""
+        """React, as the training thread, to a notice of the loop."""
         match notice:
             case Admitted():
                 self._begin()
@@ -111,7 +111,7 @@ class Training:
         self._begin()
 
     def _go_on_without(self, step: int) -> None:
-        """What was submitted is taken back: the script adds nothing to the step, or has lost it."""
+        """Withdraw the submitted inputs: the script adds nothing to the step, or has lost it."""
         self._world.invariants.took_back(self.inputs.values())
         self._attempt += 1
         self._num_submitted, self.handed_out = 0, ()
@@ -121,7 +121,7 @@ class Training:
             return
         if way == "next" and not self._is_interrupted:
             self._world.invariants.seen["voided"] += 1
-            self._world.invariants.told(self.member, step)  # it knows
+            self._world.invariants.told(self.member, step)  # the script knows already
             self._peer.perform(self.open_step.void(step, f"{self.member} goes on"))
         self._suffix = f" {way} {self._attempt}"
         for operation in self.inputs:
@@ -129,7 +129,7 @@ class Training:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin step done + 1, from the inputs held or from new ones."""
+        """Begin step done + 1, with the inputs that are held or with new ones."""
         peer, step = self._peer, self.open_step.done + 1
         if not peer.active or peer.leaving or step == 0:
             return
@@ -154,13 +154,13 @@ class Training:
             self._submit(step, operation)
 
     def _hold(self, operation: int) -> None:
-        """The input is written: once, or for another attempt, in memory that nobody has been lent before."""
+        """Write the input, once, or again for another attempt, to memory that was not lent before."""
         member, step = self.member, self.open_step.done + 1
         self.inputs[operation] = f"{member.peer_id}/{member.incarnation}:{step}.{operation}{self._suffix}"
         self._peer.arena.write(("input", operation), (self.inputs[operation],))
 
     def _submit(self, step: int, operation: int) -> None:
-        """The first result is wanted before the commit in every other step. One may be called wrongly."""
+        """Submit an operation, which may be a wrong call. In every other step a result is used before the commit."""
         if operation != self._num_submitted:
             return
         self._num_submitted += 1
@@ -188,39 +188,39 @@ class Training:
             self._peer.perform(self.open_step.close(self._attempt, self.state.digest, took_us))
 
     def is_resynchronised(self) -> bool:
-        """Whether the open step re-synchronises a slice: what all know alike says so."""
+        """Whether the open step re-synchronises a slice; follows from the last receipt, so members agree."""
         return self.is_mixed
 
     def token(self, index: int) -> str:
-        """What this peer adds to an operation."""
+        """This peer's input of an operation."""
         return self.slice if index == NUM_OPERATIONS else self.inputs[index]
 
     def _is_far(self) -> bool:
         return self.state.is_far(_of_source(self._results()))
 
     def withdraw(self) -> None:
-        """The script raises in the middle of the open step; if results of it may be in use, all are told at once."""
+        """Let the script raise in the middle of the open step; if its results may be in use, all are told at once."""
         self._is_interrupted = self._num_submitted > 0 and (self.open_step.done + 1) % 2 == 1
         self._peer.perform(self.open_step.withdraw(self.open_step.done + 1, self._attempt))
 
     def is_open(self) -> bool:
-        """Whether the script could give the open step up, or withdraw from it."""
+        """Whether the script could give up the open step, or withdraw from it."""
         return self.open_step.done + 1 > 0 and self._peer.active and self.open_step.stage in (Stage.EMPTY, Stage.OPEN)
 
-    # What is finished and committed.
+    # Finish and commit
 
     def _results(self) -> Results:
-        """Of the operations that are complete."""
+        """Results of the operations that are complete."""
         run = self.open_step.run
         assert run is not None and isinstance(run.runner, TokenRunner)
         return tuple(tokens for _, tokens in sorted(run.runner.complete.items()))
 
     def finishes(self) -> None:
-        """All operations are complete here."""
+        """Keep the results: all operations are complete on this member."""
         self.finished = self._results()
 
     def hand_out(self, index: int) -> None:
-        """The script uses a result before the commit."""
+        """Let the script use a result before the commit."""
         self.handed_out = self._results()[index]
 
     def commit(self, finish: Finish, view: View) -> None:
@@ -241,13 +241,13 @@ class Training:
         checks.seen["slow members"] += slowest is not None
         checks.seen["rows gathered"] += any(each.collective.is_rows for each in operations)
         slice = _of_source(results) if any(each.collective.is_of_one for each in operations) else ""
-        if len(results) != 1:  # else its script has ended the step before, alone
+        if len(results) != 1:  # otherwise its script alone has ended the step before
             checks.resynchronised(self.member, finish.step, view, slice)
         self.advance(finish.step, Outcome(finish.digest, slice, view.is_mixed))
         checks.updated(self.member, view, finish, self.state)
         if self._world.plan.two_phase:
             for operation in range(NUM_OPERATIONS):
-                self._peer.arena.write(("result", operation), (f"clipped {finish.step}",))  # the user may: it is theirs
+                self._peer.arena.write(("result", operation), (f"clipped {finish.step}",))  # the user owns the result
 
     def advance(self, step: int, outcome: Outcome) -> None:
         if step > 0:  # step 0 is the start, and has no operation
@@ -257,11 +257,11 @@ class Training:
         self.results.pop(step - 8, None)
 
     def _update(self, outcome: Outcome) -> None:
-        """The slice of the source, and then the optimizer."""
+        """Take the source's slice, then run the optimizer."""
         taken = self.state.taken(outcome.slice) if outcome.slice else self.state
         self.state = taken.updated(outcome.digest, self._peer.place.hardware)
 
 
 def _of_source(results: Results) -> str:
-    """What the source has added to the last of these: the others have added zeros."""
+    """The source's input of the last operation: the others have added zeros."""
     return next(token for token in results[NUM_OPERATIONS][0] if token != ZEROS)

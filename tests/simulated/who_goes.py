@@ -1,4 +1,4 @@
-"""Who goes when members differ: R17 of PROTOCOL.md, said a second time, and asked of every member that goes (S19)."""
+"""Which members go when members differ: a second implementation of R17 of PROTOCOL.md, which checks S19."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 Said = Mapping[Member, object]
 Case = tuple[Sequence[Seat], Said]
-"""Seats, and what their members have said."""
+"""Seats, and the words of their members."""
 
 
 def verdict(seats: Sequence[Seat], founded_in: int, said: Said) -> set[Member]:
-    """Who stays of `seats` when all have spoken; empty: nobody."""
+    """The members of `seats` that stay when all have spoken; empty: none."""
     members, first = [seat.member for seat in seats], seats[0].member
     founders = [seat.member for seat in seats if seat.since <= founded_in]
     for word in {*said.values()}:
@@ -32,7 +32,7 @@ def verdict(seats: Sequence[Seat], founded_in: int, said: Said) -> set[Member]:
 
 
 def verdicts(seats: Sequence[Seat], founded_in: int, said: Said) -> list[set[Member]]:
-    """Every one that is still possible, whatever the others will say."""
+    """All verdicts that are still possible, depending on the words of the silent members."""
     silent = [seat.member for seat in seats if seat.member not in said]
     words = [*{*said.values()}, *(f"another call of {member}" for member in silent)]
     return [
@@ -42,7 +42,7 @@ def verdicts(seats: Sequence[Seat], founded_in: int, said: Said) -> list[set[Mem
 
 
 def cases(view: View, said: Mapping[Member, bytes]) -> list[Case]:
-    """R20: parameters are compared within each class; who says to be far from a source, with all."""
+    """R20: parameters are compared within each class; if a member is far from a source, over all classes."""
     classes = {seat.member: seat.numerics for seat in view.seats}
     if len({*classes.values()}) > 1 and any(digest[15:] == b"\1" for digest in said.values()):
         words = {m: "near" if digest[15:] != b"\1" else f"{classes[m]!r} {digest!r}" for m, digest in said.items()}
@@ -52,7 +52,7 @@ def cases(view: View, said: Mapping[Member, bytes]) -> list[Case]:
 
 
 class WhoGoes:
-    """What every member has called and finished, and who went or raised because of it."""
+    """Calls and finished steps of every member, and the members that went or raised because of them."""
 
     def __init__(self, invariants: "Invariants") -> None:
         self._invariants = invariants
@@ -67,22 +67,22 @@ class WhoGoes:
         return 0 if first is None else first[0].view_number
 
     def activated(self, who: Member, view: View, done: int, founded_in: int) -> str:
-        """Everybody knows which view founded the run."""
+        """Check that `who` knows which view founded the run."""
         expected = self._founded_in(view) if done >= 0 else 0
         return (
             "" if founded_in == expected else f"{brief(who)} takes view {founded_in} for the founders', not {expected}"
         )
 
     def calls(self, who: Member, view: View, abort: Abort) -> None:
-        """`who` says what it has called."""
+        """Record a call that `who` has reported."""
         self._called.setdefault((view.stamp, abort.step), {}).setdefault(abort.operation, {})[who] = abort.fingerprint
 
     def ends(self, who: Member, view: View, step: int, num_operations: int) -> None:
-        """`who` has finished a step of so many operations, and calls no further one of it."""
+        """Record that `who` has finished a step after `num_operations` operations."""
         self._ends.setdefault((view.stamp, step), {})[who] = num_operations
 
     def _words(self, view: View, step: int) -> list[Said]:
-        """Of each operation that somebody has said something of: what all have."""
+        """The reported calls of all members, for each operation that any has reported."""
         ends = self._ends.get((view.stamp, step), {})
         called = self._called.get((view.stamp, step), {})
         return [
@@ -91,7 +91,7 @@ class WhoGoes:
         ]
 
     def goes(self, who: Member, view: View, step: int, said: Iterable[Case] | None = None) -> str:
-        """Why `who` should not have to go alone from `view`; empty: it has to. `said`: None: what was called."""
+        """Why `who` need not go alone from `view`; empty: it must. `said`: the words to judge by; None: the calls."""
         reasons: list[str] = []
         for seats, words in [(view.seats, each) for each in self._words(view, step)] if said is None else said:
             left = verdicts(seats, self._founded_in(view), words)
@@ -102,14 +102,14 @@ class WhoGoes:
         return f"{brief(who)} goes from {brief(view)} in step {step}; {'; '.join(reasons) or 'nobody differs'}"
 
     def gives_up(self, who: Member, view: View, step: int) -> str:
-        """Why the calls in `step` are no reason for all to give it up."""
+        """Why the calls in `step` are no reason for all members to give it up."""
         called = self._words(view, step)
         if any(not any(verdicts(view.seats, self._founded_in(view), words)) for words in called):
             return ""
         return f"{brief(who)} gives step {step} up for all in {brief(view)}: {called}"
 
     def would_finish(self, who: Member, step: int, parameters: bytes) -> None:
-        """`who` has these, and members that have gone had others: it may not finish the step."""
+        """Record that `who` has these parameters, and members that went had others: it may not finish the step."""
         self._would_finish[who, step] = parameters
 
     def _would_have(self, who: Member, step: int) -> list[bytes]:
@@ -117,7 +117,7 @@ class WhoGoes:
         return [] if parameters is None else [parameters[:15]]
 
     def diverged(self, who: Member, view: View, step: int) -> str:
-        """`who` raises, since no side can stay. Why that is wrong: founders have had the same parameters, say."""
+        """`who` raises, since no side can stay; returns why that is wrong, e.g. if founders had equal parameters."""
         others = self._diverged.setdefault((view.lineage, step), set())
         others.add(who)
         if len(others) > 1:
@@ -136,7 +136,7 @@ class WhoGoes:
         return f"{brief(who)} says that step {step} has diverged in {brief(view)}, where no founders differ"
 
     def heard_leaving(self, who: Member, lineage: bytes, other: Member) -> None:
-        """`who` has heard LEAVE of `other`, a member of its view: with that, of all in which it has diverged."""
+        """Record that `who` has heard LEAVE of `other`, a member of its view, and so knows where `other` diverged."""
         for (name, step), members in self._diverged.items():
             if name == lineage and other in members:
                 self._knows.add((who, step))

@@ -1,4 +1,4 @@
-"""Members far from each other: nobody is ill, but the links are slow, and stall now and then."""
+"""Distant members: all are healthy, but the links are slow, and stall at times."""
 
 from gossip import CoreConfig
 from tests.simulation import Simulation
@@ -14,20 +14,20 @@ STALL_EVERY_S = 10.0
 
 
 def removed(size: int, config: CoreConfig, *, seed: int, stall_s: float = 0.0, for_s: float = 180.0) -> int:
-    """How many healthy members were removed from a view in `for_s`.
+    """Number of healthy members that were removed from a view in `for_s`.
 
     Args:
-        size: members, each on a host of its own.
+        size: number of members, each on a host of its own.
         config: timers.
         seed: of the run.
-        stall_s: so long nothing comes through from one member, again and again; then everything does, as TCP does it.
-        for_s: simulated.
+        stall_s: repeatedly all frames from one member are held for this long, then delivered, as with TCP.
+        for_s: simulated time.
 
     Raises:
-        Failure: an invariant broke, or the swarm did not get whole, and train, in the end.
+        Failure: an invariant broke, or the swarm was not whole and training in the end.
     """
     end_s = SETTLED_S + for_s
-    script = (Scripted(at=1e6, fault="pause", peer_id="nobody"),)  # so that removals are counted, and no failure
+    script = (Scripted(at=1e6, fault="pause", peer_id="nobody"),)  # so that removals are counted instead of failing
     plan = Plan(
         num_peers=size,
         most_peers=size,
