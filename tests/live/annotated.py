@@ -1,4 +1,4 @@
-"""A script with types, which knows the public names only: `make check` checks it, and test_annotated.py runs it."""
+"""A script with types that uses only public names: `make check` checks it, and test_annotated.py runs it."""
 
 import sys
 from contextlib import AbstractContextManager
@@ -52,7 +52,7 @@ def try_to_sum(peer: p2p.Peer, vector: Vector) -> p2p.ShoalError | None:
 
 
 def main() -> None:
-    """Two peers, each of which calls everything once."""
+    """Run one of two peers, which calls everything once."""
     with start(sys.argv[1] if len(sys.argv) > 1 else None) as peer:
         print("here", peer.peer_id)
         assert is_member(peer, take_seat(peer).members)

@@ -1,10 +1,11 @@
-"""Living peers that train while others are killed, join and leave, in an order that a seed draws.
+"""Churn of real peers that train: members are killed, join and leave, in an order drawn by a seed.
 
-What must hold, whatever the order: every step is committed once, along one chain of views; all who committed it have
-the same bytes on their receipts, digests of results and parameters among them; each sample counts at most once an
-epoch; and nothing is left behind, neither by the dead nor, in the living, by those who are gone.
+Invariants, whatever the order: every step is committed once, along one chain of views; all members that committed it
+have the same bytes on their receipts, including digests of results and parameters; each sample counts at most once an
+epoch; and no files, processes or resources of ended peers are left behind, also not in surviving peers.
 
-The seed draws who, and how many commits later; what a peer is doing at that moment is up to the machine.
+The seed draws the peers, and the number of commits between events; what a peer is doing at that moment depends on the
+machine.
 """
 
 import json
@@ -27,16 +28,16 @@ SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
 MOST: Final = 6
 FIRST: Final = 3
 SETTLED: Final = 5
-"""So many commits of everybody, and whatever was going on is over."""
+"""Commits of all peers after which all events are settled."""
 
 BETWEEN_CHECKS: Final = 10
 PAUSES: Final = (0, 0, 1, 2, 5, 20)
-"""Commits between two events; 0: the next comes while the members still deal with the one before."""
+"""Commits between two events; 0: the next event comes while the members still handle the one before."""
 
 
 @dataclass(slots=True)
 class Events:
-    """What happened so far."""
+    """Events so far."""
 
     joins: int = 0
     leaves: int = 0
@@ -50,10 +51,10 @@ class Events:
 
 
 class Churn:
-    """One swarm, and what is done to it.
+    """One swarm under churn.
 
     Attributes:
-        longest_gap_s: the longest time in which nobody committed anything.
+        longest_gap_s: the longest time without any commit.
     """
 
     def __init__(self, zygote: Zygote, seed: int) -> None:
@@ -66,10 +67,10 @@ class Churn:
         self._num_handles: dict[int, int] = {}
 
     def run(self, num_events: int) -> list[Receipt]:
-        """The agreed receipts of all steps.
+        """Run the events; returns the agreed receipts of all steps.
 
         Raises:
-            AssertionError: something does not hold; names the seed, and what was done last.
+            AssertionError: an invariant does not hold; names the seed and the last events.
         """
         with Swarm(SCRIPT, FIRST, zygote=self._zygote) as swarm:
             try:
@@ -89,7 +90,7 @@ class Churn:
                 raise AssertionError(f"seed={self.seed}\n{last}\n{error}\n{swarm.last_words()}") from error
 
     def _do_something(self, swarm: Swarm, num_left: int) -> None:
-        """One event, or several at once, and then nothing for a few commits."""
+        """Cause one event, or several at the same time, then wait for a few commits."""
         living = swarm.peers
         seated = [peer for peer in living if swarm.num_receipts(peer)]
         choices = [("join", 3)] * (len(living) < MOST) + [("kill", 4), ("leave", 2)] * (len(living) > 1)
@@ -101,7 +102,7 @@ class Churn:
             self._note(f"join {[peer.peer_id for peer in swarm.start(number)]}")
             self.events.joins += number
         else:
-            keeper = self._rng.choice(seated)  # the state must not die with all who have it
+            keeper = self._rng.choice(seated)  # at least one peer with the state must survive
             others = [peer for peer in living if peer is not keeper]
             if kind == "kill":
                 others += swarm.leaving
@@ -125,7 +126,7 @@ class Churn:
         self.events.kills_of_rank_0 += any(peer.peer_id in firsts for peer in chosen)
 
     def _settle(self, swarm: Swarm) -> None:
-        """Let everybody train, and look whether the living hold on to anything of those who are gone."""
+        """Let all peers train, and check that they hold no resources of peers that are gone."""
         swarm.wait_left()
         swarm.wait_for_steps(SETTLED, "everybody trains")
         number = len(swarm.peers)
@@ -148,13 +149,13 @@ class Churn:
 
 
 def handles(pid: int) -> Counter[str]:
-    """What process `pid` holds: descriptors and mappings of shared memory, by kind."""
+    """Resources of process `pid`: descriptors and mappings of shared memory, by kind."""
     folder = Path(f"/proc/{pid}/fd")
     kinds: Counter[str] = Counter()
     for name in os.listdir(folder):
         try:
             kinds[re.sub(r"[0-9a-f]{16}|[0-9]+", "N", os.readlink(folder / name))] += 1
-        except FileNotFoundError:  # closed meanwhile
+        except FileNotFoundError:  # the descriptor is closed meanwhile
             continue
     maps = Path(f"/proc/{pid}/maps").read_text()
     kinds["mapped memfd"] = len({line.split()[4] for line in maps.splitlines() if "memfd:" in line})
@@ -162,7 +163,7 @@ def handles(pid: int) -> Counter[str]:
 
 
 def check_nothing_left(swarm: Swarm) -> None:
-    """No process of any session, no socket, no entry, no record."""
+    """Check that no process of any session, no socket, no registry entry and no record is left."""
     folder = swarm.folder / swarm.config.swarm_name
     files = sorted(path.name for path in folder.iterdir())
     assert files == ["lock"], f"left in the registry: {files}"
@@ -171,7 +172,7 @@ def check_nothing_left(swarm: Swarm) -> None:
 
 
 def session_of(pid: int) -> int:
-    """-1 if there is no such process any more."""
+    """The session of a process; -1 if it has ended."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:
@@ -187,13 +188,13 @@ def longest_gap_s(swarm: Swarm) -> float:
 
 
 def agreed(folder: Path, *, may_return: bool = False) -> list[Receipt]:
-    """The receipts of all steps, as everybody has them who has them; checks that they form one chain.
+    """The receipts of all steps; checks that peers agree on them, and that they form one chain.
 
-    `may_return`: peers may have missed steps in between.
+    `may_return`: peers may lack receipts of steps in between.
     """
     lines: dict[int, bytes] = {}
     for path in sorted(folder.glob("*.receipts.jsonl")):
-        own = path.read_bytes().split(b"\n")[:-1]  # the last line may have been cut short by a death
+        own = path.read_bytes().split(b"\n")[:-1]  # a death may have truncated the last line
         steps = [parse_receipt(json.loads(line)).step for line in own]
         in_order = sorted({*steps}) if may_return else list(range(steps[0], steps[0] + len(own))) if own else []
         assert steps == in_order, f"{path.name} has receipts of steps {steps}"
@@ -206,7 +207,7 @@ def agreed(folder: Path, *, may_return: bool = False) -> list[Receipt]:
 
 
 def check_chain(receipts: Sequence[Receipt]) -> None:
-    """Every step once, in views that follow each other."""
+    """Check that there is one receipt of every step, in consecutive views."""
     assert [receipt.step for receipt in receipts] == list(range(len(receipts)))
     assert len({receipt.lineage for receipt in receipts}) == 1
     members: dict[int, list[tuple[str, int]]] = {}
@@ -218,7 +219,7 @@ def check_chain(receipts: Sequence[Receipt]) -> None:
 
 
 def check_samples(receipts: Sequence[Receipt]) -> None:
-    """Each position of the stream counts once, up to the last that was planned, but for those that came back."""
+    """Check that each position of the stream counts once, up to the last planned one, except returned ones."""
     state = SamplerState()
     used: set[int] = set()
     for receipt in receipts:

@@ -1,4 +1,4 @@
-"""A peer of tests/live/churn.py: trains a tiny model as fast as it goes, until SIGTERM. Prints its peer_id."""
+"""A peer of tests/live/churn.py: trains a tiny model as fast as possible, until SIGTERM. Prints its peer_id."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Launches in a registry folder of their own; hosts that have nothing in common, and namespaces joined by a cable."""
+"""Fixtures: launches with a private registry folder, separate hosts, and connected network namespaces."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ NewHost = Callable[[], Swarm]
 
 @pytest.fixture
 def new_host(tmp_path: Path, zygote: Zygote) -> Iterator[NewHost]:
-    """A host that has nothing in common with the others but the network. Their scripts and receipts may not mix."""
+    """Creates hosts that share only the network, and keep their scripts and receipts apart."""
     hosts: list[Swarm] = []
     with ExitStack() as stack:
 
@@ -64,7 +64,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def shoal(home: Path, tmp_path: Path, zygote: Zygote) -> Iterator[Shoal]:
-    """Starts `shoal run ARGUMENTS`, as a fork or, if it is named, as a `program` of its own; ends it with the test."""
+    """Starts `shoal run ARGUMENTS`, as a fork or as a separate `program`; ends it with the test."""
     started: list[Launch] = []
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
 
@@ -106,7 +106,7 @@ def namespaces() -> None:
 
 @pytest.fixture
 def new_lab(namespaces: None) -> Iterator[NewLab]:
-    """Makes a lab of equal hosts, which ends with the test."""
+    """Creates labs of equal hosts, which end with the test."""
     with ExitStack() as stack:
         yield lambda hosts, net="": stack.enter_context(NetworkLab(LabConfig.uniform(hosts, net)))
 
@@ -126,7 +126,7 @@ def has_namespaces() -> bool:
 
 @pytest.fixture
 def wires() -> Iterator[list[str]]:
-    """Two network namespaces that are connected by a cable; 10.77.0.1 and 10.77.0.2."""
+    """Two network namespaces connected by a virtual cable: 10.77.0.1 and 10.77.0.2."""
     if not has_namespaces():
         pytest.skip("network namespaces need root and iproute2")
     names = [f"shoal-{os.getpid()}-{index}" for index in (1, 2)]

@@ -1,4 +1,4 @@
-"""`python -m tests.live.denied NAME,NAME COMMAND`: runs a command, to which system calls of these names are denied."""
+"""`python -m tests.live.denied NAME,NAME COMMAND`: runs a command with these system calls denied."""
 
 import ctypes
 import errno
@@ -18,7 +18,7 @@ PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 
 
 def deny(number: int) -> None:
-    """In this process and its children, by EPERM."""
+    """Deny a system call to this process and its children, by EPERM."""
     load, jump, leave = 0x20, 0x15, 0x06
     lines = [(load, 0, 0, 0), (jump, 0, 1, number), (leave, 0, 0, 0x50000 | errno.EPERM), (leave, 0, 0, 0x7FFF0000)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))

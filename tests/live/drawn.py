@@ -1,7 +1,7 @@
-"""Ordinary scripts as they are drawn, whose peers die, join, leave, are stopped, and go on from checkpoints.
+"""Drawn scripts, whose peers die, join, leave, are stopped, and resume from checkpoints.
 
-What must hold: each sample of each loader is on one receipt, and `peer.samples` says so; whoever ends has the same
-parameters as the others of its run; nobody ends otherwise but who was ended, or was stopped until the run was over.
+Invariants: each sample of each loader is on one receipt, and `peer.samples` agrees; peers that complete a run have the
+same parameters; only peers that were killed, or stopped until the run was over, end in another way.
 """
 
 import json
@@ -26,13 +26,13 @@ OPERATIONS: Final = ("sum", "evaluate", "gather", "barrier")
 STEPS_BETWEEN: Final = (1, 3, 10, 20)
 STOPPED_S: Final = (0.1, 0.5, 2.0, 5.0)
 IS_OVER: Final = "nobody of the swarm is left"
-"""Of a joiner that came to a run that was just ending."""
+"""Message of a joiner that came when the run was just ending."""
 IS_OVER_NOW: Final = "is over, so there is nothing to join", "this peer does not join that: start it again to take part"
-"""Of who was stopped, and came back behind its end: to nobody, or to another run, which a joiner has founded."""
+"""Messages of a stopped peer that continued after the end of the run: to no swarm, or to one that a joiner founded."""
 
 
 def draw(rng: Random) -> dict[str, Any]:
-    """What a script does."""
+    """Draw the plan of a script."""
     how = rng.choice(("dense", "dense", "inner steps", "by time"))
     is_dense = how == "dense"
     loader: dict[str, Any] = rng.choice(({"global_batch": 12}, {"batch_per_peer": 4}))
@@ -59,7 +59,7 @@ def draw(rng: Random) -> dict[str, Any]:
 
 
 def draw_changes(rng: Random) -> dict[int, str]:
-    """What becomes of a model, by steps of training."""
+    """Draw the changes of a model, by training step."""
     kinds = ("unfreeze", "grow")[: rng.choice((0, 1, 2, 2))]
     return dict(zip(sorted(rng.sample(range(1, 40), len(kinds))), kinds, strict=True))
 
@@ -68,8 +68,8 @@ class Drawn:
     """One run.
 
     Attributes:
-        plan: of its script.
-        events: what has happened, in words.
+        plan: of the script.
+        events: the events so far, in words.
     """
 
     def __init__(self, zygote: Zygote, seed: int) -> None:
@@ -83,14 +83,14 @@ class Drawn:
         self._stopped: set[Process] = set()
 
     def run(self) -> None:
-        """From its start to its end.
+        """Run it from start to end.
 
         Raises:
-            AssertionError: something does not hold; names the plan, and what has happened.
+            AssertionError: an invariant does not hold; names the plan and the events.
         """
         with TemporaryDirectory(prefix="shoal-", dir="/tmp") as home, TemporaryDirectory(prefix="shoal-") as folder:
             swarm = Swarm(Path(home), Path(folder), self._zygote)
-            swarm.leaves_files = True  # a joiner that came too late has founded another run, and may be killed alone
+            swarm.leaves_files = True  # a joiner that came too late founds another run, and may be killed there alone
             arguments = [json.dumps(self.plan)]
             if self._rng.random() < 0.5:
                 arguments.append(str(Path(folder) / "kept"))
@@ -106,7 +106,7 @@ class Drawn:
             swarm.close()
 
     def _train(self, swarm: Swarm, arguments: list[str]) -> list[Process]:
-        """All peers."""
+        """Train, with all events; returns all peers."""
         script, number = SCRIPT.read_text(), self._rng.choice((2, 3))
         peers = [swarm.start(script, *arguments, min_peers=number)]
         if self._rng.random() < 0.5:
@@ -138,7 +138,7 @@ class Drawn:
         return [*peers, *again]
 
     def _wait(self, peer: Process) -> None:
-        """Until it has made some more steps, or has ended."""
+        """Wait until `peer` has made some more steps, or has ended."""
         steps = [int(line.split()[1]) for line in peer.stdout if line.startswith("step ")]
         peer.reaches(max(steps, default=-1) + self._rng.choice(STEPS_BETWEEN))
 
@@ -155,7 +155,7 @@ class Drawn:
         self._ended.add(peer)
 
     def _check_ends(self, swarm: Swarm, peers: list[Process]) -> None:
-        """A joiner that comes behind the end of a run founds another one, with parameters of its own."""
+        """Check how peers have ended. A joiner that comes after a run's end founds another, with other parameters."""
         ends: dict[str, set[str]] = {}
         for peer in peers:
             code = peer.end()
@@ -164,7 +164,7 @@ class Drawn:
                 continue
             assert not code or any(IS_OVER in line for line in peer.stderr), peer.report()
             receipts = read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl")
-            if not code and receipts:  # else it came to the end of the run without a seat
+            if not code and receipts:  # otherwise it reached the end of the run without a seat
                 ends.setdefault(receipts[-1].lineage, set()).add(peer.stdout[-1])
         assert ends, "somebody comes to the end"
         for lines in ends.values():

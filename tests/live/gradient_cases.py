@@ -1,4 +1,4 @@
-"""What becomes of gradients: more of what the peers of tests/live/test_data_parallel.py do, and compare."""
+"""Cases of gradients, run by the peers of tests/live/test_data_parallel.py, and compared with one process."""
 
 import copy
 from collections.abc import Callable
@@ -27,7 +27,7 @@ __all__ = ["CASES", "main"]
 
 
 class Mixture(nn.Module):
-    """A trunk, and heads of which each sample uses one."""
+    """A trunk with several heads; each sample uses one head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def gradients_that_came_from_no_commit_update_nothing(peer: Peer) -> None:
         for parameter, gradient in zip(model.parameters(), gradients(model, loss), strict=True):
             parameter.grad = gradient
 
-    for _ in range(2):  # before any commit, and after one
+    for _ in range(2):  # before the first commit, and after it
         before = copy.deepcopy(model.state_dict())
         compute_alone()
         words = "gradient of 0.weight that came from no committed step"
@@ -144,7 +144,7 @@ def gradients_that_came_from_no_commit_update_nothing(peer: Peer) -> None:
         optimizer.zero_grad()
         optimizer.step()
         parallel(x).square().mean().backward()
-        for parameter in model.parameters():  # its own ways with what is committed
+        for parameter in model.parameters():  # the script's own processing of committed gradients
             parameter.grad = None if parameter.grad is None else parameter.grad * 2
         optimizer.step()
         other.step()
@@ -194,7 +194,7 @@ def gradients_that_the_script_computes_are_averaged(peer: Peer) -> None:
             means = dict(zip(parameters, means, strict=True))
         assert parallel.has_committed and peer.done == turn + 1
         assert all(means[name] is parameter.grad for name, parameter in parameters.items())
-        if turn > 3:  # otherwise they are forgotten by themselves
+        if turn > 3:  # otherwise they are dropped without a call
             optimizer.zero_grad()
             for name, parameter in parameters.items():
                 parameter.grad = means[name]
@@ -301,7 +301,7 @@ def so_do_those_of_a_model_of_one_parameter(peer: Peer) -> None:
 
 
 def train_on_tokens(peer: Peer, max_local_batch: int | None) -> None:
-    """A loss that is a mean over tokens, of which samples have different numbers: as one process with whole batches."""
+    """A loss that is a mean over tokens, with different numbers per sample, equals that of one process."""
     data, lengths = torch.randn(24, 5, 4), torch.randint(0, 6, (24,))
     lengths[3] = 0
     model, optimizer = linear()

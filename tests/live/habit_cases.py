@@ -1,4 +1,4 @@
-"""Habits of training code: buffers, optimizers, models that are saved. More of what test_data_parallel.py compares."""
+"""Cases of habits of training code: buffers, optimizers, saved models. Run by test_data_parallel.py."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ __all__ = ["CASES", "main"]
 
 
 class Said(logging.Handler):
-    """What the peer says in the log meanwhile."""
+    """Collects the peer's log messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Said(logging.Handler):
 
 
 def only(lines: list[str]) -> str:
-    """The one line that there is."""
+    """The only line."""
     assert len(lines) == 1, lines
     return lines[0]
 
 
 class Codebook(nn.Module):
-    """Buffers as scripts have them: computed from what comes, in place and by another tensor; and a table."""
+    """Typical buffers: computed from inputs, in place and by assignment of another tensor; and a table."""
 
     ema: Tensor
     total: Tensor
@@ -91,7 +91,7 @@ def buffers_that_differ_are_named_once(peer: Peer) -> None:
 
 
 class Shadow:
-    """An average of weights as scripts write it."""
+    """A typical moving average of weights."""
 
     def __init__(self, model: nn.Module) -> None:
         self.values = [parameter.detach().clone() for parameter in model.parameters()]
@@ -175,7 +175,7 @@ def layers_that_exchange_statistics_are_refused(peer: Peer) -> None:
 
 
 class Around(torch.optim.Optimizer):
-    """Holds another optimizer, as `accelerate`'s does, which is none by itself."""
+    """Wraps another optimizer, as `accelerate`'s does; the base class is not initialised."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -227,7 +227,7 @@ def what_cannot_be_sent_is_refused_in_rounds_with_the_name_of_its_part(peer: Pee
 
 
 class Tied(nn.Module):
-    """Two names for one parameter, and a state of its own."""
+    """A model with two names for one parameter, and extra state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ def a_wrapped_model_is_saved_and_loaded_under_its_own_names(peer: Peer) -> None:
     saved = parallel.state_dict()
     assert list(saved) == list(model.state_dict()) == ["_extra_state", "embed.weight", "head.weight"]
     assert saved["embed.weight"].data_ptr() == saved["head.weight"].data_ptr()
-    for prefix in ("", "module."):  # DDP's names have that
+    for prefix in ("", "module."):  # the prefix of DDP's names
         other = {prefix + name: value for name, value in Tied().state_dict().items()}
         parallel.load_state_dict(other)
         assert torch.equal(model.embed.weight, other[prefix + "head.weight"])
@@ -283,7 +283,7 @@ def two_optimizers_may_step_in_any_order(peer: Peer) -> None:
                     optimizers["d"].zero_grad()
                     (used["d"](fake.detach()) - used["d"](data)).square().mean().backward()
                     optimizers["d"].step()
-                    optimizers["g"].zero_grad()  # and what is in `d` is added to, as in most scripts
+                    optimizers["g"].zero_grad()  # gradients of `d` accumulate, as in most scripts
                     used["d"](fake).square().mean().backward()
                     optimizers["g"].step()
         assert not [line for line in lines if "were added to" in line], "they are dropped before they are used"
@@ -388,7 +388,7 @@ def rows_of_tables_are_averaged_and_no_others_move(peer: Peer) -> None:
     parallel = wrap(peer, model, ours[0], extra=ours[1:])
     parallel.num_samples(1 + 2 * peer.rank)
     for turn in range(6):
-        words = torch.randint(0, 9, (4, 3))  # nobody uses the others
+        words = torch.randint(0, 9, (4, 3))  # other rows are unused
         cases: list[tuple[Any, Any, Tensor]] = [
             (parallel, ours, words[:1] if peer.rank == 0 else words[1:]),
             (alone, theirs, words),
@@ -542,7 +542,7 @@ def a_model_that_has_changed_is_refused_also_where_the_wrapper_is_not_called(pee
     model.requires_grad_(False)
     model.add_module("2", nn.Linear(8, 3))
     optimizer.add_param_group({"params": model.get_submodule("2").parameters()})
-    model(x).square().mean().backward()  # reaches nothing that was there before
+    model(x).square().mean().backward()  # reaches only new parameters
     raises(p2p.ShoalError, "parameter 2.weight was replaced after the model was wrapped", optimizer.step)
     assert peer.done == 1
 

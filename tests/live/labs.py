@@ -1,4 +1,4 @@
-"""Hosts of a network lab, as tests use them."""
+"""Helpers for tests on hosts of a network lab."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +14,11 @@ NewLab = Callable[..., NetworkLab]
 
 
 FOR_WANT_OF: Final = ("cannot make namespaces", "cannot make a host", "the lab needs")
-"""How errors begin that are this machine's."""
+"""Beginnings of errors that are caused by this machine."""
 
 
 def why_there_is_no_lab() -> str:
-    """Empty, if there is one, or if it is the lab that is wrong."""
+    """Why this machine has no lab; empty: it has one, or the lab itself fails."""
     try:
         with NetworkLab(LabConfig.uniform(1)):
             return ""
@@ -27,7 +27,7 @@ def why_there_is_no_lab() -> str:
 
 
 def program(lab: NetworkLab, host: int, *command: str, folder: Path | None = None, hang_s: float = HANG_S) -> Process:
-    """A command in a host, whose lines are listened to, and waited for so long."""
+    """Start a command on a host; `hang_s`: timeout of waits for its lines."""
 
     def start(stdin: int, stdout: int, stderr: int) -> Command:
         return lab.start(host, command, streams=(stdin, stdout, stderr), folder=folder)

@@ -1,4 +1,4 @@
-"""`shoal run`, and what came of it."""
+"""Launches of `shoal run`, and their outcomes."""
 
 import os
 import subprocess
@@ -11,20 +11,20 @@ from p2p.forking.zygote import Zygote
 from p2p.launch.launcher import NOBODY_JOINED
 
 EXECUTED = "-m", "p2p.cli", "run"
-"""What to start where it matters that no process is a fork."""
+"""The command for tests in which no process may be a fork."""
 
 SHOAL = Path(__file__).with_name("shoal.py")
-"""The program for forks."""
+"""The program that forks run."""
 
 STAY_S = 60.0
-"""A launcher that is waited for ends in this time."""
+"""Timeout for the end of a launcher."""
 
 NOBODY = f"shoal: {NOBODY_JOINED}"
-"""What is said of scripts that are no peers, and end with 0; the run ends with 1."""
+"""Message about scripts that end with 0 without joining; the run ends with 1."""
 
 
 class ForkedLaunch:
-    """A launcher without half a second of imports: a fork (test_zygote.py), with as much of `Popen` as tests use."""
+    """A forked launcher (test_zygote.py), which saves half a second of imports; has what tests use of `Popen`."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ForkedLaunch:
         *,
         program: Path = SHOAL,
     ) -> None:
-        """`shoal ARGUMENTS`, or another program."""
+        """Start `shoal ARGUMENTS`, or another program."""
         with ExitStack() as stack:
             pipes = [os.pipe() for _ in range(3)]
             (stdin, write_end), (out_end, stdout), (err_end, stderr) = pipes
@@ -55,11 +55,11 @@ class ForkedLaunch:
         return self._child.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """As `Popen.wait`, with a deadline in any case."""
+        """As `Popen.wait`, with `STAY_S` as default timeout."""
         return self._child.wait(STAY_S if timeout is None else timeout)
 
     def communicate(self, text: str | None = None) -> tuple[str, str]:
-        """Write `text`; what is left of stdout and stderr, once nobody writes to them any more."""
+        """Write `text`; returns the rest of stdout and stderr, once all their writers have ended."""
         if not self.stdin.closed:
             self.stdin.write(text or "")
             self.stdin.close()

@@ -1,8 +1,8 @@
-"""A run that is killed as a whole at random moments, again and again, and goes on from its checkpoints to its end.
+"""A run that is killed as a whole at random moments, repeatedly, and resumes from its checkpoints until its end.
 
-What must hold: it goes on from a whole one each time, and no more is lost than the steps between two and those that
-were committed while one was written; over all starts each sample counts once in each epoch, as the receipts prove; and
-the losses are those of one process that replays the receipts.
+Invariants: it resumes from a complete checkpoint each time, and loses at most the steps between two checkpoints and
+those committed while one was written; over all starts each sample counts once in each epoch, as the receipts prove; and
+the losses equal those of one process that replays the receipts.
 """
 
 import os
@@ -94,12 +94,12 @@ class Start:
 
     @property
     def first(self) -> int:
-        """Steps of training that were done when it began: the same at all founders."""
+        """Training steps done before this start: the same at all founders."""
         (first,) = self.begins
         return first
 
     def receipts(self) -> dict[int, Receipt]:
-        """Of training steps, by their numbers; all peers have the same."""
+        """Receipts of training steps, by step; checks that all peers have the same."""
         known: dict[int, Receipt] = {}
         for peer in self.peers:
             for receipt in read_receipts(self._swarm.receipts / f"{name(peer)}.receipts.jsonl"):
@@ -108,7 +108,7 @@ class Start:
         return dict(enumerate(trained, self.first + 1))
 
     def losses(self) -> dict[int, float]:
-        """Of each step, the mean over the samples of all peers that still said theirs; of no other step."""
+        """Mean loss of each step over the samples of all peers; only of steps whose losses were all printed."""
         told: dict[int, list[tuple[float, int]]] = {}
         for peer in self.peers:
             for words in (line.split() for line in peer.stdout if line.startswith("step ")):
@@ -119,7 +119,7 @@ class Start:
         return {step: sum(loss * n for loss, n in rows) / sum(n for _, n in rows) for step, rows in whole.items()}
 
     def kill(self) -> int:
-        """All at once; returns the last step of training that any has committed."""
+        """Kill all peers; returns the last training step that any has committed."""
         for peer in self.peers:
             peer.kill()
         for peer in self.peers:
@@ -128,13 +128,13 @@ class Start:
 
 
 def check(starts: Sequence[Start], epochs: int, width: int) -> None:
-    """Each sample once in each epoch, and the losses of one process that replays the receipts.
+    """Check that each sample counts once in each epoch, and that losses equal those of one process.
 
-    The model of start i was made with seed i.
+    The model of start i was created with seed i.
     """
     receipts: dict[int, Receipt] = {}
     losses: dict[int, float] = {}
-    for start in starts:  # what came after the checkpoint that the next one went on from was for nothing
+    for start in starts:  # steps after the checkpoint from which the next start resumed are lost
         receipts = {step: each for step, each in receipts.items() if step <= start.first} | start.receipts()
         losses = {step: each for step, each in losses.items() if step <= start.first} | start.losses()
     assert sorted(receipts) == list(range(1, len(receipts) + 1))
@@ -155,7 +155,7 @@ def check(starts: Sequence[Start], epochs: int, width: int) -> None:
 
 
 def replay(receipts: Sequence[Receipt], order: Order, width: int, seed: int) -> list[float]:
-    """The loss of each step, of one process with the samples of all."""
+    """Losses of each step of one process that trains on the samples of all peers."""
     inputs, targets = dataset()
     model = make_model(width, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -173,11 +173,11 @@ def replay(receipts: Sequence[Receipt], order: Order, width: int, seed: int) -> 
 
 
 class Killed:
-    """One run that is killed as a whole so often.
+    """One run that is killed as a whole repeatedly.
 
     Attributes:
-        num_unfinished: kills that came while a checkpoint was written.
-        most_lost: steps that were committed, and done over.
+        num_unfinished: kills while a checkpoint was written.
+        most_lost: most committed steps that one kill lost.
     """
 
     def __init__(self, swarm: Swarm, folder: Path, seed: int, *, every: int, width: int) -> None:
@@ -189,11 +189,11 @@ class Killed:
 
     @property
     def processes(self) -> list[Process]:
-        """All that were ever started."""
+        """All processes that were ever started."""
         return [peer for start in self._starts for peer in start.peers]
 
     def run(self, num_kills: int) -> None:
-        """Kill it, see where it goes on, and let it come to its end."""
+        """Kill the run, check where it resumes, and let it complete."""
         epochs = 1 + num_kills * 3
         for kill in range(num_kills):
             start = self._start(kill, epochs)
@@ -222,17 +222,17 @@ class Killed:
         return start
 
     def _wait_for_writing(self, start: Start) -> None:
-        """Until a checkpoint is begun, or the run is over."""
+        """Wait until a checkpoint is begun, or the run is over."""
         while not any(self._folder.glob(".0*")) and not any(peer.has_ended() for peer in start.peers):
             never.wait(POLL_S)
 
 
 def newest_step(folder: Path) -> int:
-    """Of the checkpoint that a run goes on from; 0: there is none."""
+    """Step of the checkpoint from which a run would resume; 0: there is none."""
     newest = max((read_manifest(path) for path in checkpoints(folder)), key=lambda each: each.age, default=None)
     return 0 if newest is None else newest.step
 
 
 def files(folder: Path) -> list[str]:
-    """Names of all that is in it."""
+    """Names of all files in a folder."""
     return sorted(os.listdir(folder))

@@ -1,4 +1,4 @@
-"""What peers of test_rounds.py run, and their replay: a model without randomness, trained in rounds."""
+"""The script of the peers of test_rounds.py, and of their replay: a model without randomness, trained in rounds."""
 
 import hashlib
 import os
@@ -32,7 +32,7 @@ def make_dataset() -> torch.utils.data.TensorDataset:
 
 
 def make_training(*, is_timed: bool = False) -> Training:
-    """`is_timed`: the rate is a function of the samples committed, and the schedule leaves it as it is."""
+    """`is_timed`: the learning rate depends on the committed samples, and the schedule does not change it."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -41,7 +41,7 @@ def make_training(*, is_timed: bool = False) -> Training:
 
 
 def set_rate(training: Training, num_samples: int) -> None:
-    """After so many samples of all."""
+    """Set the learning rate after `num_samples` samples of all peers."""
     training.optimizer.param_groups[0]["lr"] = 0.01 / (1 + num_samples / 2400)
 
 
@@ -66,7 +66,7 @@ def told(timeout_s: float = 0.015) -> str:
 
 
 def given_to_joiners(training: Training, model: p2p.DiLoCo | p2p.DataParallel) -> list[Tensor]:
-    """Tensors that are written, and copied for a joiner, again and again."""
+    """Tensors that are written in each round, and copied for joiners."""
     moments = [each for state in training.optimizer.state.values() for each in state.values()]
     vectors = [model._outer.anchor, model._outer.momentum] if isinstance(model, p2p.DiLoCo) else []
     found = [*training.model.parameters(), *moments, *vectors]
@@ -74,7 +74,7 @@ def given_to_joiners(training: Training, model: p2p.DiLoCo | p2p.DataParallel) -
 
 
 def spoil(model: p2p.DiLoCo, peer: p2p.Peer) -> None:
-    """What this peer sends in round 4 has scales that are no numbers."""
+    """Let this peer send scales that are NaN in round 4."""
     gather = model._rounds._gather
 
     def spoiled(index: int, payload: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Operation:
@@ -88,15 +88,15 @@ def spoil(model: p2p.DiLoCo, peer: p2p.Peer) -> None:
 def main() -> None:
     """`CODEC EPOCHS [KEY=VALUE ...]`. Prints each anchor; words come by stdin.
 
-    `wait`: until another word comes; `quick`: wait for none any more. Keys: `spoils=1`, and `nan=N`: in step N of this
-    peer the loss is NaN; `cpu=default`: another instruction set than the others'; `round_s=T`: rounds end by time;
-    `device=SEED`: tensors live on a stand-in;
-    `slow=S`: each step of this peer takes so many seconds more; `dense=N`: so many dense steps, each of which is
-    printed, too, and with `parallel` for a codec all are, of `DataParallel`; others are arguments of `p2p.DiLoCo`.
+    `wait`: wait until another word comes; `quick`: do not wait any more. Keys: `spoils=1`: see `spoil`; `nan=N`: in
+    step N of this peer the loss is NaN; `cpu=default`: another instruction set than the others'; `round_s=T`: rounds
+    end by time; `device=SEED`: tensors live on a stand-in; `slow=S`: each step of this peer takes S seconds longer;
+    `dense=N`: N dense steps, each of which is printed, too; with the codec `parallel` all steps are dense, by
+    `DataParallel`. Other keys are arguments of `p2p.DiLoCo`.
     """
     given = dict(word.split("=") for word in sys.argv[3:])
     if "cpu" in given:
-        os.environ["ATEN_CPU_CAPABILITY"] = given["cpu"]  # torch looks at it once, at its first operation
+        os.environ["ATEN_CPU_CAPABILITY"] = given["cpu"]  # torch reads it once, at its first operation
     torch.set_num_threads(1)
     timed: dict[str, Any] = {"round_s": float(given["round_s"])} if "round_s" in given else {}
     training = make_training(is_timed=bool(timed))

@@ -1,4 +1,4 @@
-"""What only one peer has, and nothing averages: named once. Layers that came behind the wrap: refused."""
+"""Cases of tensors that differ between peers and are not averaged: named once. Layers added after wrapping: refused."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ __all__ = ["CASES", "main"]
 
 
 class Prototypes(nn.Module):
-    """An average of features in a parameter that needs no gradient, beside one that stays."""
+    """An average of features in a parameter without gradient, and a constant one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Prototypes(nn.Module):
 
 
 def train(peer: Peer, parallel: Any, optimizer: torch.optim.Optimizer, num_steps: int = 20) -> None:
-    """Each peer on samples of its own."""
+    """Train each peer on its own samples."""
     for x in torch.randn(num_steps, 2, 6, 4):
         optimizer.zero_grad()
         parallel(x[peer.rank]).square().mean().backward()
@@ -61,7 +61,7 @@ def a_model_in_extra_that_differs_is_named_once_and_one_that_does_not_is_not(pee
             parallel(x[peer.rank]).square().mean().backward()
             optimizer.step()
             average.update_parameters(model)
-            own(x[peer.rank])  # its statistics follow these samples
+            own(x[peer.rank])  # its statistics depend on this peer's samples
     line = only(lines)
     assert " of AveragedModel (extra[1]) is not the same at peers " in line, line
 

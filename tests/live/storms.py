@@ -1,10 +1,10 @@
-"""Hosts that train while links are cut, one way or both, come and go, and peers and hosts die, as a seed draws it.
+"""Storms: hosts train while links are cut in one or both directions or flap, and peers and hosts die; drawn by a seed.
 
-What must hold: every step is committed once, along one chain of views; all who committed it have the same bytes on
-their receipts; each sample counts at most once an epoch; and no host that everybody reaches is out for longer than
-`BACK_S`. How long nobody commits is measured, and is nobody's fault where no half of the members is left together.
+Invariants: every step is committed once, along one chain of views; all members that committed it have the same bytes on
+their receipts; each sample counts at most once an epoch; and no host that all others reach is out for longer than
+`BACK_S`. The time without commits is measured; it is no failure while no half of the members is connected.
 
-The hosts are those of a network lab (p2p/netlab), which share a clock: all times are of one.
+The hosts are those of a network lab (p2p/netlab), which share one clock.
 """
 
 import re
@@ -30,24 +30,24 @@ from tests.live.swarm import ROOT, Process
 SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
 NUM_HOSTS: Final = 4
 BACK_S: Final = 5.0
-"""So long after the links are whole again, at most, all train in one view."""
+"""Limit of the time from the restoration of links until all train in one view."""
 
 START_S: Final = 120.0
-"""Of a host that begins, which has to import torch first; for anything that is waited for: it is a hang."""
+"""Timeout for the start of a host, which has to import torch; a longer wait for anything is a hang."""
 
 DOWN_S: Final = 1.0
-"""And as long up: of links that come and go."""
+"""Flapping links are down, and up, for this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What was done, and what it cost.
+    """An event, and its cost.
 
     Attributes:
-        begun_s, healed_s: of the monotonic clock.
-        back_s: after that all trained in one view again.
-        stopped_s: the longest time in which nobody committed, from `begun_s` until all were back.
-        steps_per_s: what was committed between `begun_s` and `healed_s`.
+        begun_s, healed_s: by the monotonic clock.
+        back_s: time after `healed_s` until all trained in one view again.
+        stopped_s: the longest time without commits, from `begun_s` until all were back.
+        steps_per_s: committed steps per second between `begun_s` and `healed_s`.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Event:
 
 
 class Storm:
-    """One swarm of `NUM_HOSTS` hosts in `lab`, and what is done to their links."""
+    """One swarm of `NUM_HOSTS` hosts in `lab`, and the events that affect their links."""
 
     def __init__(self, lab: NetworkLab, folder: Path, seed: int, policy: str = "live") -> None:
         """Receipts are written to `folder`."""
@@ -74,10 +74,10 @@ class Storm:
         self._ended: list[Process] = []
 
     def run(self, *, for_s: float = float("inf"), kinds: Sequence[str] = ()) -> list[Receipt]:
-        """The agreed receipts of all steps, after `kinds` of events in this order, or any drawn `for_s` seconds.
+        """Run events of these `kinds` in this order, or drawn ones for `for_s`; returns the agreed receipts.
 
         Raises:
-            AssertionError: something does not hold; names the seed, and what was done last.
+            AssertionError: an invariant does not hold; names the seed and the last events.
         """
         try:
             for host in range(NUM_HOSTS):
@@ -105,7 +105,7 @@ class Storm:
         back_s = self._wait_whole(healed_s)
         self.events.append(Event(kind=kind, what=what, begun_s=begun_s, healed_s=healed_s, back_s=back_s))
 
-    # Events. Each returns what it has done.
+    # Events. Each returns a description.
 
     def cut_off(self) -> str:
         host, for_s = self._host(), self._duration()
@@ -128,15 +128,15 @@ class Storm:
         return f"hosts {one} and {other} are apart{', one way' if one_way else ''}, for {for_s} s"
 
     def islands(self) -> str:
-        """Two, or three, of which one may be large enough to go on."""
+        """Partition the hosts into two or three islands, of which one may be large enough to continue."""
         for_s, found = self._duration(), self._part()
         pause(for_s)
         return f"islands of {'|'.join(str(len(island)) for island in found)} for {for_s} s"
 
     def kill_apart(self) -> str:
-        """While hosts are apart: a peer of one, or of two, whose launchers live, and start others in their place.
+        """During a partition kill the peers of one or two hosts; their launchers live, and replace them.
 
-        Somebody lives on each island that may have gone on, and two in all: else the run may be lost.
+        A peer stays alive on each island that may have continued, and two in all: otherwise the run may be lost.
         """
         for_s, found, wait_s = self._duration(), self._part(), self._rng.choice((0.0, 1.0, 4.0))
         most = 1 if self._policy == "majority" else self._rng.choice((1, 2))
@@ -149,7 +149,7 @@ class Storm:
         return f"islands {found}, and after {wait_s} s, for {for_s} s, without the peers of hosts {who}"
 
     def vanish_apart(self) -> str:
-        """While hosts are apart, one vanishes. Not one of two that may have gone on: the other could not know."""
+        """During a partition destroy a host; not one of two that may have continued: the other could not know."""
         for_s, found, wait_s = self._duration(), self._part(), self._rng.choice((0.0, 1.0, 4.0))
         pause(wait_s)
         host = self._rng.choice([host for island in found if len(island) != 2 for host in island] or [-1])
@@ -169,7 +169,7 @@ class Storm:
         return f"the links of host {host} come and go {times} times"
 
     def vanish(self) -> str:
-        """With its launcher, so that nobody says so; and another comes in its place."""
+        """Destroy a host with its launcher, so that there is no notice; another host replaces it."""
         host, for_s = self._host(), self._duration()
         self._vanish(host, for_s)
         return f"host {host} vanishes, and is back after {for_s} s"
@@ -181,7 +181,7 @@ class Storm:
         return self._rng.choice((0.5, 1.0, 2.0, 4.0, 8.0))
 
     def _part(self) -> list[list[int]]:
-        """Islands, which are apart from now on; the largest is the first."""
+        """Partition the hosts; returns the islands, the largest first."""
         place = {host: self._rng.randrange(3) for host in range(NUM_HOSTS)}
         for one in range(NUM_HOSTS):
             for other in range(one):
@@ -190,7 +190,7 @@ class Storm:
         found = [[host for host in place if place[host] == island] for island in sorted({*place.values()})]
         return sorted(found, key=len, reverse=True)
 
-    # The hosts.
+    # Hosts
 
     def _vanish(self, host: int, for_s: float) -> None:
         run = self._peers.pop(host)
@@ -200,7 +200,7 @@ class Storm:
         self._launch(host)
 
     def _kill_peer(self, host: int) -> None:
-        pid = self._peers[host].pid  # as the host numbers it
+        pid = self._peers[host].pid  # in the host's pid namespace
         self.lab.start(host, ["sh", "-c", f"kill -KILL $(cat /proc/{pid}/task/{pid}/children)"]).wait()
 
     def _launch(self, host: int) -> None:
@@ -210,7 +210,7 @@ class Storm:
         self._peers[host] = program(self.lab, host, *shoal, *options, str(SCRIPT), folder=ROOT)
 
     def _wait_whole(self, since_s: float) -> float:
-        """Until all have committed a step of all that was begun since; how long that took."""
+        """Wait until all have committed a new step of all hosts; returns the time since `since_s`."""
         before = max((receipt.step for receipt in self._last() if receipt is not None), default=-1)
         while not all(r is not None and r.step > before and len(r.contributions) == NUM_HOSTS for r in self._last()):
             late = [host for host, run in self._peers.items() if run.has_ended()]
@@ -222,11 +222,11 @@ class Storm:
         return time.monotonic() - since_s
 
     def _last(self) -> list[Receipt | None]:
-        """Of each host."""
+        """The last receipt of each host."""
         return [self._last_of(run) for run in self._peers.values()]
 
     def _last_of(self, run: Process) -> Receipt | None:
-        lines = reversed(list(run.stdout))  # another one may have come in its place
+        lines = reversed(list(run.stdout))  # another peer may have replaced it
         said = next((line for line in lines if re.fullmatch(r"\[0\] [0-9a-f]{16}", line)), "")
         return last_receipt(self._folder / f"{said.split()[1]}.receipts.jsonl") if said else None
 
@@ -240,7 +240,7 @@ class Storm:
         return receipts
 
     def out_for_long(self) -> list[Event]:
-        """After which somebody was out for longer than `BACK_S`, though everybody could be reached."""
+        """Events after which a host was out for longer than `BACK_S`, though all could be reached."""
         return [event for event in self.events if event.back_s > BACK_S and event.kind not in DEADLY]
 
     def _measure(self) -> None:
@@ -266,7 +266,7 @@ KINDS: Final[dict[str, tuple[int, Callable[[Storm], str]]]] = {
     "kill apart": (2, Storm.kill_apart),
     "vanish apart": (1, Storm.vanish_apart),
 }
-"""How often each is drawn, and what it does."""
+"""Weight and action of each kind of event."""
 
 DEADLY: Final = "vanish", "kill apart", "vanish apart"
-"""After which peers have to be started, and import torch."""
+"""Events after which peers have to be started, and import torch."""

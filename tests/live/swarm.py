@@ -1,4 +1,4 @@
-"""Starts peers as processes of a private swarm, listens to what they print, and looks at what they leave behind."""
+"""Private swarms of real processes: starts peers, reads their output, and checks the files that they leave behind."""
 
 import os
 import re
@@ -21,19 +21,19 @@ from tests.live.launches import ForkedLaunch
 ROOT = Path(__file__).parents[2]
 
 WITHOUT_TORCH: Final = ("p2p.joining",)
-"""What a zygote imports whose forks train no model."""
+"""Imports of a zygote whose forks train no model."""
 
 HANG_S = 20.0
-"""Whoever waits this long for something that is sure to come, and hears nothing else meanwhile, has found a hang."""
+"""Timeout of waits without any new output: a longer one is a hang."""
 
 LONGEST_S = 50.0
-"""So long it may take where something else comes all the time: how fast a machine is nobody asserts."""
+"""Timeout of waits with other output: tests make no assertions about the machine's speed."""
 
 OF_SPEED = re.compile(
     r"peer [0-9a-f]{16} is the slowest: |shoal: waits .* \(for \d+ s\)$|"
     r"\d+ of \d+ members of view \d+ can be heard, not "
 )
-"""What a peer says where others have the processor."""
+"""Messages of a peer on a machine with other load."""
 
 STREAM = """
 import select, sys
@@ -65,7 +65,7 @@ with p2p.join() as peer:
             print("dropped", num_dropped)
         word = word or command()
 """
-"""A small and a large sum in turn, each checked, until somebody is told `stop`. Who is told `leave` leaves at once."""
+"""Small and large sums in turn, each checked, until a peer gets the word `stop`. A peer that gets `leave` leaves."""
 
 
 class Process:
@@ -74,7 +74,7 @@ class Process:
     def __init__(
         self, start: Callable[[int, int, int], subprocess.Popen[bytes] | Child | Command], hang_s: float = HANG_S
     ) -> None:
-        """`start` starts it, with these descriptors as stdin, stdout and stderr; `hang_s`: as `HANG_S`."""
+        """`start` starts the child with descriptors for stdin, stdout and stderr; `hang_s`: as `HANG_S`."""
         self._hang_s = hang_s
         (stdin, told), (printed, stdout), (complained, stderr) = os.pipe(), os.pipe(), os.pipe()
         try:
@@ -104,7 +104,7 @@ class Process:
             self._news.notify_all()
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Until it is so, all is said, or nothing more is to be expected."""
+        """Wait until `is_so`, or the output has ended, or the time is up."""
         end_s = time.monotonic() + max(LONGEST_S, self._hang_s)
         while (left_s := end_s - time.monotonic()) > 0:
             num_lines = len(self.stdout) + len(self.stderr)
@@ -116,11 +116,11 @@ class Process:
         return is_so() or not self._num_open or len(self.stdout) + len(self.stderr) > num_lines
 
     def complaints(self) -> list[str]:
-        """What stderr has, but for who is slow, silent or waits: somebody is, where others have the processor."""
+        """Lines of stderr, except messages about slow, silent or waiting peers, which other load can cause."""
         return [line for line in self.stderr if not OF_SPEED.match(line)]
 
     def expect(self, start: str) -> str:
-        """Block until a line of stdout starts with `start`; the first one that does."""
+        """Block until a line of stdout starts with `start`; returns the first such line."""
 
         def found() -> str | None:
             return next((line for line in self.stdout if line.startswith(start)), None)
@@ -132,7 +132,7 @@ class Process:
         return line
 
     def expect_line(self, pattern: str, after: str = "", *, is_error: bool = False) -> str:
-        """Block until a whole line of stdout, or stderr, matches, behind the first line `after`; the first one."""
+        """Block until a line of stdout, or stderr, matches fully, after the first line `after`; returns the first."""
         output = self.stderr if is_error else self.stdout
 
         def found() -> str | None:
@@ -151,7 +151,7 @@ class Process:
         assert self.reaches(step), f"step {step} did not come\n{self.report()}"
 
     def reaches(self, step: int) -> bool:
-        """Block until the script has printed that, or prints nothing more; whether it has."""
+        """Block until the script has printed such a step, or prints nothing more; returns whether it has."""
 
         def is_there() -> bool:
             words = next((line.split() for line in reversed(self.stdout) if line.startswith("step ")), None)
@@ -162,18 +162,18 @@ class Process:
             return is_there()
 
     def tell(self, word: str) -> None:
-        """One line to the script's stdin."""
+        """Write one line to the script's stdin."""
         self._stdin.write(word + "\n")
 
     def send_signal(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, unless it has ended."""
+        """Send SIGKILL, unless the child has ended."""
         self._child.kill()
 
     def end(self) -> int:
-        """Block until the child has ended; its exit code, -N if signal N killed it."""
+        """Block until the child has ended; returns its exit code, -N if signal N killed it."""
         with self._news:
             self._wait_for(lambda: False)
         try:
@@ -189,7 +189,7 @@ class Process:
         return self._child.poll() is not None
 
     def report(self) -> str:
-        """The last of what it printed."""
+        """The last lines of output."""
         return "\n".join([f"-- pid {self.pid}, code {self._child.poll()}", *self.stdout[-10:], *self.stderr[-120:]])
 
 
@@ -197,26 +197,26 @@ class Swarm:
     """Peers that meet in one registry folder."""
 
     def __init__(self, home: Path, folder: Path, zygote: Zygote) -> None:
-        """Nothing runs.
+        """Create a swarm without peers.
 
         Args:
-            home: has a short path, since a socket's takes 107 bytes.
+            home: with a short path, since a socket's path has at most 107 bytes.
             folder: for scripts and receipts.
-            zygote: forks the peers: each is a process like any other (test_zygote.py), without seconds of imports.
+            zygote: forks the peers, which saves seconds of imports; they are ordinary processes (test_zygote.py).
         """
         self.home = home
         self._zygote = zygote
         self.policy = "live"
         self.prefix: tuple[str, ...] = ()
-        """Of each command: what runs it, and where; such peers are programs of their own."""
+        """Prefix of each command, for example to enter a namespace; such peers are not forks."""
         self.environ: dict[str, str] = {}
-        """For all that are started from now on."""
+        """Environment of peers that are started from now on."""
         self.leaves_files = False
-        """Whether its last peer is killed, so that nobody is there to clean up."""
+        """Whether the last peer is killed, so that no peer cleans up."""
         self.receipts = folder / "receipts"
         self._folder = folder
         self.started: list[Process] = []
-        """All that were."""
+        """All started processes."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
         self._environ = {
             **clean,
@@ -225,12 +225,12 @@ class Swarm:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
-            "SHOAL_QUIET": "1",  # so that stderr has nothing where nothing goes wrong
-            "SHOAL_MAY_DIFFER": "script,1,2,3,4,5",  # a test may give each peer another task
+            "SHOAL_QUIET": "1",  # so that stderr is empty unless there are errors
+            "SHOAL_MAY_DIFFER": "script,1,2,3,4,5",  # tests may give peers different tasks
         }
 
     def start(self, script: str, *arguments: str, min_peers: int = 1, name: str = "default") -> Process:
-        """One peer that runs the source `script`."""
+        """Start one peer that runs the source `script`."""
         environ = {"SHOAL_MIN_PEERS": str(min_peers), "SHOAL_SWARM": name, "SHOAL_POLICY": self.policy}
         path = self._write(script)
         if self.prefix:
@@ -238,19 +238,19 @@ class Swarm:
         return self._fork(path, arguments, environ)
 
     def start_all(self, count: int, script: str, *arguments: str) -> list[Process]:
-        """`count` peers, the first of which founds the swarm and is rank 0; step 0 waits for all."""
+        """Start `count` peers, the first of which founds the swarm and is rank 0; step 0 waits for all."""
         peers = [self.start(script, *arguments, min_peers=count)]
         peers[0].expect("here")
         peers += [self.start(script, *arguments, min_peers=count) for _ in range(count - 1)]
         return peers
 
     def launch(self, count: int, script: str, *arguments: str, options: Sequence[str] = ()) -> Process:
-        """`shoal run -n count`, with more `options`; `arguments` are the script's."""
+        """Start `shoal run -n count`, with further `options`; `arguments` are the script's."""
         command = ["-m", "p2p.cli", "run", "-n", str(count), *options, str(self._write(script)), *arguments]
         return self._execute(command, {"SHOAL_SWARM": "default"})
 
     def ask(self, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """What `shoal ARGUMENTS` says, of this registry folder or another."""
+        """Run `shoal ARGUMENTS`, on this registry folder or another."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         environ = {**clean, "SHOAL_HOME": str(home or self.home), "PYTHONPATH": str(ROOT)}
         asked = ForkedLaunch(self._zygote, arguments, environ, self._folder)
@@ -283,15 +283,15 @@ class Swarm:
         self.started.append(process)
         return process
 
-    # What is left behind.
+    # Files left behind
 
     def receipt_files(self) -> dict[str, bytes]:
-        """Per peer_id, the whole lines of its receipts."""
+        """The complete lines of each peer's receipts, by peer_id."""
         files = {path.name.split(".")[0]: path.read_bytes() for path in self.receipts.glob("*.receipts.jsonl")}
         return {peer_id: content[: content.rfind(b"\n") + 1] for peer_id, content in files.items()}
 
     def records(self, peer: Process, kind: Kind) -> list[Record]:
-        """Of this kind in the trace of `peer`, which has left."""
+        """Records of this kind in the trace of `peer`, which has left."""
         _, records = read_trace(trace_path(self.receipts, name(peer)))
         return [record for record in records if record.kind == kind]
 
@@ -300,9 +300,9 @@ class Swarm:
         return sorted(str(path) for path in self.home.rglob("*") if path.is_file() or path.is_socket())
 
     def close(self) -> None:
-        """Kill what still runs; raise AssertionError if there was anything, or if files are left."""
+        """Kill all peers that still run; raise AssertionError if there were any, or if files are left."""
         running = [process for process in self.started if not process.has_ended()]
-        reports = [process.report() for process in self.started if running]  # also of those that should not have ended
+        reports = [process.report() for process in self.started if running]  # also of those that ended too early
         for process in running:
             process.kill()
         for process in self.started:
@@ -313,12 +313,12 @@ class Swarm:
 
 
 def name(peer: Process) -> str:
-    """The peer_id of a script that prints `here` and its peer_id."""
+    """The peer_id that the script has printed after `here`."""
     return peer.expect("here").split()[1]
 
 
 def stop(peers: Sequence[Process]) -> None:
-    """End a stream: all members of its last step end well."""
+    """End a stream, and check that all members of its last step end with 0."""
     peers[0].tell("stop")
     for peer in peers:
         assert peer.end() == 0, peer.report()

@@ -1,6 +1,6 @@
-"""An ordinary script, of which a plan says what it does: how it trains, and what it calls where.
+"""An ordinary script whose behaviour follows a plan: how it trains, and what it calls where.
 
-With DIES_AT it is killed as it is about to call something behind so many steps.
+With DIES_AT it is killed just before a call after that many steps.
 """
 
 import copy
@@ -23,7 +23,7 @@ NUM_VALID = 17
 
 
 class Script:
-    """Of one peer, which follows `plan` (tests/live/drawn.py)."""
+    """The script of one peer, which follows `plan` (tests/live/drawn.py)."""
 
     def __init__(self, peer: p2p.Peer, plan: dict[str, Any], keep: p2p.Checkpoint | None) -> None:
         self._peer, self._plan, self._is_dense = peer, plan, plan["wrap"] is None
@@ -44,12 +44,12 @@ class Script:
         self._dies_at = int(os.environ.get("DIES_AT", sys.maxsize))
 
     def run(self) -> None:
-        """All epochs of all loaders."""
+        """Train all epochs of all loaders."""
         for loader in self._loaders:
             for _ in loader.epochs():
                 for x, y in loader:
                     self._call_at("top")
-                    Event().wait(self._plan["pause_s"])  # its computation
+                    Event().wait(self._plan["pause_s"])  # stands for computation
                     for _ in range(self._plan["updates"]):
                         self._update(x, y)
                     if self._is_dense and self._wrapped.has_committed:
@@ -109,7 +109,7 @@ class Script:
             self._evaluate()
 
     def _look(self) -> None:
-        """At a few samples, as an evaluation that has forgotten `no_grad`."""
+        """Evaluate a few samples without `no_grad`."""
         self._model.eval()
         for x, y in zip(*(torch.split(each, 4) for each in dataset(NUM_VALID).tensors), strict=True):
             (self._wrapped(x) - y).pow(2).sum().item()
@@ -123,11 +123,11 @@ class Script:
                 total, number = total + (self._wrapped(x) - y).pow(2).sum().item(), number + len(x)
         self._model.train()
         _, number = self._peer.combine({"loss": total / max(number, 1)}, samples=number)
-        assert 0 < number <= NUM_VALID  # the part of who leaves in between is missing
+        assert 0 < number <= NUM_VALID  # the part of a peer that leaves in between is missing
 
 
 def dataset(size: int) -> TensorDataset:
-    """The same at each peer."""
+    """A dataset, the same at each peer."""
     x = torch.randn(size, 2, generator=torch.Generator().manual_seed(size))
     return TensorDataset(x, x.sum(1, keepdim=True).sin())
 
