@@ -1,4 +1,4 @@
-"""All members die, and peers that observed go on with the newest state that is left, if they were told to."""
+"""All members die, and observers continue with the newest remaining state, if they are configured to."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ with p2p.join(on_all_dead=sys.argv[1]) as peer:
         if peer.rank < peer.world_size == int(sys.argv[4]) and peer.done % 20 == 0:
             break  # all members alike
 """
-"""Who waits in its loop after one step is no member, since it was not compared, and keeps the state that it has."""
+"""A peer that waits in its loop after one step is no member, since it was not compared, and keeps its state."""
 
 
 @pytest.mark.parametrize("holds", some_of([((1,),), ((1, 1),)], 1), ids=["alone", "two at other steps"])

@@ -1,4 +1,4 @@
-"""All members die on several hosts, and peers there that observed go on with the newest state, if they were told to."""
+"""All members die on several hosts, and observers there continue with the newest state, if configured to."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.live.swarm import Process
 pytestmark = [pytest.mark.light, pytest.mark.timeout(600)]
 
 HANG_S = 120.0
-"""Each command imports torch by itself."""
+"""Timeout; each command imports torch itself."""
 
 TRAIN = """
 import os, select, signal, sys, threading
@@ -61,11 +61,11 @@ with p2p.join() as peer:
         if observes and peer.rank < peer.world_size == 3 and peer.done % 20 == 0:
             break  # all members alike
 """
-"""A peer that waits in its loop is no member, since it lags, and keeps the state that it has."""
+"""A peer that waits in its loop is no member, since it lags, and keeps its state."""
 
 
 class Pond:
-    """Three hosts: a member on each of the first two, and on each of the three one that observes, at other steps."""
+    """Three hosts: a member on each of the first two, and on each of the three an observer, at different steps."""
 
     def __init__(self, lab: NetworkLab, folder: Path, on_all_dead: str) -> None:
         self.folder, self.receipts = folder, folder / "receipts"
@@ -81,7 +81,7 @@ class Pond:
         self.held = [self._observe(host) for host in (0, 2, 1)]
 
     def _observe(self, host: int) -> int:
-        """Which step's state that one holds."""
+        """Start an observer on a host; returns the step of the state that it holds."""
         (self.folder / f"join-{host}").touch()
         observer = "1" if host < 2 else "0"
         held = int(self.runs[host].expect(f"[{observer}] holds").split()[2])
@@ -92,7 +92,7 @@ class Pond:
         run.expect_line(rf"\[\d\] step ({step}|{step + 1}) \d")
 
     def kill_all_members(self, where: str = "") -> None:
-        """Behind a step, or `in a step`, which those who are cut off do not come out of."""
+        """Kill all members after a step, or `in a step`, which the observers cannot complete."""
         (self.folder / f"die {where}".strip()).touch()
         for run in self.runs[:2]:
             run.expect_line(r"shoal: peer 0 .*killed by SIGKILL.*", is_error=True)

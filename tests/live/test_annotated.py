@@ -1,4 +1,4 @@
-"""A script that writes down the types of all that it is given, and catches errors by their names."""
+"""A script that annotates the types of all results, and catches errors by their names."""
 
 from tests.live.swarm import Swarm
 

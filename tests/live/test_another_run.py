@@ -1,4 +1,4 @@
-"""A run has ended, and others have begun another one under its name, before a peer that was stopped goes on."""
+"""A stopped peer continues after its run has ended and others have begun another run with the same name."""
 
 import signal
 
@@ -43,7 +43,7 @@ with p2p.join() as peer:
         word = word or command()
     print("end", peer.done)
 """
-"""Trains until somebody is told `stop`; is stopped in front of what its argument says, once."""
+"""Trains until a peer gets the word `stop`; is stopped once, before the place named by its argument."""
 
 
 @pytest.mark.parametrize("place", ["step", "operation"])
@@ -57,7 +57,7 @@ def test_who_was_stopped_until_its_run_was_over_does_not_go_on_in_another_one(sw
     others[0].tell("stop")
     assert [peer.end() for peer in others] == [0, 0]
     newcomer = swarm.start(TRAIN, "nowhere")
-    newcomer.expect("here")  # it founds once the stopped one is no member any more, since it was there before that
+    newcomer.expect("here")  # it started while the stopped peer was a member, and founds once that is removed
     stopped.send_signal(signal.SIGCONT)
     newcomer.expect_step(1)
     assert stopped.end() == 0, stopped.report()

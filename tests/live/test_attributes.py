@@ -1,4 +1,4 @@
-"""Attributes of modules that a script has changed, where its run goes on from a checkpoint, or somebody joins."""
+"""Attributes of modules that a script has changed, when its run resumes from a checkpoint, or a peer joins."""
 
 from functools import reduce
 from pathlib import Path
@@ -33,7 +33,7 @@ with p2p.join() as peer:
         optimizer.step()
     print("ends", peer.done, model[1].p)
 """
-"""The rate of a dropout is set behind the first step: once, or by the number of the step."""
+"""The rate of a dropout is set after the first step: once, or by the number of the step."""
 
 
 def run(swarm: Swarm, *words: str) -> Process:
@@ -56,7 +56,7 @@ def test_what_a_script_has_set_once_and_does_not_set_again_is_named_where_it_goe
 
 IN_EACH = {"Dropout(0.1)": "BatchNorm1d(4)", "model[1].p = 0.3": "model[1].eval()", "model[1].p)": "model[1].training)"}
 MODES = reduce(lambda script, pair: script.replace(*pair), IN_EACH.items(), ONCE.replace("(32, 4)", "(400, 4)"))
-"""A layer is set to evaluate behind the first step: once, or by the number of the step."""
+"""A layer is set to evaluation after the first step: once, or by the number of the step."""
 
 
 @pytest.mark.parametrize("wrapper", ["DataParallel", pytest.param("DiLoCo", marks=pytest.mark.long)])

@@ -1,4 +1,4 @@
-"""What a peer does with bad input: one clear word about it, and nothing else changes."""
+"""Bad input to a peer: one clear message about it, and no other effect."""
 
 import json
 import re
@@ -128,7 +128,7 @@ def test_a_script_that_skips_a_bad_batch_stays_in_lockstep_with_the_others(swarm
     assert len(reasons) == 2 and all("KeyError" in reason for reason in reasons), reasons
 
 
-# Sockets.
+# Sockets
 
 
 class Intruder:
@@ -140,7 +140,7 @@ class Intruder:
         self.member = Member(entry["peer_id"], entry["incarnation"])
 
     def send(self, where: str, messages: Sequence[Sequence[bytes]]) -> None:
-        """On `control` or `data`; returns when libzmq has handed everything to the kernel."""
+        """Send to `control` or `data`; returns when libzmq has passed everything to the kernel."""
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.linger = 10_000
             dealer.connect(self._addresses[where])
@@ -148,7 +148,7 @@ class Intruder:
                 dealer.send_multipart(list(parts))
 
     def send_raw(self, where: str, content: bytes) -> None:
-        """Past ZeroMQ, until the peer hangs up."""
+        """Send without ZeroMQ, until the peer closes the connection."""
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(self._addresses[where].removeprefix("ipc://"))
             raw.sendall(content)
@@ -306,7 +306,7 @@ with p2p.join() as peer:
 
 
 def test_a_removed_peer_ends_with_exit_code_3_and_says_why(swarm: Swarm) -> None:
-    """Only a peer whose link breaks while it lives is removed, so the word of the others is brought by the test."""
+    """Only a living peer with a broken link is removed, so the test itself sends the others' message."""
     first, removed = swarm.start_all(2, SHOW_VIEW)
     view = Codec([View]).decode(bytes.fromhex(removed.expect("view").split()[1]))
     assert isinstance(view, View)
@@ -321,7 +321,7 @@ def test_a_removed_peer_ends_with_exit_code_3_and_says_why(swarm: Swarm) -> None
     assert first.end() == 0, first.report()
 
 
-# Scripts and folders.
+# Scripts and folders
 
 RAISE = """
 import os, sys

@@ -37,7 +37,7 @@ SMALL = replace(PLAN, num_peers=2, algorithms=("auto",), baseline=None, sizes_by
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """Stands in for /tmp, to see what is left in it."""
+    """Replaces /tmp, to check what is left in it."""
     with TemporaryDirectory(prefix="sb-") as folder:
         yield Path(folder)
 
@@ -45,7 +45,7 @@ def scratch() -> Iterator[Path]:
 def measure(
     plan: Plan, scratch: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str = ""
 ) -> tuple[str, dict[str, Any]]:
-    """What is printed, and the JSON."""
+    """Run a benchmark; returns its output and its JSON."""
     monkeypatch.setenv("STAND_IN", how)
     files = [str(folder / f"out.{suffix}") for suffix in ("json", "csv", "svg")]
     process = start(scratch, WORKER, plan.to_json(), *files)
@@ -57,7 +57,7 @@ def measure(
 
 
 def check(row: dict[str, Any], num_peers: int, rounds: int) -> None:
-    """It is right, and if it has stages they add up to the rounds."""
+    """Check that a row is correct, and that its stages, if any, add up to the rounds."""
     assert (row["wrong"], row["hash_equal"], row["iters"]) == (0, True, rounds), row
     if row["algorithm"] == "gloo":
         assert row["stages_us"] is None
@@ -190,7 +190,7 @@ def test_peers_on_hosts_of_a_lab_have_a_device_too(
         assert row["stages_p50_us"]["exchange"] > 4000, "two hops at least"
 
 
-# In a swarm.
+# In a swarm
 
 SERVES = """
 import sys

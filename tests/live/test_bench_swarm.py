@@ -1,4 +1,4 @@
-"""Real peers that wait in a swarm for something to measure, and those who bring it."""
+"""Real peers that wait in a swarm for benchmark plans, and peers that bring plans."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The benchmarks with real processes: they end with 0, say what they promise, and leave nothing behind."""
+"""The benchmarks with real processes: they end with 0, print what they promise, and leave no files behind."""
 
 import json
 import os
@@ -23,11 +23,11 @@ from tests.live.launches import SHOAL, ForkedLaunch
 ROOT = Path(__file__).parents[2]
 
 MOST_CALLS = 270
-"""Of this repository's functions, for an all-reduce of 4 KB between two peers of one host: what adds some says so.
+"""Limit of calls of this repository's functions for an all-reduce of 4 KB between two peers of one host.
 
-Those that are in each of 40 are 245, or 259 where one of the peers slept in all of them, as on a busy machine. They
-were 217 and 235 before a removed peer came back to operations beside its steps: eleven of them ask for the loop of the
-present incarnation, and most others for how long it waits.
+245 calls are in each of 40 all-reduces, or 259 if one of the peers slept in all of them, as on a busy machine. Before a
+removed peer could return to operations outside of its steps there were 217 and 235: eleven of the new calls get the
+loop of the current incarnation, and most others its waiting time.
 """
 
 OWN = f"{ROOT}/examples/own_schedule.py:recursive_doubling"
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.light, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """Stands in for /tmp, to see what is left in it; pytest's own can be too long for a socket."""
+    """Replaces /tmp, to check what is left in it; the path of pytest's folder can be too long for a socket."""
     with TemporaryDirectory(prefix="sb-") as folder:
         yield Path(folder)
 
@@ -55,7 +55,7 @@ def start(scratch: Path, *command: str) -> subprocess.Popen[str]:
 
 
 def fork(zygote: Zygote, scratch: Path, *arguments: str, program: Path = SHOAL) -> ForkedLaunch:
-    """As `start`, of `shoal ARGUMENTS` or another program, without half a second of imports, or three with torch."""
+    """As `start`, for `shoal ARGUMENTS` or another program, but forked, which saves up to three seconds of imports."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
     environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
     return ForkedLaunch(zygote, arguments, environ, ROOT, program=program)
@@ -69,7 +69,7 @@ def all_reduce(scratch: Path, path: Path, *options: str) -> dict[str, Any]:
 def said_and_written(
     scratch: Path, path: Path, *options: str, operation: str = "all-reduce"
 ) -> tuple[str, dict[str, Any]]:
-    """What `shoal bench` prints, and its JSON."""
+    """The output of `shoal bench`, and its JSON."""
     process = start(scratch, "p2p.cli", "bench", operation, "--json", str(path), *options)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
@@ -107,7 +107,7 @@ def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp
 def test_other_collectives_are_right_too(
     operation: str, options: tuple[str, ...], ran: list[str], scratch: Path, tmp_path: Path
 ) -> None:
-    """8 MB are done in pieces."""
+    """Includes 8 MB, which are sent in pieces."""
     rounds = "--iters", "3", "--warmup", "1"
     stdout, report = said_and_written(scratch, tmp_path / "out.json", "-n", "3", *options, *rounds, operation=operation)
     assert f"{operation}, root 1, float32" in stdout if operation == "scatter" else f"{operation}, float32" in stdout
@@ -147,7 +147,7 @@ def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Pat
 
 @pytest.mark.long
 def test_a_schedule_of_ones_own_is_measured_beside_others(scratch: Path, tmp_path: Path) -> None:
-    """Named with a way, and not named at all; with what each peer sends: the array, twice."""
+    """Both named with a way, and not named; each peer sends the array twice."""
     options = "-n", "4", "--schedule", OWN, "-b", "4K", "-e", "64K", "-f", "16", "--iters", "2"
     report = all_reduce(scratch, tmp_path / "out.json", *options, "--algos", "ring,recursive-doubling@sockets")
     rows = [row for row in report["results"] if row["algorithm"] == "recursive-doubling@sockets"]
@@ -203,7 +203,7 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(zygote:
 def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
     where: str, zygote: Zygote, scratch: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A peer on this host; the process that carries the packets of a lab; a peer on a host of it."""
+    """A peer on this host, the process that carries a lab's packets, or a peer on a host of the lab."""
     options = ["-n", "2", "--algos", "auto", "--iters", "1000000", "-b", "4K", "-e", "4K"]
     if where != "here":
         request.getfixturevalue("namespaces")
@@ -229,13 +229,13 @@ def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
 def words_of(process: psutil.Process) -> list[str]:
     try:
         words: list[str] = process.cmdline()
-    except psutil.Error:  # it has just ended
+    except psutil.Error:  # the process has just ended
         return []
     return words
 
 
 def process_of_lab(children: list[psutil.Process]) -> psutil.Process:
-    """The first process of its namespaces, a child of the one that was started."""
+    """The first process of the lab's namespaces, a child of the started one."""
     first = next(each for each in children if "p2p.netlab" in words_of(each))
     return first.children()[0]
 
@@ -285,7 +285,7 @@ def test_one_process_learns_what_four_peers_did_although_two_were_killed(scratch
     report = json.loads(path.read_text())
     assert report["largest_relative_difference"] <= 1e-3
     assert {num_peers for _, num_peers, _, _ in report["steps"]} == {2, 3, 4}
-    assert not any(scratch.glob("shoal-*"))  # torch makes a folder of its own
+    assert not any(scratch.glob("shoal-*"))  # torch creates a folder of its own
 
 
 DEVICE = "--device", "stand-in", "--pinned", "1M", "--on-device", "2M"
@@ -340,7 +340,7 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_tables_are_made_beside_steps_and_are_those_that_are_made_at_once(scratch: Path, tmp_path: Path) -> None:
-    """How long that takes is for a quiet machine."""
+    """Times are not tested: they need a quiet machine."""
     path = tmp_path / "tables.json"
     process = start(scratch, "bench.tables", "--quads", "8", "--block", "20", "--ranks", "4", "--json", str(path))
     stdout, stderr = process.communicate()

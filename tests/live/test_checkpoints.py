@@ -1,4 +1,4 @@
-"""Runs that are stopped, and go on from what they have written."""
+"""Runs that are stopped, and resume from their checkpoints."""
 
 import json
 import re
@@ -229,7 +229,7 @@ def test_a_script_that_saves_by_itself_goes_on_with_its_steps_and_its_samples(sw
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether there is a checkpoint, or is soon."""
+    """Whether a complete checkpoint exists, or soon will."""
     for _ in range(int(1 / POLL_S)):
         if files(folder) and not any(each.startswith(".") for each in files(folder)):
             return True
@@ -241,7 +241,7 @@ def test_a_folder_that_is_gone_is_said_and_the_run_ends_with_it_if_the_last_one_
     swarm: Swarm, folder: Path
 ) -> None:
     peers = start(swarm, folder, 2, "pace=7", "epochs=1", name="one")
-    for step in range(7, 10):  # a writer that is still busy with its memory writes at the end of a later one
+    for step in range(7, 10):  # a writer whose memory is still in use writes at the end of a later step
         for peer in peers:
             peer.expect_step(step)
         if is_whole(folder):
@@ -375,7 +375,7 @@ with p2p.join() as peer:
 def test_a_state_is_none_of_the_next_step_before_its_batch_is_asked_for(
     swarm: Swarm, folder: Path, wrap: str, forgets: tuple[str, ...]
 ) -> None:
-    """A look at a few samples without `no_grad` is a forward pass, and what follows it belongs to the last step."""
+    """An evaluation without `no_grad` is a forward pass, and the state after it belongs to the last step."""
     swarm.leaves_files = True
     assert swarm.start(LOOKS, str(folder), wrap, *forgets, name="one").end() == -signal.SIGKILL
     again = swarm.start(LOOKS, str(folder), wrap, *forgets, name="two")

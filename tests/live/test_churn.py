@@ -1,4 +1,4 @@
-"""Kills, joins and leaves in a row, with living processes. `make churn EVENTS=150 SEED=0` does more of it."""
+"""Sequences of kills, joins and leaves of real processes. `make churn EVENTS=150 SEED=0` runs longer ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `examples/clusters` gives to Slurm and to Kubernetes, run in hosts of a lab as they would run it."""
+"""The files of `examples/clusters` for Slurm and Kubernetes, run on hosts of a lab as the cluster would run them."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ COMMANDS: Final = {
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """Sums until the file `stop` is beside it."""
+    """A script that sums until the file `stop` exists beside it."""
     path = tmp_path / "train.py"
     path.write_text(TRAIN)
     return path
@@ -34,7 +34,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """In which the commands of a cluster are found, and a home."""
+    """An environment with a home folder and the commands of a cluster."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in COMMANDS.items():
@@ -49,7 +49,7 @@ def start(lab: NetworkLab, host: int, environ: Mapping[str, str], *command: str)
 
 
 def submit(environ: Mapping[str, str], job: int, nodes: str, *arguments: str, **settings: str) -> list[str]:
-    """What each task of the job runs."""
+    """Submit a job; returns the commands of each task."""
     given = {"SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": nodes, "SLURM_CPUS_PER_TASK": "1", **settings}
     batch = [str(FOLDER / "slurm.sh"), *arguments]
     words = subprocess.run(batch, env={**environ, **given}, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -79,7 +79,7 @@ def test_nodes_of_a_slurm_job_train_together_and_those_of_another_join_them(
 
 
 def pod(environ: Mapping[str, str], container: Mapping[str, Any], key: Path, *arguments: str) -> list[str]:
-    """Its command, with what this test has in place of a GPU, volumes and the image's script."""
+    """A pod's command, with this test's replacements of the GPU, the volumes and the image's script."""
     given = {each["name"]: each["value"] for each in container["env"]}
     assert Path(given["SHOAL_KEY"]).is_relative_to(container["volumeMounts"][0]["mountPath"])
     return [
@@ -105,7 +105,7 @@ def test_a_pod_that_is_lost_is_replaced_under_its_name_and_one_that_is_deleted_i
     command = pod(environ, template["containers"][0], key, str(script), str(stop))
 
     def name_pods(*hosts: int) -> None:
-        """Pod i is in host `hosts[i]`."""
+        """Let the name of pod i refer to host `hosts[i]`."""
         names = "".join(
             f"10.77.0.{host + 1} {name}-{number}.{template['subdomain']}\\n" for number, host in enumerate(hosts)
         )
@@ -123,7 +123,7 @@ def test_a_pod_that_is_lost_is_replaced_under_its_name_and_one_that_is_deleted_i
     name_pods(0, 3, 2)
     deleted = start(lab, 3, environ, *command)
     deleted.expect_line(r"\[0\] members 3")
-    assert program(lab, 3, "kill", "-TERM", str(deleted.pid)).end() == 0  # to the first process of the pod alone
+    assert program(lab, 3, "kill", "-TERM", str(deleted.pid)).end() == 0  # only to the first process of the pod
     assert deleted.end() == 143, deleted.report()
     stop.touch()
     for run in runs:

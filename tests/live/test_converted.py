@@ -1,4 +1,4 @@
-"""A script for one process becomes one for many by twelve lines, and trains as before, whoever comes and goes."""
+"""A script for one process, converted by twelve lines, trains as before while peers join and leave."""
 
 import difflib
 import itertools
@@ -40,7 +40,7 @@ def test_twelve_lines_make_it_elastic() -> None:
 
 
 def receipts_of(swarm: Swarm, known: Sequence[Receipt] = ()) -> list[Receipt]:
-    """The training steps of the start that is not `known`, one after the other: all peers have the same of each."""
+    """Receipts of the training steps that are not `known`, in order; checks that all peers have the same."""
     lines = {line for content in swarm.receipt_files().values() for line in content.splitlines()}
     parsed = sorted((parse_receipt(json.loads(line)) for line in lines), key=lambda each: each.step)
     new = [each for each in parsed if not known or each.lineage != known[0].lineage]
@@ -49,7 +49,7 @@ def receipts_of(swarm: Swarm, known: Sequence[Receipt] = ()) -> list[Receipt]:
 
 
 def wait_for(swarm: Swarm, num_members: int, num_more: int = 3) -> None:
-    """Until so many members have trained `num_more` steps."""
+    """Wait until `num_members` members have trained `num_more` steps."""
     first = -1
     while True:
         receipts = receipts_of(swarm)
@@ -64,11 +64,11 @@ def wait_for(swarm: Swarm, num_members: int, num_more: int = 3) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one process has found.
+    """The results of the replay in one process.
 
     Attributes:
-        losses: of each step, by peer_id, those of its micro-batches.
-        valid: by epoch, the loss over all of the other dataset.
+        losses: for each step, the losses of the micro-batches by peer_id.
+        valid: by epoch, the loss over the whole validation dataset.
     """
 
     losses: list[dict[str, list[float]]]
@@ -76,7 +76,7 @@ class Replayed:
 
 
 def replay(receipts: Sequence[Receipt]) -> Replayed:
-    """One process takes each step with the samples on its receipt, cut as the peers have cut theirs."""
+    """Train each step in one process on the samples of its receipt, in the peers' micro-batches."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     train, valid = Stripes(NUM_TRAIN, 1), Stripes(NUM_VALID, 2)
@@ -102,7 +102,7 @@ def replay(receipts: Sequence[Receipt]) -> Replayed:
         optimizer.step()
         schedule.step()
         replayed.losses.append(of_peers)
-        with torch.no_grad():  # the last one of an epoch stays
+        with torch.no_grad():  # the last evaluation of an epoch counts
             images, kinds = collate(valid, range(NUM_VALID))
             replayed.valid[epoch_of(receipt)] = functional.cross_entropy(model(images), kinds).item()
     return replayed
@@ -130,7 +130,10 @@ def check_each_sample_once(receipts: Sequence[Receipt]) -> None:
 
 
 def check_validation(peers: Sequence[Process], receipts: Sequence[Receipt], replayed: Replayed) -> int:
-    """All say what the replay says; returns of how many epochs. One in whose end a peer died has less to say."""
+    """Check the peers' validation losses against the replay; returns the number of epochs that were checked.
+
+    An epoch at whose end a peer died is left out.
+    """
     members = [(epoch_of(each), {part.peer_id for part in each.contributions}) for each in receipts]
     pairs = itertools.pairwise(members)
     whole = {epoch for (epoch, here), (after, there) in pairs if after != epoch and here == there} | {EPOCHS - 1}
@@ -172,9 +175,9 @@ def test_it_trains_as_one_process_through_a_kill_a_join_a_stop_and_a_start_with_
 
     founders_of = {part.peer_id for part in first[0].contributions}
     counted = Counter(part.peer_id for each in first for part in each.contributions if part.peer_id in founders_of)
-    ((survivor, _),) = counted.most_common(1)  # the other one was killed
+    ((survivor, _),) = counted.most_common(1)  # the other peer was killed
     own = [loss for each in replayed.losses[:done] for loss in each.get(survivor, [])]
     said = [float(line.split()[-1]) for line in founders[1].stdout if line.startswith("loss ")]
-    # In bfloat16 a loss is rounded to its 2^-8; where it has become small, that is measured by what it was.
+    # In bfloat16 a loss is rounded by up to 2^-8 of it; for small losses the tolerance is that of the mean loss.
     of_all = TOLERANCE * sum(own) / len(own)
     assert len(own) > 10 and said[: len(own)] == pytest.approx(own, rel=TOLERANCE, abs=of_all)

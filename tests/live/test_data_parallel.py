@@ -1,4 +1,4 @@
-"""Two peers that are processes, and train in all the ways that scripts have: training_cases.py and so on."""
+"""Two real peers that train in the ways of typical scripts: training_cases.py and so on."""
 
 import pytest
 

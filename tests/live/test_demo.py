@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 NUM_SAMPLES = 48
 VICTIM, JOINER = "c", "e"
 KILLED_AFTER, ENTERED_AT = 2, 4
-"""The victim has committed this step; the joiner's first."""
+"""The victim's last committed step, and the joiner's first."""
 
 
 def contributions(members: str, plan: Plan) -> tuple[Contribution, ...]:
@@ -33,7 +33,7 @@ def counting(contribution: Contribution, *samples: tuple[int, int]) -> list[Cont
 
 
 def all_receipts() -> list[Receipt]:
-    """Of a run as it should be: four peers, without `c` from step 3 on, and with `e` from step 4 on."""
+    """Receipts of a correct run: four peers, without `c` from step 3 on, and with `e` from step 4 on."""
     sampler = Sampler(NUM_SAMPLES, 8)
     state, before, receipts = SamplerState(), "", list[Receipt]()
     while sampler.epoch(state) < sampler.epochs:
@@ -73,7 +73,7 @@ def edited(peers: str, step: int, edit: Callable[[Receipt], list[Receipt]]) -> R
 
 
 def recounted(step: int, peer_id: str, edit: Callable[[Contribution], list[Contribution]]) -> Run:
-    """The good run, where `peer_id` is on record otherwise in `step`, with everybody."""
+    """The good run with `edit` applied to the contribution of `peer_id` in `step`, at all peers."""
 
     def apply(receipt: Receipt) -> list[Receipt]:
         entries = [new for old in receipt.contributions for new in (edit(old) if old.peer_id == peer_id else [old])]

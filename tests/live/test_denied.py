@@ -1,4 +1,4 @@
-"""Where system calls are denied, or the current folder is gone: peers go on without, or one line says what is wrong."""
+"""Denied system calls, or a removed current folder: peers work without them, or one line says what is wrong."""
 
 import os
 import platform

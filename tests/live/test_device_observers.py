@@ -1,4 +1,4 @@
-"""Joiners that observe while the others go on, where the replicas of some, or of all, live on a device."""
+"""Joiners that observe while the others continue, with the replicas of some or all peers on a device."""
 
 import signal
 
@@ -12,14 +12,14 @@ from tests.live.test_observers import TRAIN, check_receipts, join, seen_by, star
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 PLACES = [("host", "device"), ("device", "host"), ("device", "device")]
-"""Of the members, and of the joiner."""
+"""Places of the members, and of the joiner."""
 ON_GPU = pytest.param("gpu", "gpu", marks=pytest.mark.gpu)
 NUM_FED = 20
 
 
 @pytest.mark.parametrize(("members", "joiner"), [*PLACES, ON_GPU])
 def test_who_observes_is_fed_results_until_it_has_caught_up(swarm: Swarm, members: str, joiner: str) -> None:
-    """It has the state of a step that is long over when it begins."""
+    """The observer begins with the state of a step that is long over."""
     need("cuda:0" if "gpu" in (members, joiner) else "cpu")
     peers = start_all(swarm, 2, 1000, where=members)
     peers[0].expect_step(5)

@@ -1,7 +1,7 @@
-"""Three peers whose tensors live on a device, or not: the same bits, whoever dies in whatever phase.
+"""Three peers with tensors on a device or not: the same bits, whichever peer dies in whichever phase.
 
-A place is the `host`, or a `device`, the stand-in; `another` is a stand-in that rounds in its own way, as far as peers
-are told, and so does a `gpu`.
+A place is the `host`, or a `device`, the stand-in; `another` is a stand-in with a numerics class of its own, as has a
+`gpu`.
 """
 
 import signal
@@ -97,7 +97,7 @@ with p2p.join() as peer:
 
 
 def train(swarm: Swarm, places: list[str], phase: str = "none") -> list[list[str]]:
-    """What those say that live to the end; the last one is killed in `phase`."""
+    """Train; returns the output of the surviving peers. The last peer is killed in `phase`."""
     peers = [
         swarm.start(TRAIN, str(index), place, phase if index == 2 else "none", min_peers=3)
         for index, place in enumerate(places)
@@ -106,7 +106,7 @@ def train(swarm: Swarm, places: list[str], phase: str = "none") -> list[list[str
     dead = 0 if phase == "none" else 1 if phase.startswith(("lost", "broken")) else -signal.SIGKILL
     assert codes == [0, 0, dead], "\n".join(peer.report() for peer in peers)
     if dead == 1:
-        said = [line for line in peers[2].stderr if line.startswith("shoal: ")]  # torch complains behind it, of events
+        said = [line for line in peers[2].stderr if line.startswith("shoal: ")]  # torch's own errors follow
         assert said and "device" in said[-1] and said[-1].split(": ")[-1] == ERROR, peers[2].report()
     return [peer.stdout for peer in peers[: 3 if phase == "none" else 2]]
 
@@ -120,7 +120,7 @@ def test_devices_in_all_in_one_and_in_none_make_the_same_bits(swarm: Swarm) -> N
     for places in (["device"] * 3, ["host", "device", "host"], ["host"] * 3):
         peers = train(swarm, places)
         assert len(peers) == 3 and all(lines == peers[0] for lines in peers), peers
-        said.append(peers[0][:-2])  # whole receipts have names of peers, and times are summed, too
+        said.append(peers[0][:-2])  # without receipts, which have names of peers, and sums of times
     assert all(lines == said[0] for lines in said), said
     assert said[0][-1].startswith("digests ") and len(set(said[0][-1].split())) == NUM_STEPS + 1
     assert said[0][1] == "receipts " + " ".join(f"{step}:3" for step in range(1, NUM_STEPS + 1))
@@ -134,7 +134,7 @@ MIXED = [
 
 @pytest.mark.parametrize(("place", "num_devices"), MIXED)
 def test_peers_of_several_numerics_classes_have_the_same_results(swarm: Swarm, place: str, num_devices: int) -> None:
-    """And those of one class the same parameters."""
+    """Those of one class also have the same parameters."""
     need("cuda:0" if place == "gpu" else "cpu")
     peers = train(swarm, [place] * num_devices + ["host"] * (3 - num_devices))
     for name in ("receipts", "results"):
@@ -156,7 +156,7 @@ def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(
     swarm: Swarm, place: str, phase: str
 ) -> None:
     need("cuda:0" if place == "gpu" else "cpu")
-    swarm.leaves_files = True  # the others are through before the kernel has taken all of the killed process back
+    swarm.leaves_files = True  # the others end before the kernel has released all of the killed process
     one, other = train(swarm, [place, "host", place], phase)
     assert place == "gpu" or one == other
     assert all(len(set(lines_of((one, other), name))) == 1 for name in ("receipts", "results"))
@@ -169,7 +169,7 @@ def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(
         "D2H",
         "lost in D2H",
         "broken in D2H",
-    )  # otherwise it may have finished the step, and counts
+    )  # in later phases it may have finished the step, and then counts
     assert members[DYING_IN - 1] == 2 or not is_early
 
 
@@ -229,4 +229,4 @@ def test_a_state_goes_from_a_device_to_the_host_and_back(swarm: Swarm, founder: 
     assert [peer.end() for peer in (first, second)] == [0, 0], first.report() + second.report()
     (_, result, given, parameters), (_, same, _, others) = first.stdout, second.stdout
     assert given == f"given {founder != 'host'}" and result == same
-    assert parameters == others or {founder, joiner} == {"gpu", "host"}  # which round in their own ways
+    assert parameters == others or {founder, joiner} == {"gpu", "host"}  # which round differently

@@ -1,4 +1,4 @@
-"""Members on hosts of their own give a state together: one of them dies, or is damaged; two join at once."""
+"""Members on separate hosts give a state together: one of them dies, or is damaged; two peers join at once."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 NUM_MEMBERS = 3
 HANG_S = 120.0
-"""Each of five commands imports torch by itself."""
+"""Timeout; each of five commands imports torch itself."""
 NUM_ELEMENTS = 3_000_000
 
 TRAIN = """
@@ -73,11 +73,11 @@ with p2p.join() as peer:
             break
     say("end", xxhash.xxh3_64_hexdigest(model.table.detach().numpy().tobytes()))
 """
-"""A table that nobody trains, so that nobody compares it, and a model beside it."""
+"""A frozen table, which is therefore not compared, and a model that is trained."""
 
 
 class Pond:
-    """Three members, each on a host of its own, have trained."""
+    """Three members in training, each on a host of its own."""
 
     def __init__(self, new_lab: NewLab, folder: Path, num_joiners: int, damaged: int = -1) -> None:
         self.lab = new_lab(NUM_MEMBERS + num_joiners, "rate=30mbit,delay=2ms")
@@ -97,16 +97,16 @@ class Pond:
         return program(self.lab, host, *shoal, "--receipts", str(self.receipts), *own, hang_s=HANG_S)
 
     def join(self) -> list[Process]:
-        """All joiners ask for a seat."""
+        """Let all joiners ask for a seat."""
         self.stop.with_name("stop.go").touch()
         return self.joiners
 
     def said(self, run: Process, pattern: str) -> str:
-        """By the only peer of a launcher."""
+        """Wait for a line of the only peer of a launcher."""
         return run.expect_line(rf"\[0\] {pattern}.*").removeprefix("[0] ")
 
     def end(self, *runs: Process) -> list[str]:
-        """All end well, and have the same receipts; digests of their tables."""
+        """Check that all runs end with 0 and have the same receipts; returns digests of their tables."""
         self.stop.touch()
         assert [run.end() for run in runs] == [0] * len(runs), "\n".join(run.report() for run in runs)
         known: dict[int, object] = {}
@@ -118,13 +118,13 @@ class Pond:
         return [self.said(run, "end [0-9a-f]{2}").split()[1] for run in runs]
 
     def first_state(self, run: Process) -> int:
-        """After which step the first one is that has come whole."""
+        """Step of the first state that was completely received."""
         peer_id = self.said(run, "here").split()[1]
         _, records = read_trace(trace_path(self.receipts, peer_id))
         return next(record.step for record in records if record.kind == Kind.WHOLE)
 
     def crash(self, host: int, run: Process) -> None:
-        """At once, with its launcher."""
+        """Kill a host's peer and launcher."""
         self.lab.crash(host)
         assert run.end() == -signal.SIGKILL
 
@@ -144,7 +144,7 @@ def test_a_donor_that_is_killed_while_it_sends_is_made_up_for_by_the_first(new_l
 
 
 def test_a_damaged_replica_among_the_donors_is_named(new_lab: NewLab, tmp_path: Path) -> None:
-    """Nobody compares what nobody trains, so it goes on; the joiner has what the member has that it asked."""
+    """Frozen parameters are not compared, so the run continues; the joiner gets the state of the member it asked."""
     pond = Pond(new_lab, tmp_path, 1, damaged=1)
     (joiner,) = pond.join()
     first = pond.said(joiner, "3 donors give the state after step").split()[-1]

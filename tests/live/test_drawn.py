@@ -1,4 +1,4 @@
-"""Scripts as they are drawn, with living peers. `make scripts DURATION_S=300 SEED=0` runs more of them."""
+"""Drawn scripts with real peers. `make scripts DURATION_S=300 SEED=0` runs more of them."""
 
 import pytest
 

@@ -30,14 +30,14 @@ never = threading.Event()
 
 
 class Run:
-    """Two peers, forks, that run an example to its end, and leave nothing behind."""
+    """Runs an example to its end with two forked peers, which must leave no files behind."""
 
     def __init__(self, zygote: Zygote, folder: Path) -> None:
         self._zygote = zygote
         self._folder = folder
 
     def __call__(self, script: str, *arguments: str) -> str:
-        """What they print."""
+        """Run `script`; returns the peers' output."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         path = ROOT / "examples" / f"{script}.py"
         with (
@@ -102,7 +102,7 @@ def test_a_schedule_of_ones_own_is_proven_drawn_priced_and_measured(run: Run, tm
 
 
 def agreed(swarm: Swarm) -> list[Receipt]:
-    """The receipts of all steps, which are the same at all peers that have them."""
+    """The receipts of all steps; checks that they are the same at all peers that have them."""
     lines = {line for content in swarm.receipt_files().values() for line in content.splitlines()}
     receipts = sorted((parse_receipt(json.loads(line)) for line in lines), key=lambda each: each.step)
     assert [each.step for each in receipts] == list(range(len(receipts)))
@@ -115,7 +115,7 @@ def wait_for_members(swarm: Swarm, number: int) -> None:
 
 
 def replay_custom_loop(receipts: list[Receipt]) -> list[float]:
-    """The loss of each round, of one process that does what each member on its receipt did, one after the other."""
+    """Losses of each round of one process that repeats the work of each member on the receipt, one after the other."""
     inputs, targets = make_dataset(NUM_SAMPLES).tensors
     order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH, epochs=FOREVER))
     training, losses = make_training(), []

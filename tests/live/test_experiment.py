@@ -127,7 +127,7 @@ def start(torch_zygote: Zygote) -> Starter:
 
 @pytest.fixture
 def conduct(tmp_path: Path, start: Starter) -> Run:
-    """Runs an experiment, and evaluates it; nothing of it may run afterwards."""
+    """Runs and evaluates an experiment; none of its processes may run afterwards."""
     (tmp_path / "train.py").write_text(TRAIN)
 
     def run(text: str) -> tuple[Experiment, Evaluated]:
@@ -150,7 +150,7 @@ def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_fo
     experiment, evaluated = conduct(ALL)
     assert failures([evaluated], experiment.expect) == []
     kill, join, leave, pause = evaluated.costs
-    assert metrics([evaluated])["steps_unrecorded"] == 0  # what the killed one did last is in its trace
+    assert metrics([evaluated])["steps_unrecorded"] == 0  # the killed peer's last records are in its trace
     assert kill.by == "the kernel" and kill.at.startswith("exchanging step")
     assert leave.by == "its own word"
     for cost in (kill, join, leave):
@@ -161,7 +161,7 @@ def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_fo
     whys = {record.view: Why(0) for record in records if record.kind == Kind.INSTALLED}
     for record in records:
         if record.kind == Kind.INSTALLED:
-            whys[record.view] |= Why(record.how) & ~Why.FIRST  # all of a view's members, but for whom it is the first
+            whys[record.view] |= Why(record.how) & ~Why.FIRST  # by all members of a view, except those new in it
     for each in (Why.DIED, Why.CAME, Why.LEFT):
         assert any(each in why for why in whys.values())  # of a slow machine, also for others
     assert {view for view, why in whys.items() if why} <= {each.view for each in records if each.kind == Kind.PROPOSED}
@@ -188,7 +188,7 @@ def test_a_run_that_is_killed_as_a_whole_goes_on_from_its_checkpoint_and_counts_
 
 
 def test_a_joiner_is_paused_twice_in_a_row_and_dies_while_its_state_comes_and_nobody_minds(conduct: Run) -> None:
-    """It takes its state for as long as it lives."""
+    """The joiner receives its state until its death."""
     join = '[[event]]\nat_step = 10\ndo = "join"\n'
     kill = join.replace("join", "kill") + 'who = "newest"\nduring = "state transfer"\n'
     pause = kill.replace("kill", "pause") + "for_s = 0.2\n"
@@ -196,7 +196,7 @@ def test_a_joiner_is_paused_twice_in_a_row_and_dies_while_its_state_comes_and_no
     experiment, evaluated = conduct(run + join + 2 * pause + kill + ALL[ALL.index("[expect]") :])
     assert failures([evaluated], experiment.expect) == []
     came, *pauses, died = evaluated.costs
-    paused, again = sorted(pauses, key=lambda each: each.event.time_ns)  # whichever the director looks at as it begins
+    paused, again = sorted(pauses, key=lambda each: each.event.time_ns)  # the director may begin with either
     assert died.event.peers == came.event.peers == paused.event.peers == again.event.peers == [3]
     assert paused.event.until_ns <= again.event.time_ns and again.event.until_ns <= died.event.time_ns
     assert died.why["agreed"] == "it had no seat yet, so nobody had to go on without it"

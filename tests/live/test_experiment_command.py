@@ -45,7 +45,7 @@ Start = Callable[..., tuple[Child, IO[str]]]
 
 @pytest.fixture
 def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
-    """`shoal experiment x.toml`, and what it says."""
+    """Starts `shoal experiment x.toml`, and reads its output."""
     (tmp_path / "script.py").write_text(SCRIPT)
     with ExitStack() as stack:
 
@@ -81,7 +81,7 @@ def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
     ],
 )
 def test_what_cannot_be_run_is_one_line_and_code_2(start: Start, tmp_path: Path, text: str, says: str) -> None:
-    """By `--dry-run`, too."""
+    """Also with `--dry-run`."""
     for options in ([], ["--dry-run"]):
         child, said = start(text, *options)
         (line,) = said.read().splitlines()
@@ -105,7 +105,7 @@ def test_after_a_signal_nobody_runs_or_is_stopped_and_there_is_a_report(
         pytest.skip(f"{number.name} is ignored here")
     child, said = start(FILE)
     assert any("pause" in line for line in iter(said.readline, ""))
-    if number == signal.SIGHUP:  # as a terminal that is closed, which takes no more lines
+    if number == signal.SIGHUP:  # like a closed terminal, which accepts no more lines
         said.close()
     child.send_signal(number)
     text = "" if said.closed else said.read()

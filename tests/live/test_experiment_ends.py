@@ -1,4 +1,4 @@
-"""Experiments that go wrong in the middle, or have little in them: each ends, and what ran is reported."""
+"""Experiments that fail in the middle, or are nearly empty: each ends, and the part that ran is reported."""
 
 import json
 import os

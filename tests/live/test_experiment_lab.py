@@ -67,7 +67,7 @@ steps_lost = 0
 
 
 def by_themselves(folder: Path, copy: Path, ahead_ns: int) -> None:
-    """What hosts leave without a director bounds their clocks, which are one; also if one is `ahead_ns`."""
+    """Check that files of hosts without a director bound the offsets of clocks; also if one clock is `ahead_ns`."""
     shutil.copytree(folder / "receipts", copy)
     (copy / "traces").mkdir()
     hosts: dict[str, int] = {}

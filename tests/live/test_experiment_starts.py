@@ -1,4 +1,4 @@
-"""How `[run]` has peers start, and what they keep resident, with nothing of the tests in between."""
+"""How peers start by `[run]`, and which memory they keep resident, without the tests' own fork server."""
 
 import os
 import re
@@ -104,7 +104,7 @@ def test_more_resident_memory_than_there_is_is_refused_before_anything_starts(tm
 
 
 def test_what_the_fork_server_cannot_import_ends_the_run_with_its_word(tmp_path: Path) -> None:
-    """Without this package there is nothing to fork from."""
+    """Without this package the fork server cannot start."""
     (tmp_path / "peer_script.py").write_text(SCRIPT)
     (tmp_path / "p2p").mkdir()
     (tmp_path / "p2p" / "__init__.py").write_text("raise ImportError('another p2p')")

@@ -1,4 +1,4 @@
-"""The experiments that ship, each in small: fewer steps, shorter times, and nothing expected of times."""
+"""Small versions of the shipped experiments: fewer steps, shorter times, and no expectations about times."""
 
 import os
 import re
@@ -20,20 +20,20 @@ pytestmark = pytest.mark.torch
 
 FILES = sorted((ROOT / "examples" / "experiments").glob("*.toml"))
 SHORT = ("kill-rank-0",)
-"""Those of `make test`; the others do more of the same, or need a lab, and are long."""
+"""Experiments that `make test` runs; the others are similar but longer, or need a lab."""
 IN_A_LAB = "flapping-link", "partition", "slow-link"
 
 LESS = 4
-"""Steps and seconds are so much fewer."""
+"""Divisor of steps and seconds."""
 WAIT_S = 0.1
 
 Run = Callable[[str], tuple[list[str], Evaluated]]
 
 
 def small(shipped: Experiment) -> Experiment:
-    """The same events in the same order, of smaller steps."""
+    """The same events in the same order, at smaller step numbers."""
     run = shipped.run
-    if shipped.name == "mass-restart":  # it has to be beyond a checkpoint, and data are of whole epochs
+    if shipped.name == "mass-restart":  # the restart has to be after a checkpoint, and data are of whole epochs
         return replace(shipped, run=replace(run, args=("--epochs", "2", *run.args[2:])))
     is_gpt = Path(run.script).name == "gpt.py"
     run = replace(
@@ -63,7 +63,7 @@ def _sooner(event: Event) -> Event:
 
 @pytest.fixture
 def conduct(tmp_path: Path, torch_zygote: Zygote) -> Run:
-    """Runs one; what is not as expected, and everything else of it. Forks, but on hosts of a lab."""
+    """Runs an experiment; returns unmet expectations and the evaluation. Peers are forks, except on a lab's hosts."""
 
     def run(name: str) -> tuple[list[str], Evaluated]:
         experiment = small(Experiment.read(ROOT / "examples" / "experiments" / f"{name}.toml"))
@@ -116,4 +116,4 @@ def test_a_link_that_becomes_slow_is_named_as_the_reason_for_longer_steps(conduc
     (link,) = evaluated.costs
     words = re.fullmatch(r"step (\d+) -> (\d+) ms: link host 0 -> host 1 \+(\d+) ms", link.why["longer"])
     assert words is not None, link.why
-    assert 40 <= int(words[3]) <= int(words[2]) - int(words[1]) + 10  # of which it is a part, by its least
+    assert 40 <= int(words[3]) <= int(words[2]) - int(words[1]) + 10  # the lower bound of a part of that time

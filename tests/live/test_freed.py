@@ -1,4 +1,4 @@
-"""What is left of a peer that has left, in a process that goes on: a notebook."""
+"""Resources that remain after a peer has left, in a process that continues, such as a notebook."""
 
 import pytest
 

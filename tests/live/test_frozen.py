@@ -1,4 +1,4 @@
-"""A joiner is not sent the frozen parameters that it has, and trains on the very same bits as all others."""
+"""A joiner does not receive frozen parameters that it already has, and trains on the same bits as all others."""
 
 import pytest
 
@@ -85,11 +85,11 @@ with p2p.join() as peer:
         digest.update(each.detach().cpu().numpy().tobytes())
     print("end", digest.hexdigest())
 """
-"""A frozen layer of 4 MB, and a small one that is trained. All end behind five steps of three."""
+"""A frozen layer of 4 MB, and a small one that is trained. All end after five steps of three members."""
 
 
 def join(swarm: Swarm, *words: str, members: str = "host", joiner: str = "host", every: str = "") -> int:
-    """Two train, and another one joins them, with these `words`; `every`: a word of all. Bytes of the last state."""
+    """Two peers train, and another joins with `words`; `every`: a word for all. Returns bytes of the last state."""
     peers = [swarm.start(TRAIN, members, every, min_peers=2) for _ in range(2)]
     peers[0].expect_line(r"step \d+ 2")
     peers.append(swarm.start(TRAIN, joiner, every, *words))
@@ -105,7 +105,7 @@ PLACES = [
     pytest.param("device", "device", marks=pytest.mark.long),
     pytest.param("gpu", "gpu", marks=pytest.mark.gpu),
 ]
-"""Of the members, and of the joiner."""
+"""Places of the members, and of the joiner."""
 
 
 @pytest.mark.parametrize(("members", "joiner"), PLACES)

@@ -1,4 +1,4 @@
-"""A disk that runs full under a run: checkpoints and receipts that cannot be written, and what is left of them."""
+"""A disk that fills up during a run: checkpoints and receipts that cannot be written, and the files that remain."""
 
 import ctypes
 import os
@@ -64,11 +64,11 @@ finally:
         if path.is_file():
             print("left", path.relative_to(disk), whole(path))
 """
-"""Each peer has a disk of its own, as peers of several hosts have; it is full after 15 of 45 steps, or after 35."""
+"""Each peer has a disk of its own, like peers on separate hosts; it is full after 15 of 45 steps, or after 35."""
 
 
 def mount_disk(folder: Path) -> None:
-    """A small one, which this process alone sees, and which goes with it."""
+    """Mount a small disk that only this process sees, and that ends with it."""
     libc = ctypes.CDLL(None, use_errno=True)
     steps: list[Callable[[], int]] = [
         lambda: libc.unshare(CLONE_NEWNS),
@@ -81,7 +81,7 @@ def mount_disk(folder: Path) -> None:
 
 
 def whole(path: Path) -> str:
-    """In words, for files of lines."""
+    """Whether a file of lines is truncated, in words."""
     return "" if path.suffix != ".jsonl" or path.read_bytes().endswith(b"\n") else "is cut"
 
 
@@ -97,7 +97,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def train(swarm: Swarm, disk: Path, *words: str) -> tuple[Process, Process]:
-    """Who writes, and another one."""
+    """Train; returns the peer that writes, and another one."""
     writer, other = swarm.start_all(2, TRAIN, str(disk), *words)
     pattern = (
         r"checkpoint of step {} cannot be written to .*, and the last one is that of step 10: .*space.*; training .*"
@@ -130,7 +130,7 @@ def test_a_run_whose_disk_is_full_for_a_while_says_so_goes_on_and_leaves_nothing
     ]
     assert left(writer) == [*steps, *names], writer.report()
     assert left(other) == kept(other)
-    said, heard = ([line for line in each.stderr if "can be heard" not in line] for each in (writer, other))  # load
+    said, heard = ([line for line in each.stderr if "can be heard" not in line] for each in (writer, other))  # by load
     receipts = [line for line in said if "receipts" in line]
     assert len(receipts) == 1 and len(said) == 3, writer.report()
     for line in (*receipts, *heard):

@@ -1,4 +1,4 @@
-"""Steps that are left out, gradients that the script computes, losses over tokens: with a kill and a join, replayed."""
+"""Skipped steps, gradients that the script computes, losses over tokens: with a kill and a join, replayed."""
 
 import signal
 from typing import Any
@@ -28,19 +28,19 @@ def make() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def dataset() -> TensorDataset:
-    """Sequences of five tokens, of which the first few count; a tenth of them has none."""
+    """Sequences of five tokens, of which the first few count; in a tenth of the sequences none does."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(0, 6, (NUM_SAMPLES,), generator=generator) * (torch.arange(NUM_SAMPLES) % 10 != 3)
     return TensorDataset(torch.randn(NUM_SAMPLES, 5, 4, generator=generator), lengths)
 
 
 def losses(outputs: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """Of the tokens that count, one each."""
+    """The loss of each token that counts."""
     return (outputs[..., 0] - tokens.square().sum(-1)).square()[torch.arange(5) < lengths[:, None]]
 
 
 def is_bad(tokens: Tensor) -> bool:
-    """Whether this peer leaves the batch out."""
+    """Whether this peer skips the batch."""
     return bool(tokens.max() > 2.6)
 
 

@@ -1,4 +1,4 @@
-"""Joiners whose script stands still for longer than the steps that are kept for it."""
+"""Joiners whose script pauses for longer than the steps that are kept for it."""
 
 import pytest
 
@@ -46,8 +46,8 @@ with p2p.join() as peer:
             print("step", peer.last_step, peer.world_size, flush=True)
     print("left", flush=True)
 """
-"""Two models in turn, and then an operation of the script's own. A joiner stands still after its first update, until it
-is told to go on."""
+"""Two models in turn, and then an operation of the script's own. A joiner pauses after its first update until it is
+told to continue."""
 
 
 @pytest.mark.long

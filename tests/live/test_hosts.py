@@ -1,4 +1,4 @@
-"""`shoal run` on two hosts, whose kernels cannot tell of each other's processes: the launchers have to."""
+"""`shoal run` on two hosts, whose kernels cannot prove deaths on the other: the launchers have to report them."""
 
 import os
 import re
@@ -24,12 +24,12 @@ def command():
 
 """,
 )
-"""The same stream; it stops when the file appears that is the script's argument."""
+"""The same stream; it stops when the file named by the argument exists."""
 
 
 @pytest.fixture
 def hosts(new_host: NewHost, key: Path, wires: list[str]) -> list[Swarm]:
-    """Two, each with a network, process numbers and a registry folder of its own."""
+    """Two hosts, each with its own network, pid namespace and registry folder."""
     found = [new_host(), new_host()]
     for index, (namespace, host) in enumerate(zip(wires, found, strict=True), 1):
         host.prefix = ("ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -44,14 +44,14 @@ def hosts(new_host: NewHost, key: Path, wires: list[str]) -> list[Swarm]:
 
 @pytest.fixture
 def homes(hosts: list[Swarm], wires: list[str]) -> list[Swarm]:
-    """The same hosts in one world of process numbers: they share memory, and meet by the cable alone."""
+    """The same hosts in one pid namespace: they share memory, and meet only over the cable."""
     for namespace, host in zip(wires, hosts, strict=True):
         host.prefix = ("ip", "netns", "exec", namespace)
     return hosts
 
 
 def launch(hosts: Sequence[Swarm], num_peers: int, stop: Path) -> list[Process]:
-    """`num_peers` on each host; rank 0 is on the first."""
+    """Launch `num_peers` on each host; rank 0 is on the first."""
     options = ["--min-peers", str(num_peers * len(hosts))]
     runs = [host.launch(num_peers, STEPS, str(stop), options=options) for host in hosts]
     for run in runs:
@@ -61,7 +61,7 @@ def launch(hosts: Sequence[Swarm], num_peers: int, stop: Path) -> list[Process]:
 
 
 def launcher_of(run: Process) -> psutil.Process:
-    """The launcher as we see it: `unshare` has started it."""
+    """The launcher's process in this pid namespace, a child of `unshare`."""
     (launcher,) = psutil.Process(run.pid).children()
     return launcher
 
@@ -75,7 +75,7 @@ def kill(processes: Sequence[psutil.Process]) -> None:
 def test_a_host_goes_on_when_all_peers_of_the_other_are_killed(
     hosts: list[Swarm], tmp_path: Path, num_peers: int, dying: int
 ) -> None:
-    """Half of the members, in one case without rank 0: only proof with records lets them go on."""
+    """The survivors are half of the members, in one case without rank 0: they need proof with records to continue."""
     stop = tmp_path / "stop"
     runs = launch(hosts, num_peers, stop)
     kill(launcher_of(runs[dying]).children())
@@ -85,7 +85,7 @@ def test_a_host_goes_on_when_all_peers_of_the_other_are_killed(
     assert runs[dying].end() == 1, runs[dying].report()
     stop.touch()
     assert survivor.end() == 0, survivor.report()
-    # A launcher names its own peers by number: they are out, too, where one ends a little before the other.
+    # A launcher names its own peers by number: they are reported as out, too, if one ends a little before the other.
     expected = (
         r"\[.*|peer \d \(pid \d+\) was killed by .*|peer \d failed first, in step .*|first step .*| .*|"
         r"peer (\d|[0-9a-f]{8}) is out at step .*; \d members? \(.*\); resumed after [\d.]+ ms, no step lost.*"
@@ -125,7 +125,7 @@ def test_when_the_launcher_dies_too_nothing_is_proven(hosts: list[Swarm], tmp_pa
 def test_two_homes_of_one_machine_part_when_only_the_network_between_them_is_cut(
     homes: list[Swarm], wires: list[str], tmp_path: Path
 ) -> None:
-    """They still read each other's memory, and the kernel would tell of a death: neither carries a vote."""
+    """Shared memory and the kernel's proofs still connect them, but neither carries votes."""
     stop = tmp_path / "stop"
     runs = launch(homes, 1, stop)
     subprocess.run(["ip", "-n", wires[1], "link", "set", "dev", cable(wires[1]), "down"], check=True)
@@ -137,7 +137,7 @@ def test_two_homes_of_one_machine_part_when_only_the_network_between_them_is_cut
 
 
 def cable(namespace: str) -> str:
-    """The only device of a namespace besides its loopback."""
+    """The only network device of a namespace besides its loopback."""
     lines = subprocess.run(["ip", "-n", namespace, "-o", "link"], check=True, capture_output=True, text=True).stdout
     (name,) = re.findall(r"\d+: (sh\d+[ab])[@:]", lines)
     return str(name)

@@ -1,4 +1,4 @@
-"""Ctrl-C, and handlers of the script's own that raise, in the middle of calls: what the script may do behind them."""
+"""Ctrl-C, and handlers of the script that raise, in the middle of calls: what the script may do afterwards."""
 
 import signal
 
@@ -57,7 +57,7 @@ for turn in range(12):
 
 @pytest.mark.parametrize("arena_bytes", [1 << 30, pytest.param(0, marks=pytest.mark.long)], ids=["memory", "sockets"])
 def test_what_an_interrupted_operation_has_submitted_may_be_overwritten(swarm: Swarm, arena_bytes: int) -> None:
-    """Nobody reads it any more: the others add without it."""
+    """No peer reads it any more: the others sum without it."""
     stay = [swarm.start(OVERWRITTEN, str(arena_bytes), "stays", min_peers=2) for _ in range(2)]
     for peer in stay:
         peer.expect("here")
@@ -138,7 +138,7 @@ with p2p.join(may_differ=["1"]) as peer:
 @pytest.mark.light
 @pytest.mark.parametrize("way", ["results", "submission", "end", "block", "closing"])
 def test_who_was_interrupted_in_the_middle_of_a_call_leaves_the_others_to_their_steps(swarm: Swarm, way: str) -> None:
-    """It cannot know whether its step counts, so it would be one call ahead of them, or behind, without a word."""
+    """The peer cannot know whether its step counts, so it could silently be one call ahead or behind."""
     others = [swarm.start(AT_A_PLACE, "", min_peers=3) for _ in range(2)]
     peer = swarm.start(AT_A_PLACE, way, min_peers=3)
     assert peer.end() == 0, peer.report()

@@ -1,4 +1,4 @@
-"""The network lab: what hosts have in common, what links do to packets, and what is left when it ends."""
+"""The network lab: properties of hosts, effects of links on packets, and clean-up at the end."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def python(lab: NetworkLab, host: int, source: str, *arguments: str) -> Process:
 
 
 def output(lab: NetworkLab, host: int, script: str) -> list[str]:
-    """What a script of the shell prints in a host."""
+    """The output of a shell script on a host."""
     process = program(lab, host, "sh", "-c", script)
     assert process.end() == 0, process.report()
     return process.stdout
@@ -204,7 +204,7 @@ def test_what_cannot_be_started_is_named(new_lab: NewLab) -> None:
         new_lab(1).start(0, ["no-such-program"])
 
 
-# The command line.
+# Command line
 
 
 def shoal_lab(*arguments: str, environ: Mapping[str, str] | None = None) -> Process:
@@ -218,7 +218,7 @@ def shoal_lab(*arguments: str, environ: Mapping[str, str] | None = None) -> Proc
 
 
 def asked(*arguments: str) -> list[str]:
-    """The lines of `shoal lab ARGUMENTS`, in this process. Raises what it raises."""
+    """Run `shoal lab ARGUMENTS` in this process; returns its lines. Its exceptions are passed on."""
     result = CliRunner().invoke(app, ["lab", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     return result.output.splitlines()
@@ -295,7 +295,7 @@ def all_namespaces() -> set[str]:
         try:
             found |= namespaces_of([pid])
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # the process has ended, or is another user's
     return found
 
 

@@ -1,4 +1,4 @@
-"""Swarms whose peers are on hosts of a network lab, by the commands that a user would give."""
+"""Swarms with peers on hosts of a network lab, started by the commands of a user."""
 
 import ast
 import sys
@@ -35,11 +35,11 @@ with p2p.join() as peer:
         print("step", peer.last_step)
         time.sleep(0.005)  # its computation
 """
-"""A sum per step, checked, until the file appears that is the argument."""
+"""A checked sum per step, until the file named by the argument exists."""
 
 
 def peer_id(run: Process) -> str:
-    """Of the only peer of a launcher."""
+    """The peer_id of a launcher's only peer."""
     return run.expect("[0] here").split()[2]
 
 
@@ -96,11 +96,11 @@ with p2p.join() as peer:
         if os.path.exists(f"{sys.argv[2]}-{peer.peer_id}"):
             os.kill(os.getpid(), signal.SIGKILL)
 """
-"""A training step of 100 KB, checked, until the first file appears; the second one of its name ends a peer."""
+"""Checked training steps of 100 KB, until the first file exists; the second file with its name ends a peer."""
 
 
 def explained(run: Process, number: int) -> list[str]:
-    """So many explanations, in order."""
+    """The first `number` explanations, in order."""
     run.expect_line(r"\[0\] because .*", after=run.expect_line(r"\[0\] 4 by (?!one-shot)\S+"))
     return [line for line in run.stdout if line.startswith("[0] because")][:number]
 
@@ -110,9 +110,9 @@ def explained(run: Process, number: int) -> list[str]:
 def test_hosts_measure_their_links_and_all_take_the_quicker_way_from_the_same_step_on(
     new_lab: NewLab, tmp_path: Path
 ) -> None:
-    """By size it is `one-shot`, which is slower here, where links are. A death brings that back, for a while.
+    """By size the choice is `one-shot`, which is slower over such links; a death brings it back for a while.
 
-    Which of the others it is depends on what was measured, beside whatever else this machine does.
+    Which other algorithm is chosen depends on the measurements, and so on other load of this machine.
     """
     script, stop, die, receipts = (tmp_path / word for word in ("train.py", "stop", "die", "receipts"))
     script.write_text(SUM)

@@ -1,4 +1,4 @@
-"""A state is copied by a thread of its own, later than the script would change it: the next update waits for that."""
+"""A separate thread copies a state after the script would change it: the next update waits for the copy."""
 
 import pytest
 

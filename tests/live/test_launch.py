@@ -42,14 +42,14 @@ sys.exit(Launcher(config, environ=os.environ, stdout=1, stderr=2).run())
 
 
 def peer_pids(process: Launch, num_peers: int) -> list[int]:
-    """The first line of each peer, which has to be its pid, in order of the peers."""
+    """The pids of the peers, in order: each peer's first line."""
     assert process.stdout is not None
     lines = sorted(process.stdout.readline() for _ in range(num_peers))
     return [int(line.split()[1]) for line in lines]
 
 
 def wait_gone(pidfds: Sequence[int]) -> None:
-    """Block until every process has ended. It is not our child, so there is nothing to reap."""
+    """Block until every process has ended. The processes are not children, so they are not reaped."""
     for pidfd in pidfds:
         select.select([pidfd], [], [])
         os.close(pidfd)

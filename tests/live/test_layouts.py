@@ -1,4 +1,4 @@
-"""Parameters in another order in memory than that of their indices, and unused ones: founded, joined, after a kill."""
+"""Parameters whose memory order differs from the order of indices, and unused ones: founders, joiners, after a kill."""
 
 import signal
 from typing import Any
@@ -60,7 +60,7 @@ def train(
     batch: tuple[torch.Tensor, torch.Tensor],
     step: int,
 ) -> None:
-    """Step `step`; `model` takes the images to what each branch makes of them. One of five steps uses not all."""
+    """Train step `step`; `model` computes the output of each branch. One in five steps leaves a branch unused."""
     images, targets = batch
     unused = step // 5 % len(branches) if step % 5 == 0 else -1
     losses = [functional.mse_loss(outputs, targets) for outputs in model(images, unused)]

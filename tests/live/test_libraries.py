@@ -1,4 +1,4 @@
-"""Loops that other libraries make, as their users write them, with a kill and a join; one process replays the receipts.
+"""Training loops of other libraries, as users write them, with a kill and a join; one process replays the receipts.
 
 Needs transformers, accelerate and lightning, which are no requirements of this project: skipped without them. Passed
 with transformers 5.24.0, accelerate 1.15.0, lightning 2.6.6 (torch 2.13.0, and 2.14.1 for CUDA 13, without a GPU).
@@ -34,17 +34,17 @@ NEEDED: Final = {
 
 NUM_SAMPLES, GLOBAL_BATCH, STEPS_TOGETHER = 96, 12, 20
 LONG: Final = 10**6
-"""More than any epoch has batches."""
+"""More batches than any epoch has."""
 
 Made = tuple[Any, torch.optim.Optimizer, Any]
 Wrap = Callable[..., tuple[Any, Any]]
-"""Takes model, optimizer and schedule before the training; returns what is to be called for the model, and a loader."""
+"""Takes model, optimizer and schedule before the training; returns the wrapper to call, and a loader."""
 Turn = Callable[[bool], bool]
-"""Is called before each step, and after it with True; the training ends where it then returns True."""
+"""Called before each step, and after it with True; the training ends when it then returns True."""
 
 
 class Net(nn.Module):
-    """Of one layer, for libraries that bring no models."""
+    """A model of one layer, for libraries that have no models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Net(nn.Module):
 
 
 def make(library: str) -> Made:
-    """A model, with what changes it."""
+    """A model with its optimizer and schedule."""
     torch.manual_seed(2)
     model: nn.Module = tiny_gpt2() if library == "transformers" else Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -76,7 +76,7 @@ def dataset() -> list[dict[str, Tensor]]:
 
 
 class Batches:
-    """What a library takes for a DataLoader. It reads no more of an epoch than this length, so that is too large."""
+    """A loader in the place of a library's DataLoader. The library reads at most its length, so that is too large."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = batches
@@ -88,7 +88,7 @@ class Batches:
         return LONG
 
 
-# The libraries.
+# Libraries
 
 
 def train_with_transformers(made: Made, wrap: Wrap, folder: str, turn: Turn) -> None:

@@ -1,4 +1,4 @@
-"""Ordinary scripts with a Dataset, workers and epochs: what they train on, and what happens to who differs."""
+"""Ordinary scripts with a Dataset, workers and epochs: their samples, and peers that differ."""
 
 import signal
 from collections import Counter
@@ -116,7 +116,7 @@ with p2p.join() as peer:
 
 
 def check_equal(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
-    """Everybody who has a receipt has the same. Those of all steps, in order."""
+    """Check that peers have equal receipts; returns those of all steps, in order."""
     known: dict[int, Receipt] = {}
     for peer in peers:
         for receipt in read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl"):
@@ -127,7 +127,7 @@ def check_equal(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
 
 
 def check(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
-    """As `check_equal`; each sample counts once in each epoch."""
+    """As `check_equal`; also checks that each sample counts once in each epoch."""
     receipts = check_equal(swarm, peers)
     order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH, epochs=len(receipts)))
     counted = [union(part for each in receipt.contributions for part in each.samples) for receipt in receipts[1:]]
@@ -187,7 +187,7 @@ def test_a_peer_that_was_stopped_in_a_loader_that_is_used_up_goes_on_in_that_of_
 
 
 def placed(receipt: Receipt) -> list[int]:
-    """Positions of its samples in the stream of their loader."""
+    """Positions of a receipt's samples in their loader's stream."""
     return [start + i for each in receipt.contributions for start, number in each.samples for i in range(number)]
 
 
@@ -274,7 +274,7 @@ with p2p.join() as peer:
             break
     print("end", peer.samples)
 """
-"""What there is between a batch and its step is an operation of the script's own, in which members die and come."""
+"""An operation of the script's own between a batch and its step, in which members die and join."""
 
 
 @pytest.mark.light
@@ -286,7 +286,7 @@ def test_each_sample_counts_once_where_peers_die_and_join_between_a_batch_and_it
     peers.pop(1).end()
     joiner = swarm.start(BETWEEN, "stays", how)
     joiner.expect("here")
-    for peer in (*peers, joiner):  # who has the state after the fifth step early is at that place, too
+    for peer in (*peers, joiner):  # a joiner that has the state after the fifth step early is at that place, too
         peer.tell("go on")
     for peer in (*peers, joiner):
         assert peer.end() == 0, peer.report()

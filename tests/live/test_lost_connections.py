@@ -1,4 +1,4 @@
-"""Connections that something between two hosts has forgotten, without a word to either end."""
+"""Connections that a device between two hosts has dropped without notice to either end."""
 
 import json
 import select
@@ -27,15 +27,15 @@ from p2p.config import LoopConfig, PeerConfig
 loop = LoopConfig(core=CoreConfig(stall_s=1.0))
 with p2p.Peer(PeerConfig.from_environment(os.environ, loop=loop)) as peer:""",
 )
-"""Steps that do not get on are done over after a second."""
+"""Stalled steps are redone after a second."""
 
 
 OUT_OF_SIGHT = "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"
-"""Peers whose processes others cannot see share no memory with them."""
+"""Prefix that hides a peer's process from others, so that they share no memory."""
 
 
 class Forwarder(threading.Thread):
-    """A proxy in front of a port: it acknowledges what it is sent, also where it passes nothing on any more."""
+    """A proxy in front of a port: it acknowledges data, even on connections on which it forwards nothing any more."""
 
     def __init__(self, port: int, target: int) -> None:
         super().__init__(daemon=True)
@@ -60,7 +60,7 @@ class Forwarder(threading.Thread):
         caller, _ = self._server.accept()
         try:
             called = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:  # nobody listens yet, or any more
+        except OSError:  # no process listens yet, or any more
             caller.close()
             return
         self._others |= {caller: called, called: caller}
@@ -80,7 +80,7 @@ class Forwarder(threading.Thread):
                 other.shutdown(socket.SHUT_WR)
 
     def forget(self) -> None:
-        """What comes over the connections that there are goes nowhere from now on."""
+        """Drop all further data of the existing connections."""
         self._forgotten |= {*self._others}
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Forwarder(threading.Thread):
 
 @pytest.fixture
 def ports() -> Iterator[tuple[int, Forwarder]]:
-    """The first of four ports, the second two of which are what is behind the first two; and what is before data."""
+    """The first of four ports, of which the last two are behind the first two; and the data port's forwarder."""
     if not has_namespaces():
         pytest.skip("processes that cannot see each other need root and iproute2")
     first = free_ports()
@@ -132,7 +132,7 @@ def last_step(peer: Process) -> int:
 
 
 def apart(new_host: NewHost, key: Path, wires: list[str]) -> list[Process]:
-    """Two peers in the first of two hosts that are connected by a cable, and one in the other; all train."""
+    """Three peers in training: two on the first of two hosts that are connected by a cable, and one on the other."""
     hosts = [new_host(), new_host()]
     for namespace, host in zip(wires, hosts, strict=True):
         host.prefix = ("ip", "netns", "exec", namespace, *OUT_OF_SIGHT)
@@ -148,7 +148,7 @@ def apart(new_host: NewHost, key: Path, wires: list[str]) -> list[Process]:
 
 
 def connections(namespace: str) -> set[tuple[int, int]]:
-    """Ports, here and there, of those to the other host that nobody has closed."""
+    """Local and remote ports of the open connections to the other host."""
     command = ["ip", "netns", "exec", namespace, "ss", "-tnH", "state", "established", "dst", "10.77.0.2"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return {tuple(int(end.rpartition(":")[2]) for end in line.split()[-2:]) for line in lines}  # type: ignore[misc]
@@ -186,6 +186,6 @@ def test_connections_of_a_host_that_has_vanished_are_closed_by_who_only_receives
 
 
 def cables(namespace: str) -> list[str]:
-    """Network devices in there but the loopback."""
+    """Network devices of a namespace, except the loopback."""
     found = subprocess.run(["ip", "-n", namespace, "-j", "link"], check=True, capture_output=True, text=True).stdout
     return [each["ifname"] for each in json.loads(found) if each["ifname"] != "lo"]

@@ -1,4 +1,4 @@
-"""A path between hosts that loses large packets without a word: small ones pass, so that all answer (G16)."""
+"""A path between hosts that silently loses large packets: small ones pass, so that all answer (G16)."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.live.labs import NewLab, program
 pytestmark = [pytest.mark.light, pytest.mark.long, pytest.mark.timeout(600)]
 
 HANG_S = 120.0
-"""Each command imports torch by itself."""
+"""Timeout; each command imports torch itself."""
 
 TRAIN = """
 import os, select, sys
@@ -75,7 +75,7 @@ def test_who_is_behind_it_goes_and_comes_back_once_it_is_healed(new_lab: NewLab,
 def test_who_gets_what_it_is_sent_and_loses_what_it_sends_stays_out_for_longer_each_time(
     new_lab: NewLab, tmp_path: Path
 ) -> None:
-    """Without a seat it has only to listen, so it is back at once, and all stand still until it is out again."""
+    """Without a seat it only has to receive, so it is back immediately, and all stall until it is out again."""
     lab = new_lab(3, "delay=1ms")
     swarm = Swarm(lab, tmp_path)
     lab.set(2, "*", "mtu=1000", one_way=True)

@@ -1,4 +1,4 @@
-"""Calls from where none may come, two threads at once and forked children; and a disk that is full: one clear word."""
+"""Forbidden calls, from two threads at once or forked children, and a full disk: one clear message."""
 
 import re
 import signal
@@ -124,7 +124,7 @@ print("left")
 
 @pytest.mark.parametrize("word", [None, signal.SIGTERM], ids=["leave", "SIGTERM"])
 def test_who_leaves_ends_what_another_thread_has_called(swarm: Swarm, word: signal.Signals | None) -> None:
-    """Whether it is asked by its script, or by a signal, which is not for the thread that trains."""
+    """The request to leave comes from the script, or from a signal, which does not interrupt the training thread."""
     leaver, other = swarm.start_all(2, LEAVE_ASIDE)
     leaver.expect_step(20)
     if word is None:
@@ -252,7 +252,7 @@ with p2p.join() as peer:
 
 
 def test_signals_end_a_forked_child_as_if_there_was_no_shoal(swarm: Swarm) -> None:
-    """Also where a handler of the script's own passes them on to those that `p2p.join` has set."""
+    """Also if a handler of the script passes signals on to the handlers of `p2p.join`."""
     peer = swarm.start(SIGNALLED)
     assert peer.end() == 0, peer.report()
     ends = ["SIGINT 9", "SIGTERM -15"]
@@ -324,7 +324,7 @@ def test_who_has_no_room_for_receipts_ends_if_it_is_told_to_and_the_others_go_on
 
 
 def test_who_has_no_room_for_the_last_receipt_says_so(swarm: Swarm) -> None:
-    """No call comes that could raise it."""
+    """No further call could raise the error."""
     swarm.environ["POLICY"] = "stop"
     peers = swarm.start_all(2, FULL, "11")
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report() + peers[1].report()

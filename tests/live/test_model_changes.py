@@ -1,4 +1,4 @@
-"""Changes of a model that are planned: who joins, comes back, or goes on from a checkpoint makes them, too."""
+"""Planned changes of a model: peers that join, return, or resume from a checkpoint make them, too."""
 
 import signal
 from pathlib import Path
@@ -86,7 +86,7 @@ def ended_alike(peers: list[Process]) -> None:
 
 
 def joined(swarm: Swarm, *words: str, at: int) -> list[Process]:
-    """Two peers, and one that comes while they wait behind step `at`."""
+    """Two peers, and one that joins while they wait after step `at`."""
     peers = [swarm.start(TRAIN, *words, f"waits={at}", min_peers=2) for _ in range(2)]
     for peer in peers:
         peer.expect("waits")

@@ -1,4 +1,4 @@
-"""Real peers whose processors round otherwise: `ATEN_CPU_CAPABILITY=default` beside what this machine has."""
+"""Real peers whose processors round differently: `ATEN_CPU_CAPABILITY=default` beside this machine's own."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def other_kind(swarm: Swarm, *arguments: str, min_peers: int = 1) -> Process:
 
 
 def bits(process: Process) -> dict[str, str]:
-    """Per step, the digest of all parameters."""
+    """The digest of all parameters, by step."""
     lines = [line.split() for line in process.stdout if line.startswith("bits ")]
     return {step: digest for _, step, digest in lines}
 
@@ -83,7 +83,7 @@ def ends_well(*processes: Process) -> None:
 
 
 def roundings_apart(folder: Path, one: Process, other: Process) -> float:
-    """The greatest difference of two parameters, in roundings of the greatest of them."""
+    """The greatest difference of parameters, in roundings of the greatest parameter."""
     ours, theirs = (np.load(folder / f"{name(each)}.npy") for each in (one, other))
     apart = np.abs(ours.astype(np.float64) - theirs)
     return float(apart.max() / np.spacing(np.abs(ours).max()))
@@ -93,10 +93,10 @@ def roundings_apart(folder: Path, one: Process, other: Process) -> float:
 def test_two_kinds_train_together_and_one_of_them_comes_and_dies_out(swarm: Swarm, tmp_path: Path) -> None:
     ours = swarm.start_all(2, TRAINING, "resync")
     ours[0].expect("size 2")
-    theirs = [other_kind(swarm, "resync")]  # while the run is under way
+    theirs = [other_kind(swarm, "resync")]  # during the run
     theirs[0].expect("here")
     ours[0].expect("size 3")
-    theirs.append(other_kind(swarm, "resync"))  # is given the state by the first of its kind
+    theirs.append(other_kind(swarm, "resync"))  # receives the state from the first of its kind
     theirs[1].expect("here")
     four = ours[0].expect("size 4")
     ours[0].expect_line(r"bits \d*00 .*", after=ours[0].expect_line(r"bits \d*50 .*", after=four))

@@ -1,4 +1,4 @@
-"""Joiners that train a model: they observe while the others go on, and come back when they were removed."""
+"""Joiners that train a model: they observe while the others continue, and return after a removal."""
 
 import re
 import signal
@@ -18,7 +18,7 @@ WIDTH = 32
 
 
 def make(num_bytes: int) -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """A small model with a large table beside it, which nobody trains."""
+    """A small model with a large frozen table."""
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
     model.register_buffer("table", torch.arange(num_bytes // 4, dtype=torch.float32))
@@ -119,7 +119,7 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
 """
 """Adam and a schedule; now and then an operation, before `optimizer.step`, asks whether to stop.
 
-An observer that misses the result of such an operation cannot go on, so `waits` holds everybody up near the beginning.
+An observer that misses the result of such an operation cannot continue, so `waits` pauses all peers near the beginning.
 """
 
 LARGE = 16 << 20
@@ -128,7 +128,7 @@ LARGE = 16 << 20
 def start_all(
     swarm: Swarm, count: int, num_bytes: int, *arguments: str, min_peers: int = 0, where: str = "host"
 ) -> list[Process]:
-    """The first founds the swarm, and heeds `arguments`; step 0 waits for all, or for `min_peers`."""
+    """Start peers: the first founds the swarm, and gets `arguments`; step 0 waits for all, or for `min_peers`."""
     first = swarm.start(TRAIN, str(num_bytes), where, *arguments, min_peers=min_peers or count)
     first.expect("here")
     others = [swarm.start(TRAIN, str(num_bytes), where, min_peers=min_peers or count) for _ in range(count - 1)]
@@ -136,7 +136,7 @@ def start_all(
 
 
 def join(swarm: Swarm, first: Process, num_bytes: int, where: str = "host") -> Process:
-    """A joiner that is there when `first`, which waits at step 10, goes on."""
+    """Start a joiner while `first` waits at step 10."""
     first.expect("waits")
     joiner = swarm.start(TRAIN, str(num_bytes), where, "joins")
     joiner.expect("here")
@@ -145,7 +145,7 @@ def join(swarm: Swarm, first: Process, num_bytes: int, where: str = "host") -> P
 
 
 def stop(peers: Sequence[Process]) -> None:
-    """All end after the same step, with the same bits in the model, the optimizer and the schedule."""
+    """End the run; check that all end after the same step, with equal bits of model, optimizer and schedule."""
     peers[0].tell("stop")
     assert [peer.end() for peer in peers] == [0] * len(peers), "\n".join(peer.report() for peer in peers)
     assert len({peer.expect("end ") for peer in peers}) == 1
@@ -157,7 +157,7 @@ def seen_by(peer: Process, size: int) -> None:
 
 
 def check_receipts(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
-    """Whoever has a receipt has the same as the others; each sample is counted once. Those of the first peer."""
+    """Check that peers have equal receipts, which count each sample once; returns those of the first peer."""
     known: dict[int, Receipt] = {}
     for peer in peers:
         receipts = read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl")
@@ -235,7 +235,7 @@ def test_a_joiner_that_comes_during_an_operation_before_the_optimizer_step_waits
     peers = [swarm.start(TRAIN, "1000", "often", min_peers=2) for _ in range(2)]
     for peer in peers:
         peer.expect("waits")
-    peers[1].tell("go on")  # and sits in an operation
+    peers[1].tell("go on")  # it then waits in an operation
     joiner = swarm.start(TRAIN, "1000", "joins", "often")
     joiner.expect("here")
     peers[0].tell("go on")

@@ -1,4 +1,4 @@
-"""Real peers: broadcasts, gathers and shares, what becomes of them when a member is killed, and calls that differ."""
+"""Real peers: broadcasts, gathers and shares, their outcome when a member is killed, and calls that differ."""
 
 import signal
 

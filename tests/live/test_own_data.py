@@ -1,4 +1,4 @@
-"""Scripts that read their data by themselves: who joins is told what that means, and harms nobody."""
+"""Scripts that read their data themselves: a joiner gets a warning about it, and disturbs no other peer."""
 
 import re
 
@@ -39,9 +39,9 @@ with p2p.join() as peer:
             if peer.done % 8 == 0 and is_told():
                 break
 """
-"""Trains until its stdin is closed, or told anything, at a multiple of 8 steps; a sampler shares out by rank.
+"""Trains until stdin is closed or has a line, and a multiple of 8 steps is done; a sampler divides the data by rank.
 
-All drop one forward pass in each step, who joins, too."""
+All peers, including joiners, drop one forward pass in each step."""
 
 
 def test_a_joiner_with_data_of_its_own_is_told_where_the_swarm_is_and_who_is_left_alone_that_it_is(

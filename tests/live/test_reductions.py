@@ -1,4 +1,4 @@
-"""Real peers: element types, reductions, and what happens when peers do not agree on them."""
+"""Real peers: element types, reductions, and disagreement about them."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_every_type_and_reduction_gives_all_peers_the_same_right_result(
 
 
 def test_peers_that_share_no_memory_and_peers_that_do_meet(swarm: Swarm) -> None:
-    """Then nobody uses it."""
+    """Then no peer uses shared memory."""
     peers = [
         swarm.start(REDUCTIONS.replace("ARENA_BYTES", str(arena_bytes)), min_peers=3)
         for arena_bytes in (1 << 30, 0, 1 << 30)

@@ -1,4 +1,4 @@
-"""Models that become others in the middle of a run: agreed by all, replayed in one process, with a kill and a join."""
+"""Models that change in the middle of a run: agreed by all, replayed in one process, with a kill and a join."""
 
 import signal
 from typing import Any
@@ -119,7 +119,7 @@ def test_a_refresh_is_a_step_of_all_and_the_run_goes_on_with_a_kill_and_a_join(s
 @pytest.mark.long
 def test_who_has_joined_before_a_refresh_takes_part_in_it(swarm: Swarm) -> None:
     peers = [swarm.start(TRAIN, "late", "waits", min_peers=2) for _ in range(2)]
-    for peer in peers:  # neither is in an exchange, in which it gives no state
+    for peer in peers:  # neither is in an exchange, during which it would give no state
         peer.expect_step(12)
     peers.append(swarm.start(TRAIN, "late"))
     peers[2].expect("wrapped")

@@ -1,4 +1,4 @@
-"""What is registered with a device does not grow with steps, with who has come, or with who was killed."""
+"""Memory registered with a device does not grow with steps, joins or deaths."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.devices import need
 from tests.live.swarm import Swarm
 
 NUM_FIRST = 20
-"""Steps after which a peer that trains alone has all memory that it will have."""
+"""Steps after which a peer that trains alone has allocated all its memory."""
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
 
@@ -71,7 +71,7 @@ CASES = [
 def test_memory_of_who_has_come_and_gone_is_registered_no_more(
     swarm: Swarm, where: str, num_rounds: int, num_steps: int
 ) -> None:
-    """So many are killed, and so many leave."""
+    """In each round one joiner is killed, and another leaves."""
     need("cuda:0" if where == "gpu" else "cpu")
     first = swarm.start(TRAIN, where, str(num_steps))
     first.expect(f"step {NUM_FIRST}")

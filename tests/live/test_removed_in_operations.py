@@ -1,4 +1,4 @@
-"""A peer that is removed in an operation that its training script calls beside the steps comes back there."""
+"""A peer that is removed in an operation outside of its training steps returns to that operation."""
 
 import signal
 
@@ -71,7 +71,7 @@ with p2p.join() as peer:
             total(100_000)
     print("end", peer.done, [each.tolist() for each in model.parameters()])
 """
-"""All operations are alike, and called from one line: which one it was is known by what was called before it."""
+"""All operations are equal, and called from one line: they differ only by the calls before them."""
 
 PLACES = [
     (where, data)

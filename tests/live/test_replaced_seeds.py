@@ -1,4 +1,4 @@
-"""The first seed is killed, and its launcher starts another peer in its place: alone, it founds nothing (G15)."""
+"""The first seed is killed, and its launcher starts a replacement: alone, that founds no swarm (G15)."""
 
 import sys
 from pathlib import Path
@@ -36,7 +36,7 @@ with p2p.join() as peer:
         print("first" if is_first else "again", wish[1])
         select.select([], [], [], 0.005)  # its computation
 """
-"""A sum per step, until the file appears that is the first argument; at the second, peers of some hosts are killed."""
+"""A sum per step, until the file named by the first argument exists; the second file kills peers of some hosts."""
 
 
 class Run:
@@ -53,7 +53,7 @@ class Run:
             host.expect(f"[0] first {num_hosts}")
 
     def end(self) -> list[str]:
-        """All complete. Returns the lineages that have trained."""
+        """Check that all hosts complete; returns the lineages that have trained."""
         self.stop.touch()
         for host in self.hosts:
             assert host.end() == 0, host.report()

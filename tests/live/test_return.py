@@ -1,4 +1,4 @@
-"""A peer without a model that was removed: its script is told, and comes back if it asks for that."""
+"""A removed peer without a model: its script is told, and returns if it asks for that."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Rounds at their edges: what is given in the middle of one, what is sent, and what is refused before anything is."""
+"""Edge cases of rounds: states given in the middle of one, what is sent, and what is refused before sending."""
 
 from collections import Counter
 
@@ -164,7 +164,7 @@ def test_what_nobody_could_decode_is_not_sent(swarm: Swarm) -> None:
 
 
 def test_an_exchange_says_how_it_is_applied(swarm: Swarm) -> None:
-    """Where a peer's description was that of the others, and what it does is not."""
+    """The peer's description is that of the others, but it applies the exchange differently."""
     peers = [swarm.start(REFUSED, "learning rate", *words, min_peers=2) for words in ((), ("other",))]
     assert [peer.end() for peer in peers] == [1, 1], peers[0].report()
     for peer in peers:

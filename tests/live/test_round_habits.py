@@ -1,4 +1,4 @@
-"""What people write around a model trained in rounds: several optimizers, layers that thaw, the end of a run."""
+"""Habits around models trained in rounds: several optimizers, layers that thaw, the end of a run."""
 
 from pathlib import Path
 
@@ -178,7 +178,7 @@ with p2p.join() as peer:
 
 @pytest.mark.parametrize("dense_steps", some_of([0, 2, 8], 1))
 def test_the_last_checkpoint_is_of_one_moment(swarm: Swarm, tmp_path: Path, dense_steps: int) -> None:
-    """Buffers and schedules of the round that the anchor is of; also where a script ends in the middle of a round."""
+    """Buffers and schedules are of the anchor's round; also if a script ends in the middle of a round."""
     for stop, whole in ((-1, True), (3, False)):
         words = str(tmp_path / f"kept{stop}"), str(dense_steps)
         first = swarm.start(LAST, *words, "1", str(stop))
@@ -315,7 +315,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_fewer_dense_steps_or_more(swarm: S
         peer = swarm.start(LAST, str(tmp_path / "kept"), dense_steps, epochs, "-1")
         check_ends(peer)
         said.append([line.split(maxsplit=1) for line in peer.stdout[1:]])
-    assert said[0][-1][1] == said[1][0][1]  # all that there was
+    assert said[0][-1][1] == said[1][0][1]  # the whole state
     assert [value.split()[0] for word, value in said[1]] == ["8", "9", "10", "11", "11"]
     assert said[1][-1][1] == said[2][0][1]
     assert [value.split()[0] for word, value in said[2]] == ["11", *map(str, range(12, 20)), "19"]
@@ -451,7 +451,7 @@ def test_a_run_in_rounds_by_time_that_is_killed_as_a_whole_goes_on(swarm: Swarm,
     assert lines(again[0], "round") == lines(again[1], "round")
     (begin,) = lines(again[0], "begin")
     _, done, samples = begin.split()
-    assert int(done) >= 2 and rounds.get(done, samples).split()[0] == samples  # nobody may have come to print it
+    assert int(done) >= 2 and rounds.get(done, samples).split()[0] == samples  # possibly no peer has printed it
     assert again[0].expect("end").split()[1] == "2400"
 
 

@@ -1,4 +1,4 @@
-"""In the middle of a round a script evaluates, catches an error, or leaves. Optimizers that keep copies."""
+"""Scripts that evaluate, catch an error, or leave in the middle of a round. Optimizers that keep copies."""
 
 import pytest
 
@@ -100,7 +100,7 @@ with p2p.join() as peer:
     amid = wrapped._rounds.is_amid
 print("left", amid, statistics.tolist(), head.weight.tolist())
 """
-"""Two optimizers, and BatchNorm: what is evaluated where, and what a round that is dropped leaves behind."""
+"""Two optimizers, and BatchNorm: evaluations at several places, and the effects of a dropped round."""
 
 
 def test_rounds_that_are_looked_at_or_left_in_their_middle_leave_all_peers_alike(swarm: Swarm) -> None:

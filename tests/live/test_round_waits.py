@@ -1,4 +1,4 @@
-"""Who has ended its round waits for peers that are slower, as long as they get on."""
+"""A peer that has ended its round waits for slower peers, as long as they make progress."""
 
 import re
 
@@ -32,7 +32,7 @@ with p2p.join(step_timeout_s=2.5) as peer:
         if replica.has_committed:
             print("round", peer.done)
 """
-"""One round in which a step takes 0.4 s at one of two peers, which then makes no step at all."""
+"""One round in which a step takes 0.4 s at one of two peers, which then stops making steps."""
 
 
 def test_a_slow_peer_is_waited_for_as_long_as_it_makes_steps(swarm: Swarm) -> None:

@@ -1,4 +1,4 @@
-"""Real peers that train in rounds: what receipts say, one process does again, with the same anchors bit for bit."""
+"""Real peers that train in rounds: one process replays the receipts, with bit-identical anchors."""
 
 import copy
 import signal
@@ -49,7 +49,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Replay:
-    """One process that does what all members of a run have done, round by round."""
+    """Replays the work of all members of a run in one process, round by round."""
 
     def __init__(self, codec: str, epochs: int, *, is_timed: bool, dense_steps: int) -> None:
         self._config = OuterConfig(codec=codec)
@@ -71,7 +71,7 @@ class Replay:
         return training, Outer(dict(training.model.named_parameters()), self._config)
 
     def _newcomer(self) -> tuple[Training, Outer]:
-        """With the anchor and the schedule that all have; without moments and residual."""
+        """A joiner: with the common anchor and schedule, without moments and residual."""
         training, outer = self._worker(make_training(is_timed=self._is_timed))
         training.schedule.load_state_dict(self._first[0].schedule.state_dict())
         training.optimizer.param_groups[0]["lr"] = self._first[0].optimizer.param_groups[0]["lr"]
@@ -79,7 +79,7 @@ class Replay:
         return training, outer
 
     def step(self, receipt: Receipt) -> str:
-        """Train as this receipt says; the digest of what all have in common then."""
+        """Train as this receipt says; returns the digest of the common state after it."""
         self._state = self._sampler.settle(self._state)
         found = self._average(receipt) if receipt.step <= self._dense_steps else self._round(receipt)
         counted = [part for each in receipt.contributions for part in each.samples]
@@ -89,7 +89,7 @@ class Replay:
         return found
 
     def _average(self, receipt: Receipt) -> str:
-        """A dense step of one member, or of two with as many samples each: their mean is rounded once, however made."""
+        """A dense step of one member, or of two with equally many samples: their mean is rounded once in any order."""
         plan, (training, outer) = self._dense.plan(self._state, self.members), self._first
         gradients = []
         for each in receipt.contributions:
@@ -155,7 +155,7 @@ class Replay:
 def replay(
     receipts: list[Receipt], codec: str, epochs: int, *, is_timed: bool = False, dense_steps: int = 0
 ) -> list[str]:
-    """The anchor's digest after each round of these receipts; that of the parameters after a dense step."""
+    """Replay receipts; returns the anchor's digest after each round, or the parameters' after each dense step."""
     run = Replay(codec, epochs, is_timed=is_timed, dense_steps=dense_steps)
     run.members = tuple(each.peer_id for each in receipts[0].contributions)
     with one_thread():
@@ -163,7 +163,7 @@ def replay(
 
 
 def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Receipt]:
-    """All have the same; each sample counts once in each epoch."""
+    """Check that all peers have the same receipts, which count each sample once in each epoch."""
     known: dict[int, Receipt] = {}
     for peer in peers:
         for receipt in read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl"):
@@ -190,12 +190,12 @@ def check_anchors(
     is_timed: bool = False,
     dense_steps: int = 0,
 ) -> None:
-    """Each peer has printed, after each round, the anchor that one process ends it with."""
+    """Check that each peer has printed the replay's anchor after each round."""
     expected = replay(receipts, codec, epochs, is_timed=is_timed, dense_steps=dense_steps)
     for peer in peers:
         whole = [
             words for words in map(str.split, rounds_of(peer)) if len(words) == 4
-        ]  # a killed one's last may be cut
+        ]  # the last line of a killed peer may be truncated
         said = {int(step): anchor for _, step, anchor, _ in whole}
         assert said and said == {step: expected[step - 1] for step in said}, peer.report()
 
@@ -216,7 +216,7 @@ def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_s
     peers[0].tell("wait")
     held = peers[0].expect("waits").split()[1]
     peers[2].expect(f"exchanges {held}")
-    peers[2].kill()  # in an exchange, which needs the one that waits
+    peers[2].kill()  # in an exchange, which needs the waiting peer
     peers[0].tell("go on")
     peers[0].expect_line(r"round \d+ \w+ 2")
     joiner = swarm.start(SCRIPT, "sparse16", str(EPOCHS))
@@ -262,7 +262,7 @@ def test_dense_steps_are_those_of_data_parallel_bit_for_bit(swarm: Swarm) -> Non
 
 
 def joined(swarm: Swarm, member: Process, *words: str) -> Process:
-    """Another peer, for which `member`, who is alone, waits until it is there."""
+    """Start another peer, while `member`, the only one, waits for it."""
     member.tell("wait")
     member.expect("waits")
     joiner = swarm.start(SCRIPT, *words)
@@ -335,7 +335,7 @@ def test_processors_that_round_otherwise_have_the_same_anchors(swarm: Swarm) -> 
     peers = [swarm.start(SCRIPT, "float32", "6", "quick=1", *cpu, min_peers=2) for cpu in others]
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 24
-    expected = replay(check_receipts(swarm, peers, 6), "float32", 6)  # as if both were like this machine
+    expected = replay(check_receipts(swarm, peers, 6), "float32", 6)  # with this machine's rounding for both
     assert expected != [line.split()[2] for line in rounds_of(peers[0])]
 
 

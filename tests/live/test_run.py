@@ -1,4 +1,4 @@
-"""What `shoal run` does for its peers while they train: replaces them, says what happens, and ends with one code."""
+"""`shoal run` during training: replaces peers, reports events, and ends with one exit code."""
 
 import os
 import re
@@ -56,12 +56,12 @@ train(40)
 
 
 def training(happening: str = "pass", before: str = "", size: int = 1) -> str:
-    """The run ends at step 40, or when `size` members are there."""
+    """A script whose run ends at step 40, or once it has `size` members."""
     return TRAIN.replace("{happening}", happening).replace("{before}", before).replace("{size}", str(size))
 
 
 def rows(stderr: list[str]) -> list[str]:
-    """Of the table, with single blanks."""
+    """The rows of the table, with single blanks."""
     return [" ".join(line.split()) for line in stderr if re.match(r" \d", line)]
 
 
@@ -105,7 +105,7 @@ def test_one_of_three_dies_and_the_others_complete(
     code, _, stderr = outcome(shoal("-n", "3", script(training(f"if place == '1' and peer.last_step == 20: {how}"))))
     assert code == expected, stderr
     pattern = (
-        rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; (2|1|none) left(, [12] completed)?"  # the others are quick
+        rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; (2|1|none) left(, [12] completed)?"  # others may have ended
         r"(; resumed after [\d.]+ ms, no step lost(, step \d+ done over)?)?"
     )
     assert any(re.fullmatch(pattern, line) for line in stderr), stderr
@@ -130,7 +130,7 @@ child = multiprocessing.get_context("fork").Process(target=train)
 child.start()
 child.join()
 """
-"""Its peer is in a process that runs nothing of `atexit`."""
+"""A script whose peer is in a process that runs no `atexit` functions."""
 
 
 def test_a_peer_in_a_forked_process_of_multiprocessing_leaves_at_its_end(shoal: Shoal, script: Script) -> None:
@@ -139,7 +139,7 @@ def test_a_peer_in_a_forked_process_of_multiprocessing_leaves_at_its_end(shoal: 
 
 
 def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal, script: Script) -> None:
-    """The run waits for the second one in this place, which finds the first one's mark."""
+    """The run waits for the replacement, which finds the mark of the first peer."""
     happening = "if is_first and peer.last_step == 20: mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
     before = "from pathlib import Path; mark = Path('mark'); is_first = place == '1' and not mark.exists()"
     code, _, stderr = outcome(shoal("-n", "2", "--restarts", "1", script(training(happening, before, size=2))))
@@ -250,7 +250,7 @@ def test_a_launcher_keeps_receipts_and_traces_and_each_record_once(
 
 @pytest.mark.long
 def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Script) -> None:
-    """The run goes on until a third peer has come in the place of the one that is killed."""
+    """The run continues until a third peer has replaced the killed one."""
     happening = "if is_first and peer.last_step == 20: mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
     before = "from pathlib import Path; mark = Path('mark'); is_first = place == '1' and not mark.exists()"
     source = training(happening, before, size=3).replace(
@@ -274,7 +274,7 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
     code, stdout, stderr = outcome(shoal("kept", program=("-m", "p2p", "postmortem")))
     assert code == 1, stderr
     found = next(line for line in stdout if " 1. " in line)
-    assert re.sub(r" \([0-9a-f]{8}\)", "", found).strip() == why.replace("shoal:", "1.")  # another one had its place
+    assert re.sub(r" \([0-9a-f]{8}\)", "", found).strip() == why.replace("shoal:", "1.")  # another had its place
     assert any(re.search(r"went on had a step after \d+ ms", line) for line in stdout), stdout
 
 
@@ -324,7 +324,7 @@ def test_sigterm_lets_all_leave_and_ends_with_0(shoal: Shoal, script: Script) ->
 
 
 STOP = "peer.last_step == 5 and peer.rank == 0 and peer.world_size == 2 and os.kill(os.getpid(), signal.SIGSTOP)"
-"""The other one has half of the seats, without rank 0: it cannot go on alone."""
+"""The other peer has half of the seats, without rank 0: it cannot continue alone."""
 
 
 def test_who_waits_for_a_stopped_peer_says_so_and_how_to_wake_it(shoal: Shoal, script: Script) -> None:
@@ -413,7 +413,7 @@ def test_a_package_that_cannot_be_run_is_named_before_anything_starts(shoal: Sho
 
 
 def test_a_peer_in_a_wrapper_is_seen_and_asked_to_leave(shoal: Shoal, script: Script) -> None:
-    """The shell would die of SIGTERM without a word to the peer."""
+    """The shell would die of SIGTERM without passing it on to the peer."""
     path = script(training().replace("train(40)", "train(10**9)"))
     run = shoal("-n", "1", "--", "/bin/sh", "-c", f"{sys.executable} {path}; exit $?")
     line_like(run, r"\[0\] shoal: founded swarm .*")
@@ -423,7 +423,7 @@ def test_a_peer_in_a_wrapper_is_seen_and_asked_to_leave(shoal: Shoal, script: Sc
 
 
 CLOSES: Final = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
-"""As `conda run`: what it starts inherits nothing but standard streams."""
+"""Like `conda run`: its child inherits only the standard streams."""
 
 
 def test_a_peer_in_a_wrapper_that_closes_files_is_seen_and_asked_to_leave(shoal: Shoal, script: Script) -> None:
@@ -568,7 +568,7 @@ def test_a_peer_that_cannot_open_what_it_needs_says_so_at_once(shoal: Shoal, scr
 
 
 def as_limited_user(limit: int, *command: str) -> list[str]:
-    """Of a user who may read all and start few threads: for root no such limit holds."""
+    """The command as a user who may read all files and start few threads: root has no such limit."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("there has to be another user, whom root becomes by setpriv")
     may = "+dac_override,+dac_read_search"

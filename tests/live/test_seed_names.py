@@ -1,4 +1,4 @@
-"""Seeds that are names: of several hosts, and of none."""
+"""Seeds that are host names: of several hosts, and of none."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Joiners that take far longer for a step than the members, which therefore never come near them by what is fed."""
+"""Joiners whose steps take far longer than the members', so that they never catch up by fed steps."""
 
 from itertools import pairwise
 
@@ -53,15 +53,15 @@ with p2p.join() as peer:
         if num_together == 10:
             break
 """
-"""All end ten steps after all three have a seat. `metric`: an operation of the script's own follows each update;
+"""All peers end ten steps after all three have a seat. `metric`: an operation of the script's own follows each update;
 `before`: it precedes each step of the model."""
 
 MOST_TRIES = 2
-"""Its view comes where the members can give it the state, unless an agreement takes longer than they wait for that."""
+"""A view with the joiner comes when members can give it the state, unless agreement takes longer than their wait."""
 
 
 def longest_gap_s(swarm: Swarm, member: Process, until_ns: int) -> float:
-    """Between two steps of `member`, the first that `until_ns` has passed being the last."""
+    """The longest time between two steps of `member`, up to the first step after `until_ns`."""
     times = [record.time_ns for record in swarm.records(member, Kind.COMMITTED)]
     return max(after - before for before, after in pairwise(times[20:]) if before <= until_ns) / 1e9
 

@@ -1,4 +1,4 @@
-"""A member that all wait for is named by all alike, and leaves if it was told to."""
+"""All peers name the same slow member, which leaves if it is configured to."""
 
 from collections import Counter
 

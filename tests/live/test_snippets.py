@@ -1,4 +1,4 @@
-"""What the documentation shows runs as it is pasted."""
+"""Snippets of the documentation run as pasted."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`shoal status`: swarms as they are seen from outside, also where a peer is stopped or dead, and from other hosts."""
+"""`shoal status`: swarms seen from outside, also with stopped or dead peers, and from other hosts."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ from tests.live.test_tcp import joined
 pytestmark = pytest.mark.light
 
 Peers = Mapping[str, dict[str, Any]]
-"""By peer_id."""
+"""Reports of peers by peer_id."""
 
 LOGS = STREAM.replace(
     '        print("step"', '        peer.log(loss=1 / peer.last_step, tensor=np.float32(0.5))\n        print("step"'
@@ -32,7 +32,7 @@ def swarms(swarm: Swarm, *arguments: str, home: Path | None = None) -> dict[str,
 
 
 def peers_when(swarm: Swarm, is_so: Callable[[Peers], bool], swarm_name: str = "default") -> Peers:
-    """Ask again and again until it is so."""
+    """Poll the status until `is_so`."""
     deadline = time.monotonic() + HANG_S
     while True:
         peers = {peer["peer_id"]: peer for peer in swarms(swarm)[swarm_name]["peers"]}
@@ -42,7 +42,7 @@ def peers_when(swarm: Swarm, is_so: Callable[[Peers], bool], swarm_name: str = "
 
 
 def test_a_peer_that_is_stopped_is_seen_with_who_waits_for_it(swarm: Swarm) -> None:
-    stopped, here = swarm.start_all(2, STREAM)  # in this order: the younger of two never goes on without the older
+    stopped, here = swarm.start_all(2, STREAM)  # in this order: of two members the younger never continues alone
     here.expect_step(20)
     assert {peer["condition"] for peer in peers_when(swarm, lambda peers: len(peers) == 2).values()} == {"running"}
     stopped.send_signal(signal.SIGSTOP)
@@ -175,7 +175,7 @@ def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
     assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
     assert {each["name"] for each in lake["records"] if each["kind"] == "logged"} == {"loss", "tensor"}
     deadline, rows = time.monotonic() + HANG_S, list[str]()
-    while len(rows) != 2:  # who is late with a step for a moment is not called running
+    while len(rows) != 2:  # a peer whose step is late for a moment is not reported as running
         assert time.monotonic() < deadline, rows
         rows = [line for line in swarm.ask("top").stdout.splitlines() if "running (" in line]
     assert all(set("▁▂▃▄▅▆▇█") & set(row) for row in rows), rows

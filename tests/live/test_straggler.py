@@ -1,6 +1,6 @@
-"""A member that computes for long is no reason for a new view, and shows where it is when it is asked.
+"""A member that computes for long causes no new view, and shows where it is when it is asked.
 
-Another reason there may be: a view that began before all could read each other's memory begins again when they can.
+There may be another cause: a view that began before all could read each other's memory starts again when they can.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""Strangers that connect to a living swarm without a key, and liars that may say anything: they cost it no step."""
+"""Strangers that connect to a running swarm without a key, and peers with false messages: no step is lost."""
 
 import resource
 import socket
@@ -20,13 +20,13 @@ from tests.p2p.net.forged import Forger
 
 NUM_IDLE, LIMIT = 3000, 1024
 BURST = 400
-"""Connections at once. Who is opened as many as it may have files before it has looked once is ended by libzmq
-(docs/decisions.md, 68)."""
+"""Connections at the same time. libzmq aborts a peer that gets as many connections as it may have files before it has
+polled once (docs/decisions.md, 68)."""
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """This process may have as many connections as it wants."""
+    """Raises this process's limit of open files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < NUM_IDLE + 500:
         pytest.skip(f"{NUM_IDLE} connections need a hard limit of more files than {before[1]}")
@@ -40,7 +40,7 @@ def last_step(peer: Process) -> int:
 
 
 def wait_for_refused(peer: Process, number: int) -> None:
-    """It says after each step how many it has refused."""
+    """Wait until the peer, which prints the number after each step, has refused `number` connections."""
     said = peer.stdout
     while int(next((line.split()[1] for line in reversed(said) if line.startswith("refused")), "0")) < number:
         peer.expect_step(last_step(peer) + 1)

@@ -1,4 +1,4 @@
-"""Peers as processes, with sockets and without torch: they meet, sum, and go on when one of them does not."""
+"""Peers as processes, with sockets and without torch: they meet, sum, and continue after a failure of one."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
 
 def agreed_receipts(swarm: Swarm, peers: list[Process]) -> list[Receipt]:
-    """The receipts of peers that took part from the first step to the last: the same bytes, and no hole."""
+    """The receipts of peers that took part in all steps; checks that they are the same bytes, without gaps."""
     files = swarm.receipt_files()
     assert len({files[name(peer)] for peer in peers}) == 1
     receipts = read_receipts(swarm.receipts / f"{name(peers[0])}.receipts.jsonl")
@@ -28,7 +28,7 @@ def agreed_receipts(swarm: Swarm, peers: list[Process]) -> list[Receipt]:
 
 
 def members_over_time(receipts: list[Receipt]) -> list[list[str]]:
-    """The different member lists, in order."""
+    """The successive member lists."""
     lists = [[entry.peer_id for entry in receipt.contributions] for receipt in receipts]
     return [each for before, each in zip([[], *lists[:-1]], lists, strict=True) if each != before]
 
@@ -37,7 +37,7 @@ def last_step(records: list[Record]) -> int:
     return max(record.step for record in records if record.kind == Kind.COMMITTED)
 
 
-# What an operation does.
+# Operations
 
 SUMS = """
 import sys
@@ -138,7 +138,7 @@ def test_nobody_passes_a_barrier_before_the_last_has_come(swarm: Swarm) -> None:
     assert len(agreed_receipts(swarm, [late, *others])) == 2
 
 
-# Who comes and who goes.
+# Joins and leaves
 
 
 @pytest.mark.parametrize("victim", [0, 2], ids=["rank-0", "rank-2"])
@@ -200,7 +200,7 @@ def test_peers_leave_receipts_and_traces_and_who_is_killed_its_page(swarm: Swarm
     names = [name(peer) for peer in peers]
     records = read_records(trace_path(swarm.receipts, names[2]), page_path(swarm.home / "default", names[2]))
     last = read_receipts(swarm.receipts / f"{names[2]}.receipts.jsonl")[-1].step
-    assert last_step(records) in (last, last + 1)  # a receipt comes behind its record
+    assert last_step(records) in (last, last + 1)  # a receipt is written after its record
     stop(peers[:2])
     steps = {receipt.step for receipt in agreed_receipts(swarm, peers[:2])}
     for peer in peers[:2]:

@@ -1,4 +1,4 @@
-"""Peers of several hosts: here each has a registry folder of its own, so that they meet over TCP."""
+"""Peers as on several hosts: each has a registry folder of its own, so that they meet over TCP."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
 
 def free_ports() -> int:
-    """The first of four that nobody uses."""
+    """The first of four unused ports."""
     for start in range(20_000 + os.getpid() % 1000 * 8, 65_000, 8):
         with ExitStack() as stack, suppress(OSError):
             for port in range(start, start + 4):
@@ -36,7 +36,7 @@ def secured(key: Path | None) -> dict[str, str]:
 
 
 def joined(hosts: Sequence[Swarm], key: Path | None, script: str = STREAM) -> tuple[list[Process], int]:
-    """One peer on each host, the first of which is the seed and rank 0, and its port."""
+    """Start one peer on each host, the first of which is the seed and rank 0; returns them and the seed's port."""
     port = free_ports()
     peers: list[Process] = []
     for host in hosts:
@@ -88,7 +88,7 @@ def test_peers_of_one_host_talk_past_the_network(new_host: NewHost, key: Path) -
 
 
 def called_ports(peer: Process) -> set[int]:
-    """Where its connections go to."""
+    """Remote ports of a peer's connections."""
     return {connection.raddr.port for connection in psutil.Process(peer.pid).net_connections("tcp") if connection.raddr}
 
 
@@ -147,7 +147,7 @@ def test_the_first_seed_founds_nothing_where_another_version_is_spoken(new_host:
     stop(others)
 
 
-# What goes wrong.
+# Failures
 
 WAIT = """
 import p2p
@@ -195,7 +195,7 @@ def test_a_silent_seed_is_named(new_host: NewHost, key: Path) -> None:
 
 
 class Stranger:
-    """A peer that knows the seed of a swarm and has no business there; and that swarm, which goes on."""
+    """A peer that calls the seed of a swarm to which it does not belong; and that swarm, which continues."""
 
     def __init__(self, new_host: NewHost, keys: tuple[Path, Path | None], swarm: str, said: str) -> None:
         own, strangers = keys
@@ -205,7 +205,7 @@ class Stranger:
         self._stranger, self._said = host.start(WAIT, name=swarm), said
 
     def check(self) -> None:
-        """It ends, and has said why; the others have trained, and say whom they refused."""
+        """Check that the stranger ends, and says why; and that the others train, and say whom they refused."""
         stranger, peers = self._stranger, self._peers
         assert stranger.end() == 1, stranger.report()
         warnings = [line for line in stranger.stderr if not line.startswith("shoal: no seat")]
@@ -219,7 +219,7 @@ class Stranger:
 
 @pytest.mark.long
 def test_a_seed_that_is_not_for_us_is_named_and_goes_on(new_host: NewHost, key: Path, tmp_path: Path) -> None:
-    """All at the same time, since each stranger tries for six seconds."""
+    """All cases run at the same time, since each stranger tries for six seconds."""
     other = tmp_path / "other.key"
     write_key(other)
     of_another_swarm = "belongs to another swarm, or to another --network: .* the same --swarm and --network"
@@ -283,7 +283,7 @@ def test_garbage_at_the_live_port_costs_no_step_and_no_memory(new_host: NewHost,
 
 
 def flood(credentials: Credentials, peer_id: str, port: int) -> None:
-    """A holder of the key that keeps to no rule."""
+    """Send as a holder of the key that ignores the protocol."""
     with zmq.Context() as context:
         for to in (port, port + 1):
             for messages in ([[b"x"] * 20_000] * 3, [[os.urandom(1000)] * 2] * 500, [[bytes(MAX_CONTROL_BYTES * 3)]]):
@@ -295,11 +295,11 @@ def flood(credentials: Credentials, peer_id: str, port: int) -> None:
                         holder.send_multipart(parts)
 
 
-# Two hosts, as nearly as one machine can have them.
+# Two hosts, simulated by namespaces
 
 
 def test_two_network_namespaces_are_two_hosts(new_host: NewHost, key: Path, wires: list[str]) -> None:
-    """Each also numbers its processes itself, so nobody can watch the others', also where two share a folder."""
+    """Each also has its own pid namespace, so no peer can watch the others' processes, even if two share a folder."""
     hosts = [new_host(), new_host()]
     for namespace, host in zip(wires, hosts, strict=True):
         host.prefix = ("ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -323,7 +323,7 @@ def test_two_network_namespaces_are_two_hosts(new_host: NewHost, key: Path, wire
 def test_the_only_seed_joins_those_who_go_on_when_it_is_started_again(
     new_host: NewHost, key: Path, wires: list[str]
 ) -> None:
-    """Nothing proves to the others that it has died, and nobody else is on its host."""
+    """The others have no proof of its death, and no other peer is on its host."""
     hosts = [new_host(), new_host()]
     for namespace, host in zip(wires, hosts, strict=True):
         host.prefix = ("ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

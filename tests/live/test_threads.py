@@ -1,4 +1,4 @@
-"""Training from where it may come, several threads in turn, and from where it may not: it raises, and says why."""
+"""Training from permitted threads, several in turn, and from others, where it raises and says why."""
 
 import pytest
 

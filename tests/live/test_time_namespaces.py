@@ -1,4 +1,4 @@
-"""Peers of one host whose monotonic clocks differ, because one is in a time namespace of its own."""
+"""Peers of one host with different monotonic clocks, since one is in a time namespace of its own."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ sys.stdin.read()
 
 
 def why_not() -> str:
-    """Empty: time namespaces can be made here."""
+    """Why this machine has no time namespaces; empty: it has."""
     try:
         tried = subprocess.run([*HOUR, "true"], capture_output=True, text=True, timeout=30)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def test_who_has_other_clocks_than_a_peer_that_is_here_does_not_enter(tmp_path: 
         "time namespace\n"
     )
     living, _ = registry.read(apart_from="")
-    assert [entry.peer_id for entry in living] == [A]  # it was not taken for dead, though starts look different there
+    assert [entry.peer_id for entry in living] == [A]  # not taken for dead, although start times look different there
     registry.leave()
 
 

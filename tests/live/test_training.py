@@ -1,4 +1,4 @@
-"""Training with torch, by peers that are processes. Few and small, since each imports torch."""
+"""Training with torch by real peers; few and small tests, since each peer imports torch."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# Against one process.
+# Comparison with one process
 
 COMPARE = """
 import copy, sys
@@ -111,7 +111,7 @@ def test_unequal_parts_of_a_batch_train_as_one_process_does_with_all_of_it(swarm
     assert [peer.stdout for peer in peers] == [["same sgd 5", "same adamw 5"]] * 2
 
 
-# A stream of samples, with peers that come and go.
+# A stream of samples, with peers that join and leave
 
 TRAIN = """
 import json, os, signal, sys, time
@@ -155,7 +155,7 @@ with p2p.join() as peer:
 
 
 def final_bits(peers: list[Process]) -> bytes:
-    """The parameters with which all end: the same bits."""
+    """Check that all peers end with equal parameters; returns their bits."""
     assert [peer.end() for peer in peers] == [0] * len(peers), "\n".join(peer.report() for peer in peers)
     (bits,) = {peer.stdout[-1] for peer in peers}
     return bytes.fromhex(bits.split()[1])
@@ -166,7 +166,7 @@ def as_set(num_samples: int) -> float:
 
 
 def check_replay(receipts: list[Receipt], bits: bytes, factor: Callable[[int], float] = as_set) -> None:
-    """One process with the samples of the receipts ends with about the same parameters, and no sample is amiss."""
+    """Check that one process ends with about the same parameters on the receipts' samples, and that none is missing."""
     stream = range(NUM_SAMPLES * EPOCHS)
     order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH, EPOCHS, SEED))
     inputs, targets = dataset()

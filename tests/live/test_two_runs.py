@@ -1,4 +1,4 @@
-"""Two experiments never merge: which swarm a script is in, and what its user is told of it."""
+"""Two experiments never merge: the swarm of a script, and the messages to its user about it."""
 
 import os
 import re
@@ -26,7 +26,7 @@ with p2p.join() as peer:
         peer.barrier()
         time.sleep(0.005)  # the step's computation
 """
-"""One line, and then on and on."""
+"""Prints one line, then trains without end."""
 
 
 def first_line(process: Launch) -> str:
@@ -35,7 +35,7 @@ def first_line(process: Launch) -> str:
 
 
 def told(process: Launch, pattern: str) -> re.Match[str]:
-    """Its next line on stderr that matches."""
+    """The launch's next line on stderr that matches."""
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.fullmatch(pattern, line.rstrip("\n")):
@@ -60,7 +60,7 @@ def test_another_learning_rate_is_another_swarm_and_its_founder_names_the_first(
 
 
 def test_a_plain_python_joins_what_shoal_run_has_started_and_says_so(shoal: Shoal, script: Script) -> None:
-    """Also where the script has taken its arguments away from `sys.argv`."""
+    """Also if the script has removed its arguments from `sys.argv`."""
     path = script("import sys\ndel sys.argv[1:]" + STAY.replace("while True", "while peer.world_size < 3"))
     one = shoal("-n", "1", path, "--lr", "0.1")
     name = first_line(one).split()[1]
@@ -125,7 +125,7 @@ def test_join_and_new_contradict_each_other(shoal: Shoal, script: Script) -> Non
     )
 
 
-# What differs in one swarm.
+# Differences within one swarm
 
 RUNS = "this peer does not run what the swarm's members do"
 
@@ -148,7 +148,7 @@ def test_who_was_refused_and_comes_again_when_the_run_is_over_has_failed(
     shoal: Shoal, script: Script, tmp_path: Path
 ) -> None:
     path = script(STAY.replace("while True", "while not __import__('os').path.exists('stop')"))
-    os.mkfifo(tmp_path / "over")  # who opens it waits for the other one
+    os.mkfifo(tmp_path / "over")  # opening it waits for the other end
     one = shoal("-n", "1", "--swarm", "x", path, "--lr", "0.1")
     first_line(one)
     again = f"test -e tried && cat over; touch tried; exec {sys.executable} {path} --lr 0.001"
@@ -225,12 +225,12 @@ with p2p.join() as peer:
             signal.pause()
         optimizer.step()
 """
-"""Whoever founds stays between backward and `optimizer.step`, so that nobody can be given its state."""
+"""The founder stays between backward and `optimizer.step`, so that no joiner can get its state."""
 
 
 @pytest.mark.long
 def test_joiners_that_were_told_of_a_run_whose_members_have_left_found_no_other(shoal: Shoal, script: Script) -> None:
-    """Who only joins ends with 0, since there is nothing to join; who would have founded fails."""
+    """A peer that only joins ends with 0, since there is no run to join; one that might have founded fails."""
     path = script(WITHHELD)
     member = shoal("-n", "1", "--swarm", "x", path)
     first_line(member)

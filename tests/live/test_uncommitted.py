@@ -1,4 +1,4 @@
-"""Real peers: results that are handed out before their commit, and what happens when a view comes in between."""
+"""Real peers: results that are returned before their commit, and view changes in between."""
 
 import signal
 from itertools import product
@@ -196,7 +196,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
         print("members", peer.world_size)
         word = word or command()
 """
-"""What was handed out before a commit comes from the view that committed it, or was interrupted."""
+"""A result that was returned before a commit is of the view that committed it, or was interrupted."""
 
 
 @ARENAS

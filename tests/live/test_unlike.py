@@ -1,4 +1,4 @@
-"""Joiners whose script changes parameters by what the members' state does not have, and some that may seem to."""
+"""Joiners whose script changes parameters by tensors that the members' state lacks, and some that only seem to."""
 
 import re
 
@@ -92,7 +92,7 @@ with p2p.join() as peer:
 
 
 def founder_and_joiner(swarm: Swarm, what: str) -> list[Process]:
-    """The joiner has asked for its seat."""
+    """A founder, and a joiner that has asked for its seat."""
     founder = swarm.start(TRAIN, what)
     founder.expect_step(12)
     joiner = swarm.start(TRAIN, what, "joins")
@@ -224,7 +224,7 @@ def test_a_joiner_of_a_loop_with_two_updates_finds_its_place_in_it(swarm: Swarm,
     joiner.expect("here")
     founder.tell("go on")
     assert [founder.end(), joiner.end()] == [0, 0], founder.report() + joiner.report()
-    # It looks for its place without a seat (decision 90). With one it may be elsewhere if it was given the state of the
-    # barrier; then it comes back.
+    # It looks for its place without a seat (decision 90). With a seat it may be elsewhere if it received the state of
+    # the barrier; then it returns.
     assert sum("who go on without it" in line for line in joiner.stdout) <= 1, joiner.report()
     assert founder.stdout[-1] == joiner.stdout[-1]

@@ -1,4 +1,4 @@
-"""What is built is what people install: `shoal` and the examples run from it, far from the checkout."""
+"""The built wheel: `shoal` and the examples run from it, without the checkout."""
 
 import shutil
 import subprocess
@@ -28,7 +28,7 @@ assert (Path(p2p.__file__).parent / "status" / "page.html").is_file()
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """The programs of an environment with the wheel; what it depends on is that of this environment."""
+    """The programs of an environment with the wheel; its dependencies are those of this environment."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     built, environment = tmp_path / "built", tmp_path / "environment"
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(built), str(ROOT)]

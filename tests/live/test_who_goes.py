@@ -1,4 +1,4 @@
-"""Real peers that differ, in what they call or in their parameters, and who of them goes."""
+"""Real peers that differ in calls or parameters, and which of them go."""
 
 import pytest
 
@@ -56,7 +56,7 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     train(peer, count)
 """
-"""Every tenth step has a metric of all. With an offset it comes at other steps, once there are so many members."""
+"""Every tenth step has a common metric. With an offset it comes at other steps, once there are enough members."""
 
 MIDLOAD = f"""{TRAINING}
 chosen, last = sys.argv[1], int(sys.argv[2])
@@ -80,7 +80,7 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     train(peer, load)
 """
-"""After step 5 the peer of this rank, or who is told this word, loses its weights. The run has so many steps."""
+"""After step 5 the peer of the given rank, or with the given word, loses its weights. The run's length is given."""
 
 
 SLOW = f"""{TRAINING}
@@ -105,11 +105,11 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     train(peer, count)
 """
-"""Every step is followed by a metric of all, and the state comes while a slow peer computes something before that."""
+"""A common metric follows every step, and the state arrives while a slow peer still computes before it."""
 
 
 def ends_alone(odd: Process) -> None:
-    """It says what both sides have called, in words that its author knows, and what to do."""
+    """Check that the peer prints both sides' calls, in the script's terms, and what to do."""
     assert odd.end() == 1, odd.report()
     (line,) = [line for line in odd.stderr if line.startswith("shoal: operation ")]
     assert "; this peer has left, the run goes on: call the same operation on every peer" in line, line
@@ -148,7 +148,7 @@ def test_a_joiner_that_is_slow_is_given_the_results_of_operations_before_it_load
 
 
 def comes_back(peers: list[Process], odd: Process) -> None:
-    """It loads the parameters of those who stay, and nothing is said by these."""
+    """Check that the peer loads the parameters of the members that stay, which print nothing."""
     odd.expect_line(".*go on without it; this peer, .*, comes back", is_error=True)
     assert [each.end() for each in peers] == [0] * len(peers), "\n".join(each.report() for each in peers)
     ends = [each.expect("end").split() for each in peers]

@@ -1,4 +1,4 @@
-"""Forked peers are processes like any other: each with its own session, output, environment, randomness and end."""
+"""Forked peers are ordinary processes: each has its own session, output, environment, random state and exit."""
 
 import json
 import os
@@ -50,7 +50,7 @@ while True:
 
 
 class Output:
-    """What one process writes to stdout and stderr, in files."""
+    """The stdout and stderr of one process, in files."""
 
     def __init__(self, folder: Path, source: str, name: str = "script") -> None:
         self.script = folder / f"{name}.py"
@@ -107,7 +107,7 @@ def test_signals_reach_a_fork_and_its_end_is_told(zygote: Zygote, tmp_path: Path
         ours.close()
         assert stdout.read() == b""
     assert [process_start(child.pid) for child in children] == [None] * 3
-    children[0].kill()  # who has ended is left alone, whoever has its number by now
+    children[0].kill()  # an ended child is not signalled, even if another process has its pid by now
 
 
 def test_who_does_not_end_in_time_is_named(zygote: Zygote, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_fork_ends_as_a_process_does(zygote: Zygote, tmp_path: Path, how: str)
 
 
 def test_a_fork_can_be_interrupted_although_a_shell_has_started_the_zygote_in_the_background(tmp_path: Path) -> None:
-    """Such a shell has it ignore SIGINT."""
+    """Such a shell makes it ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         zygote = Zygote(environment(), WITHOUT_TORCH)
@@ -181,7 +181,7 @@ def test_a_fork_can_be_interrupted_although_a_shell_has_started_the_zygote_in_th
 
 
 def test_libraries_that_would_start_threads_as_they_are_imported_do_not(tmp_path: Path) -> None:
-    """numpy's BLAS does, where it may have several."""
+    """numpy's BLAS would, if it may have several."""
     with Zygote({**environment(), "OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}, WITHOUT_TORCH) as zygote:
         output = Output(tmp_path, "import os\nprint(os.environ)\n")
         assert output.start(zygote, OMP_NUM_THREADS="4").wait(HANG_S) == 0

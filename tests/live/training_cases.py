@@ -1,4 +1,4 @@
-"""What the peers of tests/live/test_data_parallel.py do: each case trains, and compares with one process."""
+"""Cases for the peers of tests/live/test_data_parallel.py: each trains, and compares with one process."""
 
 import copy
 import sys
@@ -37,7 +37,7 @@ def linear() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def gradients(model: nn.Module, loss: Any) -> list[Tensor]:
-    """Of a loss of `model`, zeros where it has none."""
+    """The gradients of a loss of `model`; zeros for unused parameters."""
     parameters = list(model.parameters())
     return list(torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True))
 
@@ -49,7 +49,7 @@ def assert_gradients(model: nn.Module, expected: list[Tensor], atol: float = 1e-
 
 
 def assert_same_everywhere(peer: Peer, values: Tensor) -> None:
-    """Bit by bit."""
+    """Assert that `values` are equal at all peers, bit by bit."""
     least, greatest = values.detach().clone(), values.detach().clone()
     peer.all_reduce(least, op="min")
     peer.all_reduce(greatest, op="max")
@@ -76,7 +76,7 @@ def no_sync_sums_in_grad_and_counts_all_samples(peer: Peer) -> None:
 
         def loss_of(used: Any, peer_index: int, index: int, x: Tensor = x) -> Any:
             y = used(x[peer_index, index, : sizes[peer_index][index]])
-            return y[:, : 2 - index].square().mean()  # the last layer's rows are not all used in all passes
+            return y[:, : 2 - index].square().mean()  # not all passes use all rows of the last layer
 
         expected = [torch.zeros_like(p) for p in model.parameters()]
         for index, share in enumerate(sizes):
@@ -296,7 +296,7 @@ def who_computes_nan_is_skipped(peer: Peer) -> None:
         if peer.rank == 1 and turn == 1:
             x[1, 0, 0] = float("inf")
         if turn == 2:
-            x[:] = float("nan")  # nobody has anything to add
+            x[:] = float("nan")  # no peer has a valid gradient
         optimizer.zero_grad()
         parallel(x[peer.rank]).square().mean().backward()
         assert peer.receipt is not None
@@ -305,7 +305,7 @@ def who_computes_nan_is_skipped(peer: Peer) -> None:
         for parameter in model.parameters():
             assert turn == 2 if parameter.grad is None else parameter.grad.isfinite().all()
         optimizer.step()
-        if turn == 2:  # each keeps what it has collected: NaN
+        if turn == 2:  # each peer keeps its accumulated gradients: NaN
             norm.reset_running_stats()
     assert_same_everywhere(peer, torch.cat([value.flatten().double() for value in model.state_dict().values()]))
 
@@ -315,7 +315,7 @@ def two_passes_for_one_update_are_told_what_to_do(peer: Peer) -> None:
     model, optimizer = linear()
     parallel = wrap(peer, model, optimizer)
     x = torch.randn(6, 4)
-    for is_to_none in (True, False, True):  # as torch does it, both ways
+    for is_to_none in (True, False, True):  # both ways of torch
         optimizer.zero_grad(set_to_none=is_to_none)
         parallel(x).mean().backward()
         optimizer.step()
@@ -523,7 +523,7 @@ def a_block_is_a_step_with_samples(peer: Peer) -> None:
 
 @case
 def a_tensor_belongs_to_one_operation_of_a_step_until_its_end(peer: Peer) -> None:
-    """Its result would be of what another one had left there, or of what the script has, by chance."""
+    """Otherwise its result might be computed from another operation's result, or from the script's later values."""
     peer.wait_view()
     parts = torch.ones(6)
     for call in (peer.all_reduce, peer.all_gather, peer.broadcast):
@@ -544,7 +544,7 @@ def a_tensor_belongs_to_one_operation_of_a_step_until_its_end(peer: Peer) -> Non
         peer.all_reduce(gradient, async_op=True)
         if peer.rank:
             if isinstance(device, StandIn):
-                device.drain()  # it would say so first, of the copy that is under way
+                device.drain()  # otherwise its first error would be about the copy in progress
             gradient.mul_(0.5)
         peer.wait()
 
@@ -558,7 +558,7 @@ def a_tensor_belongs_to_one_operation_of_a_step_until_its_end(peer: Peer) -> Non
 
 
 def main(*, on_stand_in: bool = False) -> None:
-    """Run all cases, each in a swarm of its own, or those that are named; tensors may live on a device."""
+    """Run all cases, or the named ones, each in a swarm of its own; tensors may be on a device."""
     torch.set_num_threads(1)
     device = StandIn(0)
     print("here")
