@@ -1,4 +1,4 @@
-"""docs/api.md, made of the signatures and docstrings of what `p2p` exports: `make api` writes it."""
+"""Generates docs/api.md from the signatures and docstrings of the names that `p2p` exports: `make api` writes it."""
 
 import dataclasses
 import inspect
@@ -30,19 +30,19 @@ SECTIONS: Final = {
     "What a peer sees": ("View", "Member", "Receipt", "Contribution"),
     "Settings": ("PeerConfig", "TcpOptions"),
 }
-"""And the errors."""
+"""Sections of the page; the errors follow them."""
 
 WIDTH: Final = 120
 MAX_SIGNATURE: Final = 100
 
 _ENTRY: Final = re.compile(r" {4}(\w+(?:, \w+)*): (.*)")
 _SPLIT: Final = re.compile(r"(^ {4}\w+(?:, \w+)*,)\n +", re.MULTILINE)
-"""Behind some of the names of an entry, where the others are on the next line."""
+"""A line break between the names of an entry."""
 _AS: Final = re.compile(r"^ {4}As `([\w.]+)`", re.MULTILINE)
-"""An entry that says: what that function raises, too."""
+"""An entry that includes the errors of another function."""
 
 
-# What there is.
+# Exported names
 
 
 def exported() -> dict[str, Any]:
@@ -54,7 +54,7 @@ def is_error(value: object) -> bool:
 
 
 def members(cls: type) -> dict[str, Any]:
-    """Public properties and methods, of its bases here, too; of a dataclass the properties: its methods are ours."""
+    """Public properties and methods, including those of bases in p2p; of a dataclass only the properties."""
     ours = [each for each in cls.__mro__ if each.__module__.startswith("p2p.")]
     found = {name: value for each in ours for name, value in vars(each).items() if not name.startswith("_")}
     with_methods = not dataclasses.is_dataclass(cls)
@@ -66,19 +66,19 @@ def is_property(member: object) -> bool:
 
 
 def constructor(cls: type) -> Any:
-    """What scripts make one with, other than a dataclass: `__init__`, if it says how."""
+    """The documented `__init__` of a class that is no dataclass; None: there is none."""
     found = vars(cls).get("__init__")
     is_public = not (dataclasses.is_dataclass(cls) or is_error(cls)) and getattr(found, "__doc__", None)
     return found if is_public else None
 
 
 def getter(member: Any) -> Any:
-    """The function behind a property; another member as it is."""
+    """The function of a property; other members unchanged."""
     return member.fget if isinstance(member, property) else getattr(member, "func", member)
 
 
 def functions() -> Iterator[tuple[str, Any]]:
-    """What scripts call or look at, by its name: `join`, `Peer`, `Peer.rank`."""
+    """Functions, classes and members that scripts use, by name: `join`, `Peer`, `Peer.rank`."""
     for name, value in exported().items():
         if not isinstance(value, type):
             yield name, value
@@ -88,18 +88,18 @@ def functions() -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}.{each}", getter(member)) for each, member in members(value).items())
 
 
-# Docstrings.
+# Docstrings
 
 
 def sections(value: Any) -> dict[str, str]:
-    """The parts of a docstring; what is above the first title is called `head`."""
+    """The sections of a docstring; the text before the first title is `head`."""
     text = inspect.cleandoc(value.__doc__ or "")
     head, *rest = re.split(r"^(Args|Returns|Yields|Raises|Attributes):\n", text, flags=re.MULTILINE)
     return {"head": head, **dict(zip(rest[::2], rest[1::2], strict=True))}
 
 
 def entries(section: str) -> dict[str, str]:
-    """What a section says of each name, in order; what is said of several at once is said of each."""
+    """The text of each name in a section, in order; text for several names is repeated for each."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in _SPLIT.sub(r"\1 ", section).splitlines():
@@ -112,30 +112,30 @@ def entries(section: str) -> dict[str, str]:
 
 
 def raised(value: Any) -> list[str]:
-    """Names of errors, each once; those of the functions that it refers to last."""
+    """Names of the errors that a function raises, each once; those of functions that it refers to come last."""
     section = sections(value).get("Raises", "")
     others = [getter(attrgetter(name)(p2p)) for name in _AS.findall(section)]
     return list(dict.fromkeys([*entries(section), *(error for other in others for error in raised(other))]))
 
 
 def iteration(cls: type) -> Any:
-    """What a loop over one calls; None: there is none."""
+    """The `__iter__` of a class; None: it has none."""
     return vars(cls).get("__iter__")
 
 
 def raised_by(error: str) -> list[str]:
-    """Which functions name it, and in the use of which classes, or in the loop over which, it comes."""
+    """Functions that name an error, and classes in whose use, or in loops over which, it is raised."""
     classes = [(name, value) for name, value in exported().items() if isinstance(value, type)]
     callers = [f"`{name}`" for name, value in functions() if error in raised(value)]
     callers += [f"use of `{name}`" for name, value in classes if error in raised(value)]
     return callers + [f"a loop over `{name}`" for name, value in classes if error in raised(iteration(value))]
 
 
-# Signatures.
+# Signatures
 
 
 def say(annotation: Any) -> str:
-    """A type as it is written where all names are imported."""
+    """A type as written in a file that imports all names."""
     if get_origin(annotation) in (Union, UnionType):
         return " | ".join(map(say, get_args(annotation)))
     text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", inspect.formatannotation(annotation))
@@ -150,7 +150,7 @@ def say_default(default: object, factory: Any) -> str:
 
 
 def parameters(value: Any) -> list[str]:
-    """As they stand between parentheses, `*` included."""
+    """The parameters of a signature, including `*`."""
     hints = get_type_hints(vars(value)["__init__"] if isinstance(value, type) else value, localns=exported())
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     factories = {field.name: field.default_factory for field in fields if callable(field.default_factory)}
@@ -162,7 +162,7 @@ def parameters(value: Any) -> list[str]:
         if parameter.kind is parameter.KEYWORD_ONLY and not is_starred:
             texts.append("*")
         is_starred |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        text = f"{str(parameter).split(':')[0]}: {say(hints[parameter.name])}"  # with its own stars
+        text = f"{str(parameter).split(':')[0]}: {say(hints[parameter.name])}"  # keeps the parameter's stars
         if parameter.default is not parameter.empty:
             text += f" = {say_default(parameter.default, factories.get(parameter.name))}"
         texts.append(text)
@@ -170,13 +170,13 @@ def parameters(value: Any) -> list[str]:
 
 
 def returned(function: Any) -> str:
-    """What a call gives; of a generator that is a context manager, this."""
+    """The type that a call returns; for a generator that is a context manager, the context manager."""
     text = say(get_type_hints(function, localns=exported())["return"])
     return re.sub("^Iterator", "AbstractContextManager", text) if hasattr(function, "__wrapped__") else text
 
 
 def signature(name: str, value: Any) -> str:
-    """On one line, or with one parameter on each."""
+    """The signature on one line, or with one parameter per line."""
     texts, result = parameters(value), "" if isinstance(value, type) else f" -> {returned(value)}"
     line = f"{name}({', '.join(texts)}){result}"
     return (
@@ -186,7 +186,7 @@ def signature(name: str, value: Any) -> str:
     )
 
 
-# The page.
+# Page
 
 
 def code(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The pure parts of the benchmarks: sizes, percentiles, bandwidths, and what a kill cost."""
+"""The pure parts of the benchmarks: sizes, percentiles, bandwidths, and costs of kills."""
 
 import json
 from dataclasses import replace
@@ -43,7 +43,7 @@ def result(algorithm: str, time_s: float, *, world_size: int = 2, size_bytes: in
     return found
 
 
-# Sizes and plans.
+# Sizes and plans
 
 
 @pytest.mark.parametrize(("text", "size_bytes"), [("4", 4), ("4K", 4096), ("1M", 1 << 20), ("2g", 2 << 30)])
@@ -102,7 +102,7 @@ def test_a_plan_reaches_the_workers_as_it_is() -> None:
         Plan.from_json(json.dumps(json.loads(PLAN.to_json()) | {"num_warmup": 1.5}))
 
 
-# Results.
+# Results
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
@@ -170,7 +170,7 @@ def test_sums_of_what_the_workers_add_are_exact_in_each_type(num_peers: int, cou
     assert all((a != b).all() for a, b in pairwise(parts))
 
 
-# What a kill cost.
+# Costs of kills
 
 
 def receipt(step: int, *peer_ids: str, digest: str = "d", share: int = 1) -> Receipt:
@@ -214,7 +214,7 @@ def test_what_a_kill_has_lost_is_said_of_that_kill() -> None:
     assert not summary_of_kills([holed])["is_good"] and not summary_of_kills([unequal])["is_good"]
 
 
-# A replay.
+# Replay
 
 
 def test_losses_are_weighted_by_samples_and_who_does_not_count_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Result files: what is in them, what is refused, what a full disk leaves, plots, and two runs side by side."""
+"""Result files: contents, refused files, a full disk, plots, and comparisons of two runs."""
 
 import csv
 import importlib.util
@@ -47,7 +47,7 @@ NETWORK = {"net": NET, "said": "no packets", "warnings": ["the lab was late"]}
 
 
 def results(seed: int = 0, *, slower: float = 1.0) -> list[Result]:
-    """Made ones; `slower`: by which factor the tree is."""
+    """Generated results; `slower`: factor of the tree's times."""
     generator = np.random.default_rng(seed)
     found = []
     for size in SIZES:
@@ -85,11 +85,11 @@ def report(seed: int = 0, *, slower: float = 1.0, **machine: Any) -> Report:
     return again
 
 
-# JSON and CSV.
+# JSON and CSV
 
 
 def described_keys(heading: str) -> set[str]:
-    """Of a table of docs/benchmark.md."""
+    """Keys in a table of docs/benchmark.md."""
     page = (ROOT / "docs" / "benchmark.md").read_text()
     table = page.partition(f"**{heading}**")[2].partition("\n\n|")[2].partition("\n\n")[0]
     return {
@@ -229,7 +229,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.csv", "there.csv"]
 
 
-# Plots.
+# Plots
 
 
 def test_four_panels_show_all_that_was_asked_for() -> None:
@@ -266,7 +266,7 @@ def test_a_format_that_cannot_be_drawn_is_refused_before_anything_is_measured() 
         assert plot(report(), ".png")[:4] == b"\x89PNG"
 
 
-# Two runs.
+# Two runs
 
 
 def test_a_run_is_the_same_as_itself_measured_again() -> None:
@@ -345,7 +345,7 @@ def test_runs_that_took_turns_are_compared_round_by_round() -> None:
 
 
 def otherwise(seed: int, place: int, *, slower: float = 1.0) -> Report:
-    """Processes in which each size and algorithm is a little faster or slower than in others, as long as they live."""
+    """A run whose process is a little faster or slower than others at each size and algorithm, throughout."""
     made, generator = drifting(seed, place, slower=slower), np.random.default_rng(seed)
     for row in made["results"]:
         row["times_us"] = (np.array(row["times_us"]) * np.exp(0.06 * generator.standard_normal())).tolist()
@@ -371,7 +371,7 @@ def test_what_differs_between_processes_by_chance_is_hardly_ever_called_anything
 
 
 def of_two_minds(seed: int, place: int, *, slower: float = 1.0) -> Report:
-    """Rounds of which half take twice as long as the other half: nothing is known of what lies between."""
+    """A run with bimodal rounds: half of them take twice as long as the others."""
     made, generator = drifting(seed, place), np.random.default_rng(seed)
     for row in made["results"]:
         exact = slower if row["algorithm"] == "tree" else 1.0
@@ -414,7 +414,7 @@ def test_a_file_with_fewer_settings_was_measured_on_one_host(tmp_path: Path) -> 
     assert {cell.ratio.value for cell in compare(first, second)} == {1.0}
 
 
-# What the model says.
+# Predictions of the model
 
 
 def test_the_cost_of_a_message_is_what_a_sum_of_one_number_takes_beyond_the_delay() -> None:

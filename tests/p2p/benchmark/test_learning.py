@@ -1,4 +1,4 @@
-"""With which sizes peers train before the rounds, and when they have tried enough."""
+"""Warm-up of links before the rounds: its sizes, and its end."""
 
 from collectives import Medium
 from collectives.links import equal_links

@@ -1,4 +1,4 @@
-"""Schedules of a user: what is in a file, and what is said of those that are none."""
+"""Schedules of a user: loading from a file, and messages about invalid ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which size is next, and when it is enough."""
+"""Pacing: the next size, and the end of a run."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ RING, TREE = (0.16, 45e6), (0.06, 3e6)
 
 
 def run(plan: Plan, *, noise: float = 0.05) -> tuple[list[Batch], float]:
-    """All batches of a run in which sums take what `RING` and `TREE` say, and how long it took."""
+    """All batches of a simulated run whose sums take the times of `RING` and `TREE`, and its duration."""
     generator, pacer, found, elapsed_s = np.random.default_rng(1), Pacer(plan), list[Batch](), 0.0
     while (batch := pacer.next(elapsed_s)) is not None:
         found.append(batch)

@@ -1,4 +1,4 @@
-"""Whether prices are right is said by `bench.prices`: of what was measured, and of what is made here."""
+"""`bench.prices` says whether prices are right: for measured results, and for generated ones."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_what_was_measured_over_four_hosts_is_within_a_fifth_of_its_price_at_eve
 
 
 def test_formulas_and_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What they cost is for a quiet machine."""
+    """Their processor time is not tested: it needs a quiet machine."""
     path = tmp_path / "prices.json"
     code = main(["--ranks", "2,9", "--json", str(path)])
     found = json.loads(path.read_text())

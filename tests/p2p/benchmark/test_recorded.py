@@ -1,4 +1,4 @@
-"""The buckets of a step, out of traces."""
+"""The buckets of a step, from traces."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.p2p.telemetry.pages import A, identity, page
 
 
 def trace(folder: Path, *steps: tuple[int, list[int]]) -> Path:
-    """Of a peer whose steps have had these sums from then on."""
+    """The trace of a peer whose steps have these sums, each from the given step on."""
     made, path = page(folder, identity()), folder / "traces" / f"{A}.trace"
     tail = Tail(made.path)
     for step, sizes in steps:
@@ -47,6 +47,6 @@ def test_what_has_none_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path.write_bytes(b"SHTR\x01\x00\x00\x00\x01\x00\x00\x00{")
     with pytest.raises(LaunchError, match="cannot be read"):
         bucket_sizes(path)
-    path.write_bytes(b"SHTR\x01\x00\x00\x00\x05\x00\x00\x00{")  # cut short
+    path.write_bytes(b"SHTR\x01\x00\x00\x00\x05\x00\x00\x00{")  # truncated
     with pytest.raises(LaunchError, match="does not have the buckets of a step"):
         bucket_sizes(path)

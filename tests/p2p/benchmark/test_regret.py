@@ -1,4 +1,4 @@
-"""What `auto` gave away, of made samples: what it took, and what asking it cost."""
+"""The cost of `auto`, for generated samples: that of its choice, and its overhead."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ def test_who_took_a_bad_one_is_found_out_and_asking_it_cost_nothing(seed: int) -
 
 
 def test_the_best_is_no_worse_than_itself_however_its_two_samples_fell() -> None:
-    """Three of the slowest of nine rounds were those of `auto`: that says nothing of what it took."""
+    """The slowest rounds were those of `auto` by chance: that says nothing about its choice."""
     ring, unlucky = np.array([1.0, 1.1, 0.9] * 5), np.array([1.2, 1.3, 1.1] * 5)
     found = judged(unlucky, "ring", ring=ring, direct=np.full(15, 2.0))
     assert (found.choice.value, found.choice.low, found.choice.high) == (0.0, 0.0, 0.0)
@@ -86,7 +86,7 @@ def test_what_was_taken_once_is_missing_from_some_resamples_and_spoils_none() ->
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
-    """Of a choice that is 10 % worse than the best, and an overhead of 2 %."""
+    """For a choice that is 10 % worse than the best, and an overhead of 2 %."""
     held = np.zeros(2)
     for seed in range(100):
         ring, direct, auto = (made(each, seed=seed + 1000 * place) for place, each in enumerate((1.1, 1.0, 1.122)))

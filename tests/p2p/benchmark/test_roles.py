@@ -1,4 +1,4 @@
-"""What each collective is to the benchmark, against what its words say, in plain numpy."""
+"""Roles of ranks in each collective, compared with its definition in plain numpy."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def roles(operation: str, num_peers: int, count: int, root: int = 0) -> list[Rol
 
 
 def results_of(operation: str, inputs: list[Array], root: int) -> list[Array]:
-    """What each rank must end with."""
+    """The result of each rank, by definition."""
     num, nothing = len(inputs), inputs[0][:0]
     total = np.sum(inputs, axis=0)
     match operation:

@@ -1,4 +1,4 @@
-"""Stages of operations on a device: what is watched, what they add up to, who is slowest, and how it is shown."""
+"""Stages of operations on a device: watched copies, sums of stages, the slowest stage, and its display."""
 
 import csv
 import mmap
@@ -47,14 +47,14 @@ def copy(stage: str, begun_s: float, ready_s: float | None, ended_s: float | Non
     return made
 
 
-# What is watched.
+# Watched copies
 
 
 def test_stages_add_up_to_the_round_whatever_goes_on_side_by_side() -> None:
     copies = [
         copy(FETCH, 1.1, 1.5, 3.0),
         copy(FETCH, 1.2, 3.0, 6.0),  # its exchange begins while the other part is exchanged
-        copy(STORE, 8.0, 8.0, None),  # whoever waits for it waits for the whole round
+        copy(STORE, 8.0, 8.0, None),  # a caller that waits for it waits for the whole round
         copy(STORE, 8.5, 8.5, None),
     ]
     assert times_of_stages(copies, 1.0, 10.0) == (0.5, 4.5, 2.0, 2.0)
@@ -70,7 +70,7 @@ def test_copies_that_were_not_seen_have_no_stages(copies: list[WatchedCopy]) -> 
 
 
 class Spy:
-    """A mark that is over when it was waited for, and says so."""
+    """A mark that is over once it was waited for, and records that."""
 
     def __init__(self, name: str, said: list[str]) -> None:
         self.name, self.said, self.is_there = name, said, False
@@ -135,7 +135,7 @@ def test_a_watched_device_tells_why_it_has_refused_memory_and_counts_its_sums() 
     assert watched.refused == "the stand-in refuses each 1th"
 
 
-# Where arrays lie.
+# Storage
 
 
 def test_an_array_on_a_device_keeps_its_place_for_its_size_and_comes_back_as_it_was() -> None:
@@ -207,11 +207,11 @@ def test_what_a_device_cannot_do_is_refused(change: dict[str, Any], said: str) -
         replace(PLAN, **change)
 
 
-# Results.
+# Results
 
 
 def results(stages_s: dict[tuple[str, int], list[list[list[float]]]] | None = None) -> list[Result]:
-    """Of two ranks; `stages_s`: of each rank, by round."""
+    """Results of two ranks; `stages_s`: by rank and round."""
     default = [[[1.0, 2.0, 6.0, 1.0]] * 3, [[0.5, 4.0, 3.0, 2.0]] * 3]
     found = []
     for size in PLAN.sizes_bytes:
@@ -281,7 +281,7 @@ def test_runs_on_other_devices_are_refused_by_name() -> None:
     assert sizes == [(row["algorithm"], row["size_bytes"]) for row in on_host["results"]]
 
 
-# Bars.
+# Bars
 
 
 def test_bars_show_the_share_of_each_stage_at_each_size() -> None:

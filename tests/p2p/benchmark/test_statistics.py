@@ -1,4 +1,4 @@
-"""What is said of samples, with made ones whose crossings, costs and regrets are known."""
+"""Statistics of generated samples with known crossings, costs and regrets."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def medians_of(**times_s: list[Floats]) -> Medians:
     return resample(SIZES, times_s, num=500)
 
 
-# Resamples.
+# Resamples
 
 
 def test_blocks_hold_neighbouring_rounds_and_the_last_is_followed_by_the_first() -> None:
@@ -132,7 +132,7 @@ def test_two_that_cross_three_times_do_so_in_turns() -> None:
 
 
 def test_what_only_some_resamples_see_is_said_to_be_so() -> None:
-    """Two that are alike: chance decides how often they cross."""
+    """Two equal contenders: chance decides how often they cross."""
     pair = compare_pair(medians_of(a=made(*RING, seed=5), b=made(*RING, seed=6)), "a", "b")
     assert sum(pair.shares.values()) == pytest.approx(1)
     assert pair.share < 0.5
@@ -157,7 +157,7 @@ def test_a_single_size_has_no_crossing() -> None:
     assert fit(medians, "a") is None
 
 
-# Costs.
+# Costs
 
 
 @pytest.mark.parametrize(("alpha_s", "rate"), [RING, TREE, (1e-4, 1e9), (1e-9, 1e6)])
@@ -171,7 +171,7 @@ def test_alpha_and_beta_are_found(alpha_s: float, rate: float) -> None:
     assert found.to_json()["algorithm"] == "a"
 
 
-# Sentences.
+# Sentences
 
 
 @pytest.mark.parametrize(

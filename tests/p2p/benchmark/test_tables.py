@@ -1,4 +1,4 @@
-"""What making a table of prices costs a step, as far as no step is needed for it (tests/live/test_benchmark.py)."""
+"""bench.tables, the parts without real steps (tests/live/test_benchmark.py has the others)."""
 
 import numpy as np
 import pytest

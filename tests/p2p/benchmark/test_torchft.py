@@ -1,4 +1,4 @@
-"""What a kill has cost workers of torchft, from the lines that they have written; and who is compared with at all."""
+"""The cost of a kill for torchft's workers, from the lines that they write; and possible comparisons."""
 
 from importlib.util import find_spec
 
@@ -12,7 +12,7 @@ MS = 10**6
 
 
 def worker(rank: int, *spans: tuple[int, int, int], digest: str = "") -> list[Done]:
-    """Steps from, to, and the ms at which the first is done; a step takes 10 ms."""
+    """A worker's steps; a span is its first and last step, and the ms at which the first ends; a step takes 10 ms."""
     return [
         Done(rank, step, (at_ms + 10 * (step - first)) * MS, digest or str(step))
         for first, last, at_ms in spans
@@ -22,7 +22,7 @@ def worker(rank: int, *spans: tuple[int, int, int], digest: str = "") -> list[Do
 
 def test_the_longest_wait_after_a_kill_is_what_it_costs() -> None:
     done = {
-        1: worker(0, (1, 58, 10), (59, 90, 5500)),  # step 58 commits with what the victim had sent
+        1: worker(0, (1, 58, 10), (59, 90, 5500)),  # step 58 commits with data that the victim had sent
         2: worker(1, (1, 58, 11), (59, 90, 5503)),
         3: worker(2, (1, 57, 10)),
     }

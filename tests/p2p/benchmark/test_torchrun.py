@@ -1,4 +1,4 @@
-"""What a restart of all workers has cost, from the lines that they have written."""
+"""The cost of a restart of all workers, from the lines that they write."""
 
 from bench.torchrun import Done, cost
 
@@ -12,7 +12,7 @@ def worker(rank: int, first: int, last: int, begins_ms: int, digest: str = "") -
 
 
 def test_steps_since_the_checkpoint_are_lost_and_done_again() -> None:
-    before = {1: worker(0, 1, 57, 0), 2: worker(1, 1, 56, 0)}  # the second one is killed in its step 57
+    before = {1: worker(0, 1, 57, 0), 2: worker(1, 1, 56, 0)}  # the second worker is killed in its step 57
     after = {3: worker(0, 51, 80, 5000), 4: worker(1, 51, 80, 5000)}
     found = cost(570 * MS, before, after)
     assert found.peers == 2 and found.step_ms == 10.0

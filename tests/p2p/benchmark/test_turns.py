@@ -1,4 +1,4 @@
-"""Two runs take turns: in which order, what is refused, and what who is alone does."""
+"""Two runs take turns: their order, refused combinations, and a run that is alone."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ PLAN = Plan(
 
 
 def both(path: Path, run: Callable[[Turns], Any], asked: tuple[dict[str, Any], dict[str, Any]]) -> list[Future[Any]]:
-    """What each of two runs makes of it."""
+    """The results of two runs that meet at `path`."""
 
     def one(own: dict[str, Any]) -> Any:
         with meet(path, own) as met:

@@ -1,4 +1,4 @@
-"""What was measured over emulated links, and what the page says of it."""
+"""Measurements over emulated links, and the figures on the page."""
 
 import json
 from functools import cache
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "ring-or-tree.md"
 
 
 def newest(name: str) -> Path:
-    """Of what `make bench-wan` and `make bench-aa` have left."""
+    """The newest result of `make bench-wan` or `make bench-aa`."""
     return max(RESULTS.glob(f"{name}-20*.json"))
 
 
@@ -45,7 +45,7 @@ def test_over_four_hosts_the_model_is_right_auto_takes_what_is_quickest_and_no_p
         assert part == "again" or config["sizes_bytes"][-1] == 16 << 20
         assert not [each for each in problems([report]) if "dropped" in each or "longer than the best" in each]
         prices = [ratio for row in report["results"] if (ratio := price_by_rows(row)) is not None]
-        is_learned = "auto" in config["algorithms"]  # else nobody has measured the links
+        is_learned = "auto" in config["algorithms"]  # otherwise the links were not measured
         assert len(prices) == is_learned * (len(config["algorithms"]) - 1) * len(config["sizes_bytes"])
     assert not [each for each in problems([measured()["best"]]) if "longer than the best" in each]
 
@@ -136,7 +136,7 @@ def test_figures_take_the_place_of_older_ones(tmp_path: Path) -> None:
 
 
 def stepping(took_s: float, *, knows_from: int) -> list[Step]:
-    """Ten steps before a join at 100, and forty after it, of which the first one waits for that."""
+    """Ten steps before a join at 100 s, and forty after it, of which the first waits for the join."""
     steps = [Step(90.0 + number, 90.0 + number + 0.05, NUM_MEMBERS, NUM_MEMBERS, True) for number in range(10)]
     for number in range(40):
         began_s, num_rows = 100 + number / 5, NUM_MEMBERS + (number >= knows_from)

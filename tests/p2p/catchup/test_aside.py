@@ -1,4 +1,4 @@
-"""Donors whose state is copied by another thread: what arrives is that of one step, whatever happens meanwhile."""
+"""Donors whose state is copied by another thread: the copy is of one step, whatever happens meanwhile."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from tests.p2p.net.parcels import A, B, C, view_of
 
 @dataclass
 class Thread:
-    """Does what it is told when the test says so."""
+    """A stand-in for the copying thread, which works when the test says so."""
 
     jobs: list[Callable[[], None]] = field(default_factory=list)
     num_copies: int = 0
@@ -29,13 +29,13 @@ class Thread:
         return lambda: bool(done)
 
     def work(self, number: int = 1 << 30) -> None:
-        """Some of it, in order."""
+        """Carry out some jobs, in order."""
         for job in [*self.jobs[:number]]:
             self.jobs.remove(job)
             job()
 
     def hold(self) -> None:
-        """As whoever is about to change the state: all copies that were begun are made, maybe nothing else."""
+        """Act as a caller that is about to change the state: finish all copies that were begun, possibly no others."""
         self.work(max([0, *(index + 1 for index in range(len(self.jobs)) if len(self.jobs[index:]) % 3 == 0)]))
 
 
@@ -90,7 +90,7 @@ EVENTS = ["work", "told", "view", "seated", "forget", "late", "called"]
 
 @given(st.lists(st.sampled_from([*EVENTS, "commit", "asks"]), max_size=25))
 def test_whatever_happens_meanwhile_who_is_given_a_state_has_that_of_its_step(events: list[str]) -> None:
-    """A new view, a joiner that goes, updates and further joiners, between any two things that the thread does."""
+    """New views, joiners that leave, updates and further joiners, between any two jobs of the thread."""
     thread = Thread()
     came = play(thread, events, thread.hold)
     for step, bits in came:
@@ -98,7 +98,7 @@ def test_whatever_happens_meanwhile_who_is_given_a_state_has_that_of_its_step(ev
 
 
 def play(thread: Thread, events: list[str], hold: Callable[[], None]) -> list[tuple[int, bytes]]:
-    """What has come: after which step, and the tensor. `hold`: comes before each update."""
+    """The received states: step and tensor. `hold`: called before each update."""
     donor, tensor, now, done = Giver(), bytearray(250), 0.0, 0
     donor.complete(done, lambda known: lent(thread, tensor))
 
@@ -140,7 +140,7 @@ def test_without_the_wait_before_an_update_another_step_s_bits_are_given() -> No
     assert play(thread, ["commit"], lambda: None) == [(0, b"\1" * 250), (0, b"\1" * 250)]
 
 
-# Several donors.
+# Several donors
 
 
 def test_digests_are_made_with_the_copy_and_only_where_they_are_wanted() -> None:

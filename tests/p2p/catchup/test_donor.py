@@ -26,7 +26,7 @@ MOST_FED_BYTES = 100_000
 
 
 class Giver(Donor):
-    """What it sends arrives at once; whoever is `deaf` does not say so."""
+    """A donor whose segments arrive immediately; members that are `deaf` do not acknowledge."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class Giver(Donor):
         self.under_way.append((target, stream, replace(segment, payload=bytes(segment.payload))))
 
     def settle(self, now: float = 0.0) -> None:
-        """Until nothing is under way but to the deaf."""
+        """Deliver all segments, except those to deaf members."""
         while ready := [entry for entry in self.under_way if entry[0] not in self.deaf]:
             target, stream, segment = ready[0]
             self.under_way.remove(ready[0])
@@ -59,7 +59,7 @@ class Giver(Donor):
             self.taken(now, Taken(target, stream, count))
 
     def give(self, done: int, now: float = 0.0) -> list[tuple[Member, int]]:
-        """Serve those who wait when `done` is committed; what they get meanwhile: whom, the state after which step."""
+        """Serve waiting members when `done` is committed; returns the members and the steps of their states."""
         before = len(self.came)
         self.refused += self.serve(now, done, StateRecord(digest(done), view_of(A)))
         self.settle(now)
@@ -88,12 +88,12 @@ def feed(
 
 
 def call(donor: Giver, *steps: int, size: int = 10) -> None:
-    """B is fed operations that scripts have called by themselves."""
+    """Feed B operations of the scripts' own."""
     for step in steps:
         feed(donor, step, B, size=size, parameters=b"")
 
 
-# States.
+# States
 
 
 def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
@@ -147,7 +147,7 @@ def test_a_state_for_which_there_is_no_memory_is_not_sent_and_may_be_asked_for_a
 
 
 def test_a_state_names_the_view_of_its_step_and_not_the_one_that_is_installed_since() -> None:
-    """The scripts of the members see the later one after the next commit, and a joiner's must not before them."""
+    """The members' scripts see the later view after the next commit, and a joiner's script must not see it earlier."""
     donor = Giver()
     donor.complete(3, lambda known: packed(b"3"), view_of(A, B))
     donor.ask(B, 3, has_seat=True)
@@ -290,7 +290,7 @@ def test_who_was_given_a_state_and_asks_again_is_left_to_wait_as_long_again() ->
     assert donor.give(3, 6.5) == [] and donor.refused == []
 
 
-# Steps.
+# Steps
 
 
 def test_a_step_is_fed_with_the_results_as_they_were() -> None:
@@ -362,7 +362,7 @@ def test_steps_that_wait_are_bounded_by_their_bytes() -> None:
 
 
 def test_r9_what_is_left_out_begins_with_a_step_of_the_model() -> None:
-    """A script can load a state there; in an operation that it has called by itself it needs the result."""
+    """A script can load a state there; for an operation of its own it needs the result."""
     donor = Giver()
     donor.deaf = {B}
     large = MOST_FED_BYTES // 2
@@ -405,7 +405,7 @@ def test_steps_that_wait_are_bounded_by_their_number() -> None:
 
 
 def test_a_state_overtakes_the_steps_that_nothing_was_sent_of() -> None:
-    """Or who is far behind would be given one step after the other of those that it needs no more."""
+    """Otherwise an observer that is far behind would receive steps that it no longer needs."""
     donor = Giver()
     donor.deaf = {B}
     for step in range(20):

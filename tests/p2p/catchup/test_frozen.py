@@ -30,7 +30,7 @@ def backbone(is_frozen: bool = True) -> Callable[[bytes], PackedState]:
 
 
 def sent(donor: Giver) -> list[tuple[bytes, bytes, bytes]]:
-    """What is said to be left out, and the two tensors, of all states."""
+    """For all states, the record of left-out tensors, and the two tensors."""
     records = [parcel.record for _, parcel in donor.came]
     assert all(isinstance(record, StateRecord) for record in records)
     frozen = [record.frozen for record in records if isinstance(record, StateRecord)]
@@ -94,7 +94,7 @@ def test_who_says_to_have_what_is_trained_here_is_sent_it() -> None:
 
 
 def test_what_changes_after_it_was_asked_for_is_looked_at_as_it_is_copied() -> None:
-    """An average of the weights, without gradients, that the script makes after each step."""
+    """The tensor is an average of the weights, without gradients, that the script updates after each step."""
     donor, memory = Giver(), bytearray(BACKBONE)
     donor.ask(B, 3, has_seat=False, frozen=OWN)
     memory[0] ^= 1
@@ -103,7 +103,7 @@ def test_what_changes_after_it_was_asked_for_is_looked_at_as_it_is_copied() -> N
     assert sent(donor) == [(b"", bytes(memory), HEAD)]
 
 
-# Several donors.
+# Several donors
 
 LARGE = 1 << 17
 
@@ -128,7 +128,7 @@ def test_what_who_asks_has_is_in_no_share() -> None:
 
 
 def test_chunks_are_as_long_whatever_is_left_out() -> None:
-    """Those that have come of a copy that was given up count for the next one, after the same step."""
+    """Chunks of a copy that was given up count for the next copy after the same step."""
     large = np.empty(1 << 28, np.uint8).data
     state = PackedState(TREE, [large, HEAD], replicated=[0, 1], frozen=[0])
     sizes = [chunk_bytes_of(replace(state, known=known), 1 << 10) for known in (b"", OWN)]
@@ -145,7 +145,7 @@ def test_another_donor_is_told_what_is_left_out() -> None:
     assert asked == C and wish.frozen == known
 
 
-# What the joiner makes of it.
+# The joiner
 
 
 class Model(nn.Module):
@@ -164,7 +164,7 @@ class Model(nn.Module):
 
 
 def arrived(donor: Model, known: bytes) -> PackedState:
-    """The state of `donor` as it comes out of the wire."""
+    """The state of `donor` as received."""
     state = lent(lower(dict(donor.state_dict()), (), "samples", (), donor.frozen))
     parcel = StateCopy(3, replace(state, known=known), 1 << 14, is_shared=False).whole(
         StateRecord(digest(3), view_of(A))
@@ -177,7 +177,7 @@ def arrived(donor: Model, known: bytes) -> PackedState:
 def test_what_was_left_out_stays_as_it_is_and_all_else_is_taken_over() -> None:
     donor, joiner = Model(), Model()
     with torch.no_grad():
-        for each in (donor.head.weight, donor.body.bias):  # a small one that is frozen is always sent
+        for each in (donor.head.weight, donor.body.bias):  # small frozen parameters are always sent
             each += 1
     state = arrived(donor, joiner.digest)
     assert state.known == joiner.digest and sum(map(len, state.tensors)) < 4000

@@ -14,14 +14,14 @@ OTHER = b"o" * 16
 
 
 def begun(now: float = 0.0) -> Gathering:
-    """A, which was asked, has said what the chunks are."""
+    """A gathering for which A, the first donor, has sent the digests of the chunks."""
     gathering = Gathering(now, A, 7)
     assert gathering.begin(now, (A, B, C), DIGESTS) == []
     return gathering
 
 
 def send(gathering: Gathering, *chunks: Chunk, now: float = 0.0) -> list[Chunk]:
-    """Each from its owner; those that are kept."""
+    """Receive each chunk from its owner; returns those that are kept."""
     return [chunk for chunk in chunks if gathering.came(now, OWNERS[chunk], chunk, DIGESTS[chunk])]
 
 

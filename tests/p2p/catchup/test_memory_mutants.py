@@ -1,4 +1,4 @@
-"""Each rule about memory that is made ready is left out in turn: a test that holds it fails."""
+"""Each rule about memory that is prepared is removed in turn: a test of the rule then fails."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from tests.simulated.mutant import Mutant, mutant, without
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is left out, and the test that notices."""
+    """A removed rule, and the test that detects it."""
 
     mutant: Mutant
     notices: Callable[[], object]
@@ -153,7 +153,7 @@ MUTANTS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for the tests that are called here."""
+    """The same limits as in the tests that are called here."""
     for module in ("p2p.catchup.rooms", "p2p.catchup.observer"):
         monkeypatch.setattr(f"{module}.LEAST_BYTES", 1)
 
@@ -161,6 +161,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_rule_that_is_left_out_is_noticed(name: str) -> None:
     missing = MUTANTS[name]
-    missing.notices()  # with the rule it holds
+    missing.notices()  # passes with the rule
     with without(missing.mutant), pytest.raises((AssertionError, StopIteration)):
         missing.notices()

@@ -1,4 +1,4 @@
-"""An observer: the protocol and the open step are those that ship, what others send is made up."""
+"""An observer: the production protocol and open step, with simulated messages of the others."""
 
 import random
 from collections import deque
@@ -39,7 +39,7 @@ def claim(member: Member) -> Claim:
 
 
 class Newcomer:
-    """Has met A, which has committed up to step `head`, and asks it for the state."""
+    """A peer that has met A, which has committed up to step `head`, and asks it for the state."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -62,7 +62,7 @@ class Newcomer:
         self.carry_out(self.core.ask_for_seat(0.0, RUN, follows=True))
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """In order; what they entail, last."""
+        """Carry out effects in order, then those that follow from them."""
         waiting = deque(effects)
         while waiting:
             match waiting.popleft():
@@ -87,7 +87,7 @@ class Newcomer:
 
     @property
     def num_bytes(self) -> int:
-        """Of what it keeps."""
+        """Bytes of the parcels that the observer keeps."""
         kept = [*self.observer._states.values(), *self.observer._steps.values()]
         return sum(parcel.num_bytes for parcel in kept)
 
@@ -113,7 +113,7 @@ class Newcomer:
         self.carry_out(self.observer.go_on(self.now))
 
     def call(self, step: int) -> None:
-        """The script calls an operation by itself, outside of a step of the model."""
+        """Let the script call an operation of its own, outside of a step of the model."""
         self.submit(step, total(), parameters=b"")
 
     def load(self, state_digest: bytes | None = None) -> StateOffer:
@@ -125,20 +125,20 @@ class Newcomer:
         return offer
 
     def falls_behind(self, step: int, *, asks: bool = True) -> None:
-        """It hears twice that A is there, and asks for the state, if it `asks` there."""
+        """Let it hear of A's progress twice; it asks for the state, if `asks`."""
         for _ in range(2):
             self.now += 1.5
             self.hear_head(step)
         assert (self.asked[-1] == (A, step)) == asks
 
     def enters(self, step: int) -> None:
-        """It has a seat in a view, in which A has committed `step`."""
+        """Admit it to a view in which A has committed `step`."""
         view = view_of(A, ME, number=2)
         for body in (m.Decide(view), Ready(True, step, digest(step), None)):
             self.carry_out(self.core.receive(self.now, Envelope(A, view.stamp, body)))
 
     def at(self, step: int) -> None:
-        """It has loaded the state after `step`."""
+        """Let it load the state after `step`."""
         self.hear_head(step)
         self.deliver(state(step))
         self.load()
@@ -164,11 +164,11 @@ def fingerprints(step: int, *operations: Operation) -> list[bytes]:
 
 
 def sums(step: int, observer: Newcomer, value: float = 5.0) -> Parcel:
-    """That step, of one sum, as A has committed it."""
+    """A fed step of one sum, as committed by A."""
     return fed(step, np.full(4, value, np.float32).tobytes(), fingerprints=fingerprints(step, total()))
 
 
-# States.
+# States
 
 
 def test_a_state_is_asked_for_and_offered_with_the_view_of_its_donor(observer: Newcomer) -> None:
@@ -282,7 +282,7 @@ def test_a_damaged_parcel_is_lost_and_the_next_one_taken(observer: Newcomer) -> 
     assert observer.load().step == 6
 
 
-# Steps.
+# Steps
 
 
 def test_a_fed_step_is_handed_out_when_the_same_operations_are_submitted(observer: Newcomer) -> None:
@@ -386,7 +386,7 @@ def test_who_has_a_seat_takes_nothing_more(observer: Newcomer) -> None:
     assert observer.told == [] and len(observer.taken) == num_taken
 
 
-# What its feeder shows.
+# Progress of the feeder
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_who_is_not_like_its_feeder_is_told_so_instead_of_the_step(
     assert (observer.core.done, observer.left) == (7, leaves)
 
 
-# Operations of the script's own.
+# Operations of the script's own
 
 
 def test_r9_who_waits_for_an_operation_of_its_own_is_offered_the_state_after_it(observer: Newcomer) -> None:
@@ -431,7 +431,7 @@ def test_r9_who_waits_for_an_operation_of_its_own_is_offered_the_state_after_it(
 
 
 def test_r9_a_state_that_was_offered_before_such_an_operation_is_offered_again(observer: Newcomer) -> None:
-    """Its script computes while the state comes, and what it calls next is no step of the model."""
+    """The script computes while the state arrives, and its next call is not a step of the model."""
     observer.at(5)
     observer.falls_behind(9)
     observer.deliver(state(8), sums(6, observer))
@@ -456,7 +456,7 @@ def test_r9_an_operation_that_was_left_out_is_missed(observer: Newcomer) -> None
 
 
 def called(step: int, path: bytes, value: float) -> Parcel:
-    """The operation that a script calls by itself, there, with that result."""
+    """A fed operation of the script's own, called at `path`, with this result."""
     parcel = fed(step, np.full(4, value, np.float32).tobytes(), fingerprints=fingerprints(step, total()))
     assert isinstance(parcel.record, StepRecord)
     return replace(parcel, record=replace(parcel.record, path=path))
@@ -514,7 +514,7 @@ def test_r9_who_was_not_removed_has_no_result_of_another_step(observer: Newcomer
 
 
 def test_r9_what_is_called_otherwise_at_that_place_is_not_its_result(observer: Newcomer) -> None:
-    """As a sum over what is left of an epoch, by which lines and calls are the same."""
+    """Like a sum over the rest of an epoch, with the same line and the same calls."""
     observer.hear_head(8)
     observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
     other = called(9, b"here", 2.0)

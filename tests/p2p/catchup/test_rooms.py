@@ -1,4 +1,4 @@
-"""Memory for copies is ready before the step that is copied, and nobody waits for it in vain."""
+"""Memory for copies is ready before the step that is copied, and no peer waits for it without success."""
 
 import gc
 import weakref
@@ -22,7 +22,7 @@ from tests.p2p.net.parcels import A, B, C, digest, view_of
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory for tensors of a test counts as much."""
+    """Lowers the size limits, so that they apply to the small tensors of tests."""
     for module in ("p2p.catchup.rooms", "p2p.catchup.observer"):
         monkeypatch.setattr(f"{module}.LEAST_BYTES", 1)
 
@@ -80,7 +80,7 @@ class Peer:
         return PackedState(TREE, [memoryview(each) for each in self.tensors], None, REPLICATED, self.thread.aside)
 
     def commit(self, step: int, now: float = 0.0) -> None:
-        """The next update is made, and the state after it is complete."""
+        """Make the next update, after which the state is complete."""
         self.thread.hold()
         for tensor in self.tensors:
             tensor[0] = step
@@ -92,7 +92,7 @@ class Peer:
         assert [*self.donor.serve(now, step, record, lambda joiner: (A, B, C))] == []
 
     def gives(self) -> list[int]:
-        """After which steps it has been asked to copy, and has begun to."""
+        """Steps of the requested copies that have begun."""
         return sorted(step for step, _ in self.donor._copies)
 
 
@@ -143,7 +143,7 @@ def test_others_hear_of_it_when_the_first_is_asked_and_copy_what_they_are_asked_
 
 
 def test_memory_that_is_ready_while_a_step_is_exchanged_is_for_the_next() -> None:
-    """Others may have committed it before they hear of it; who has a seat needs this very one."""
+    """Other donors may have committed that step before the request; a joiner with a seat needs exactly that step."""
     first = Peer(A)
     first.commit(STEP)
     first.donor.ask(ME, STEP, has_seat=False)
@@ -159,7 +159,7 @@ def test_memory_that_is_ready_while_a_step_is_exchanged_is_for_the_next() -> Non
 
 
 def test_a_state_that_is_complete_only_while_a_step_is_exchanged_is_given_then() -> None:
-    """Where forward passes change buffers, it is complete behind the last one."""
+    """If forward passes change buffers, the state is complete after the last one."""
     first = Peer(A)
     first.commit(STEP)
     first.donor.ask(ME, STEP, has_seat=False)
@@ -287,7 +287,7 @@ def test_a_state_that_cannot_be_packed_is_no_reason_to_wait() -> None:
 def test_a_state_for_which_a_donor_has_no_memory_is_declined_with_both_sizes(
     left_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel would end it, and then the next who is asked."""
+    """Otherwise the kernel would kill it, and then the next donor."""
     monkeypatch.setattr("p2p.catchup.rooms.memory_bytes", lambda: left_bytes)
     first = Peer(A)
     first.commit(STEP)
@@ -338,11 +338,11 @@ def test_copies_of_many_joins_leave_nothing_behind() -> None:
     assert all(space.is_dropped for space in first.spaces) and len(first.spaces) == 20
 
 
-# Whom it comes to.
+# Receivers
 
 
 class Guest(Newcomer):
-    """Has memory made ready for the state that it asks for."""
+    """An observer that prepares memory for the state that it asks for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ class Guest(Newcomer):
 
 
 def give(new: Newcomer, first: Peer, most: int = 1 << 30) -> int:
-    """What the first sends of a state that it alone gives chunks of; returns how many segments came."""
+    """Deliver segments of a state from one donor; returns their number."""
     num = 0
     while first.sent and num < most:
         stream, segment = first.sent.pop(0)

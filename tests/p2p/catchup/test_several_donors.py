@@ -29,7 +29,7 @@ STEP = 5
 TREE = pack_tree({"tensors": {"table": Slot(0), "mean": Slot(1), "bias": Slot(2)}, "parts": [{"moment": Slot(3)}]})
 SIZES = (300_000, 1000, 70_000, 100_000)
 REPLICATED = (0, 2, 3)
-"""Not the mean, of which each member may have its own."""
+"""Indices of replicated tensors; not the mean, which may differ between members."""
 
 
 def memory() -> list[bytearray]:
@@ -38,7 +38,7 @@ def memory() -> list[bytearray]:
 
 
 class Pond:
-    """A was asked for the state, and knows of B and C. What is sent arrives when `settle` is called."""
+    """A was asked for the state, and knows of B and C. Messages arrive when `settle` is called."""
 
     def __init__(
         self, device: Callable[[], bool] | None = None, aside: Mapping[Member, RunAside] | None = None
@@ -76,14 +76,14 @@ class Pond:
         assert [*self.donors[member].serve(self.new.now, done, record, lambda joiner: (A, B, C))] == []
 
     def give_shares(self, *members: Member) -> None:
-        """Those hear what A has asked for."""
+        """Deliver A's requests to these members."""
         for donor, wish in self.wished:
             if donor in members:
                 self.donors[donor].wish(wish)
                 self.serve(donor)
 
     def settle(self, *silent: Member) -> None:
-        """Until nothing is under way, but from the `silent`."""
+        """Deliver all messages, except those from `silent` members."""
         while True:
             ready = [item for item in self.under_way if item[0] not in silent]
             if not ready and self._num_asked == len(self.new.asked_chunks):
@@ -98,7 +98,7 @@ class Pond:
                 self.donors[source].taken(self.new.now, Taken(ME, number, count))
 
     def lose(self, member: Member) -> None:
-        """It dies, and what it has sent is lost."""
+        """Let a member die; its messages in flight are lost."""
         self.under_way = deque(item for item in self.under_way if item[0] != member)
         self.new.observer.forget(member)
 
@@ -227,7 +227,7 @@ def test_shares_of_a_first_donor_that_is_gone_are_of_no_use_and_another_one_is_a
 
 
 def test_another_first_drops_what_it_was_to_share_and_sends_its_own() -> None:
-    """Behind a share that is not wanted any more the state would come late."""
+    """Otherwise the state would be delayed by an obsolete share."""
     pond = Pond()
     pond.give_shares(B)
     assert pond.donors[B]._streams[ME].parcels

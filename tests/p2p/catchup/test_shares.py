@@ -1,4 +1,4 @@
-"""Which donor sends what, and after which step."""
+"""Shares of donors: their chunks and steps."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""An observer whose script takes long for a step: where it is held, it can load a state at once."""
+"""An observer whose script takes long for a step: where it is held, it can load a state immediately."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,7 +25,7 @@ def of_model(parcel: Parcel, shown: bytes = b"shown") -> Parcel:
 
 
 def slow(later: Iterable[Parcel] = ()) -> Newcomer:
-    """Has been compared, takes two seconds for a step, and lacks five, or has `later` ones beside the next."""
+    """An observer that was compared, takes two seconds for a step, and lags by five, or has `later` steps queued."""
     new = Newcomer()
     new.at(5)
     later = later or [of_model(sums(step, new)) for step in range(9, 13)]
@@ -76,7 +76,7 @@ def test_a_slow_script_whose_loop_has_several_phases_is_not_held() -> None:
         steps = [
             fed(step, *results, fingerprints=fingerprints(step, *odd), num_added=num_added) for step in range(9, 13)
         ]
-        is_held = num_added == 1  # what the runtime has added is no other phase
+        is_held = num_added == 1  # operations added by the runtime are no other phase
         assert slow(map(of_model, steps)).core.done == (7 if is_held else 8)
 
 

@@ -12,7 +12,7 @@ SEGMENT_BYTES = 256 << 10
 def send(
     bytes_per_s: float, way_s: float, num_segments: int, segment_bytes: int = SEGMENT_BYTES
 ) -> tuple[float, float]:
-    """Share of the line that is used, and the longest time that a segment has waited in its queue, once under way."""
+    """Simulate a stream; returns the used share of the line, and the longest time in the queue, after warm-up."""
     window, now, free_at = Window(segment_bytes), 0.0, 0.0
     arrivals: deque[float] = deque()
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""States as `pack` of training/state/replica_state.py makes them, and checkpoints of them."""
+"""States as `pack` of training/state/replica_state.py creates them, and checkpoints of them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ from p2p.training.state.replica_state import pack
 
 RUN = "ab" * 16
 SAMPLES = [["a"], 12, [["90 samples", 96, ((3, 4),), 12, (), ()]]]
-"""Whatever a `Share` packs."""
+"""An example of a packed `Share`."""
 
 
 class Odd:
-    """Has a state of everything that a tree may have."""
+    """An object whose state has all types that a tree may contain."""
 
     def state_dict(self) -> dict[str, object]:
         return {
@@ -36,7 +36,7 @@ class Odd:
 
 
 def make_state(seed: int = 0, width: int = 3) -> PackedState:
-    """Of a model in channels_last, bfloat16 in parts, with an optimizer that has trained, and `Odd`."""
+    """The state of a model in channels_last, partly bfloat16, with a used optimizer, and `Odd`."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(2, width, 2), nn.BatchNorm2d(width)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.append(nn.Linear(1, 1).to(torch.bfloat16))
@@ -49,7 +49,7 @@ def make_state(seed: int = 0, width: int = 3) -> PackedState:
 
 
 def manifest(step: int, ancestry: Ancestry | None = None) -> Manifest:
-    """Of a state that is still to be written."""
+    """The manifest of a state that is not written yet."""
     return Manifest(
         ancestry=ancestry or Ancestry(RUN, 1),
         step=step,
@@ -64,7 +64,7 @@ def manifest(step: int, ancestry: Ancestry | None = None) -> Manifest:
 
 
 def written(folder: Path, steps: Sequence[int], *, start: int = 1, keep: int | None = None, **other: str) -> Writer:
-    """Checkpoints of one start of a run, one after the other."""
+    """Write checkpoints of one start of a run, one after the other; returns the writer."""
     writer = Writer(Checkpoint(folder, every=1, keep=keep), f"peer{start}")
     for step in steps:
         ancestry = child_of(writer.written, Ancestry(other.get("run", RUN), start))
@@ -75,5 +75,5 @@ def written(folder: Path, steps: Sequence[int], *, start: int = 1, keep: int | N
 
 
 def files_of(path: Path) -> Iterator[Path]:
-    """Of a checkpoint."""
+    """Files of a checkpoint."""
     yield from sorted(path.iterdir())

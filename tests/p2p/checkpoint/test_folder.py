@@ -26,7 +26,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def look(path: Path) -> str:
-    """What is wrong with a checkpoint; empty: it is whole, and the state is what was written."""
+    """The error in a checkpoint; empty: it is complete, and contains the written state."""
     try:
         state = read_state(path, read_manifest(path))
     except UnusableCheckpointError as error:
@@ -82,7 +82,7 @@ def test_a_checkpoint_with_another_byte_is_named_or_means_the_same(
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] ^= data.draw(st.integers(1, 255))
     file.write_bytes(content)
-    why = look(path)  # asserts that what is read is what was written
+    why = look(path)  # asserts that the state read equals the written one
     assert why == "" or str(path) in why
 
 
@@ -169,7 +169,7 @@ def test_older_checkpoints_are_room_for_the_next_one(tmp_path: Path) -> None:
     with pytest.raises(ShoalError, match=r"and \d+ are free, older ones included") as refused:
         check_is_usable(tmp_path, 1 << 60)
     free = int(str(refused.value).partition(" are free")[0].split()[-1])
-    assert older > 0 and abs(free - older - shutil.disk_usage(tmp_path).free) < 1 << 30  # others write, too
+    assert older > 0 and abs(free - older - shutil.disk_usage(tmp_path).free) < 1 << 30  # other processes write, too
 
 
 def test_a_folder_with_too_little_room_is_refused_with_both_numbers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Founders in threads of one process, without peers: what one of them commits, all do, but who is gone by then."""
+"""Founders in threads of one process, without peers: what one commits, all do, except those that have died."""
 
 import threading
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class GoneError(Exception):
 
 
 class Founder:
-    """One of them, with what it is given. Dies before its operation number `dies_at`, from 0."""
+    """A founder, and the state that it receives. It dies before its operation number `dies_at`, from 0."""
 
     def __init__(self, swarm: "Founders", name: str, folder: Path, *, forced: str = "", dies_at: int = -1) -> None:
         self.swarm, self.name, self.dies_at = swarm, name, dies_at
@@ -71,7 +71,7 @@ class Founder:
 
 
 class Founders:
-    """They meet in each operation."""
+    """All founders, which meet in each operation."""
 
     def __init__(self) -> None:
         self.founders: list[Founder] = []
@@ -116,7 +116,7 @@ class Founders:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """`long` has the best checkpoint, `short` one before; `empty` none."""
+    """Folders: `long` has the newest checkpoint, `short` an older one, `empty` none."""
     made = {name: tmp_path_factory.mktemp(name) for name in ("long", "short", "empty")}
     written(made["long"], [10, 20])
     written(made["short"], [15])
@@ -124,7 +124,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def has(founder: Founder, step: int) -> bool:
-    """Whether it was given, bit by bit, the state of that checkpoint."""
+    """Whether a founder received, bit by bit, the state of that checkpoint."""
     expected, found = make_state(step), founder.loaded
     return found is not None and (found.tree, [bytes(part) for part in found.tensors]) == (
         expected.tree,

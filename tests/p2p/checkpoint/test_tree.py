@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from p2p.checkpoint.tree import from_json, name_slots, to_json
 from p2p.net.trees import Slot, pack_tree
 
-floats = st.floats().map(lambda each: each if each == each else float("nan"))  # there is one NaN in JSON, not 2^53
+floats = st.floats().map(lambda each: each if each == each else float("nan"))  # JSON has one NaN, not 2^53
 leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | floats | st.text() | st.binary()
 trees = st.recursive(
     leaves,

@@ -39,7 +39,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_next_checkpoint_is_written(
 ) -> None:
     writer = written(tmp_path, [5])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # what the kernel then says is that a file is too large
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # the kernel's error is then that a file is too large
     try:
         writer.begin(make_state(6), manifest(6))
         writer.wait()

@@ -1,4 +1,4 @@
-"""Scripts with loaders, in lockstep, without a peer: what one of them commits, all do."""
+"""Scripts with loaders, in lockstep, without peers: what one commits, all do."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ HANG_S: Final = 20.0
 
 
 def receipt(step: int, parts: Sequence[tuple[str, tuple[int, int, int]]]) -> Receipt:
-    """Of members by name, with what they say of their samples; as `write_receipt` makes it."""
+    """A receipt with each member's samples, as from `write_receipt`."""
     contributions = [
         Contribution(name, 1, ((start, number),) if start != UNKNOWN_SAMPLE else (), number, weight)
         for name, (start, number, weight) in parts
@@ -48,7 +48,7 @@ class Lockstep:
         self.commit()
 
     def loader(self, name: str, dataset: Any, **settings: Any) -> Loader:
-        """That of one member's script."""
+        """The loader of one member's script."""
         script = Script(name, self.shares[name], lambda: None, lambda: self.done, partial(self.meeting.gather, name))
         given = {"epochs": 1, "seed": 0, "shuffle": True, "drop_last": False, "max_attempts": 2} | settings
         options = given.pop("options", {})
@@ -59,7 +59,7 @@ class Lockstep:
         return {name: self.loader(name, dataset, **settings) for name in self.shares}
 
     def commit(self, dying: str = "") -> Receipt:
-        """One step of all members but those who die in it."""
+        """Commit a step of all members except `dying`."""
         self.done += 1
         rows = [(name, share.counts if self.done else NO_SAMPLES) for name, share in self.shares.items()]
         told = receipt(self.done, [row for row in rows if row[0] not in dying])
@@ -71,7 +71,7 @@ class Lockstep:
         return counted[0]
 
     def train(self, loaders: Mapping[str, Loader], dying: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
-        """One epoch of all members, some of whom die: in each step, what was counted of whose batch."""
+        """Train one epoch, in which members die; returns the counted batches of each step by member."""
         running = {name: iter(loaders[name]) for name in self.shares}
         steps: list[dict[str, Any]] = []
         while True:
@@ -85,7 +85,7 @@ class Lockstep:
 
 
 class Meeting:
-    """Members in threads of their own, who wait for each other in `gather`."""
+    """Members in threads of their own, which wait for each other in `gather`."""
 
     def __init__(self, swarm: Lockstep) -> None:
         self._swarm = swarm
@@ -94,7 +94,7 @@ class Meeting:
         self._changed = threading.Condition()
 
     def gather(self, name: str, row: Array, label: str) -> Array:
-        """The rows of all who are left, in their order."""
+        """The rows of all remaining members, in order."""
         with self._changed:
             self._rows[name] = row
             turn = len(self._results)

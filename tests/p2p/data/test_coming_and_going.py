@@ -1,4 +1,4 @@
-"""Whatever a script does between its batches, and whoever comes and goes meanwhile: each sample counts once."""
+"""Whatever a script does between its batches, and whichever members join and leave: each sample counts once."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Scripts:
     """The same script at all members, in lockstep, with a loader of each kind.
 
     Attributes:
-        used: how often each position of each loader was counted.
+        used: counts of each position of each loader.
     """
 
     def __init__(self, data: st.DataObject, samplers: Sequence[Sampler]) -> None:
@@ -50,7 +50,7 @@ class Scripts:
         return [number for number, track in enumerate(tracks) if share.plan(track).batch]
 
     def take_batch(self, loader: int) -> None:
-        """All are given theirs, of which a round by time may use less; the one before may be unused (a `break`)."""
+        """Give all members a batch, of which a round by time may use a part; the previous may be unused (`break`)."""
         for name, (share, tracks) in self._members.items():
             if self._has >= 0:
                 share.take_back(tracks[self._has])
@@ -63,11 +63,11 @@ class Scripts:
         share.hand_out(track, share.plan(track).slices.get(name))
 
     def call(self) -> None:
-        """An operation of the script's own."""
+        """Commit an operation of the script's own."""
         self._commit(dict.fromkeys(self._members, NO_SAMPLES), is_training=False)
 
     def train(self) -> None:
-        """A step on the batch, of which a round by time may have come to a part."""
+        """Commit a step on the batch, of which a round by time may have reached only a part."""
         counts = {}
         for name, (share, _) in self._members.items():
             start, number, weight = share.counts
@@ -98,7 +98,7 @@ class Scripts:
             self._join()
 
     def _join(self) -> None:
-        """Somebody has the state from a member, and comes to the place where all are."""
+        """Let a joiner load a member's state, and reach the place of the others."""
         (donor, _), name = next(iter(self._members.values())), next(self._names)
         share, _ = self._members[name] = self._new()
         share.load(donor.pack())
@@ -106,7 +106,7 @@ class Scripts:
             self._hand_out(name, self._has)
 
     def check_counts(self) -> None:
-        """So many as all say that they have used."""
+        """Check that all members' counts of used samples are right."""
         assert {share.num_samples for share, _ in self._members.values()} == {self.used.total()}
 
 

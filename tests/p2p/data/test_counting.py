@@ -1,4 +1,4 @@
-"""Which numbers of samples a script may give."""
+"""Numbers of samples that a script may pass."""
 
 import math
 from typing import Any

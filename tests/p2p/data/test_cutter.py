@@ -1,4 +1,4 @@
-"""How a round's part is cut into batches: as many at each member, and at who looks on."""
+"""How a round's part is cut into batches: equally many at each member and each observer."""
 
 import pytest
 from hypothesis import given

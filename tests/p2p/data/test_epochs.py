@@ -1,4 +1,4 @@
-"""In which epoch a loop over a loader is, and how it ends."""
+"""The epoch of a loop over a loader, and the loop's end."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_loop_that_goes_on_in_another_epoch_than_it_was_given_the_number_of_sa
 
 
 def test_a_state_loaded_in_the_last_step_of_an_epoch_leaves_its_end_to_the_script() -> None:
-    """What members do between two epochs, the joiner does, too: a schedule, or to leave."""
+    """The joiner, too, carries out the actions between two epochs, such as a schedule's step or leaving."""
     members, alone = Lockstep("a"), Lockstep("joiner")
     theirs = members.loader("a", range(20), global_batch=10, epochs=5)
     loader = alone.loader("joiner", range(20), global_batch=10, epochs=5)
@@ -150,7 +150,7 @@ def test_a_batch_that_no_step_counts_and_that_comes_again_and_again_is_named_onc
         swarm.loaders(range(20), global_batch=2, seed=seed, options=LISTS).values() for seed in (1, 2)
     )
     assert next(iter(first)) == next(iter(first)), "a look at it"
-    for loader in (first, second) * 3:  # alternately, and one batch more is asked for than is trained on
+    for loader in (first, second) * 3:  # alternately, with one batch more than steps
         batches = iter(loader)
         next(batches)
         swarm.commit()

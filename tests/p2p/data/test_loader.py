@@ -92,7 +92,7 @@ def test_workers_stay_from_epoch_to_epoch_and_load_ahead() -> None:
 
 
 class Curriculum(Squares):
-    """The script says between two epochs how hard samples are; a transform has that, too."""
+    """A dataset whose difficulty the script sets between two epochs; a transform has it, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Curriculum(Squares):
 
 @pytest.mark.parametrize("is_persistent", [False, True])
 def test_workers_see_what_the_script_has_set_in_the_dataset_between_two_epochs(is_persistent: bool) -> None:
-    """As with torch's DataLoader, whose workers live for an epoch; and as there not if they are to stay."""
+    """As with torch's DataLoader, whose workers live for an epoch; persistent workers do not see it."""
     swarm, dataset = Lockstep("a"), Curriculum()
     options = {"num_workers": 1, "collate_fn": list, "persistent_workers": is_persistent}
     loaders = swarm.loaders(dataset, global_batch=5, epochs=4, options=options)
@@ -190,7 +190,7 @@ def test_two_loaders_do_not_share_a_position() -> None:
 
 
 class Broken(Squares):
-    """One sample cannot be read."""
+    """A dataset with one sample that cannot be read."""
 
     def __getitem__(self, index: int) -> Sample:
         if index == 13:
@@ -199,7 +199,7 @@ class Broken(Squares):
 
 
 class Deadly(Squares):
-    """One sample ends the worker that reads it."""
+    """A dataset with one sample that ends the worker that reads it."""
 
     def __getitem__(self, index: int) -> Sample:
         if index == 13:
@@ -217,7 +217,7 @@ def test_what_the_dataset_raises_comes_out_of_the_loop_if_the_script_says_so(num
         next(batch)
     swarm.commit()
     assert [sample["index"] for sample in next(batches["a"])] == [8, 9, 10, 11]
-    try:  # pytest.raises would keep the traceback, and with it the workers, which a collector would wait for
+    try:  # pytest.raises would keep the traceback, and with it the workers, for which garbage collection would wait
         next(batches["b"])
     except OSError as error:
         why = str(error)
@@ -254,7 +254,7 @@ def test_a_sample_that_kills_workers_is_left_out_and_the_peers_live() -> None:
 
 
 class Torn:
-    """A batch whose way from the worker comes to an end the first time, as when that dies in the middle."""
+    """A batch whose transfer from the worker fails the first time, as if the worker died in the middle."""
 
     ends: Iterator[Exception]
 
@@ -283,7 +283,7 @@ def test_no_sample_is_blamed_for_a_batch_that_was_lost_with_its_worker(
 
 
 class Full(type(multiprocessing.get_context("fork"))):  # type: ignore[misc]
-    """A host that has room for so many processes more."""
+    """A host on which only a limited number of further processes can be started."""
 
     left = 0
 
@@ -391,11 +391,11 @@ def test_settings_and_data_that_differ_are_told_apart_before_anything_is_summed(
     assert "global_batch=4" in described[0] and "epochs=1, seed=0, shuffle=True, drop_last=False" in described[0]
 
 
-# Evaluation.
+# Evaluation
 
 
 def evaluate(swarm: Lockstep, name: str, loader: Loader, dies_after: int | None) -> list[int]:
-    """What one member evaluates, until it dies after so many batches."""
+    """The samples that one member evaluates, until it dies after `dies_after` batches."""
     used: list[int] = []
     for number, batch in enumerate(loader.evaluate()):
         if number == dies_after:

@@ -1,4 +1,4 @@
-"""What is said of samples that no loader hands out."""
+"""Messages about samples that do not come from a loader."""
 
 import pytest
 

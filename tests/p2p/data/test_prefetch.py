@@ -1,4 +1,4 @@
-"""Batches are those that were asked for, whatever loading them raises."""
+"""Batches are the requested ones, whatever their loading raises."""
 
 from pathlib import Path
 from threading import Event
@@ -12,7 +12,7 @@ ASKED = [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 class Numbers:
-    """Sample 3 is special."""
+    """A dataset whose sample 3 is special."""
 
     def __len__(self) -> int:
         return 8
@@ -27,7 +27,7 @@ class Numbers:
 
 
 class Hangs(Numbers):
-    """In the first process that comes to it."""
+    """Sample 3 hangs in the first process that reads it."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = marker
@@ -44,7 +44,7 @@ class Stops(Numbers):
 
 
 def load_all(prefetch: Prefetch) -> list[Any]:
-    """Each of `ASKED`, or what came instead."""
+    """The batches of `ASKED`, or their errors."""
     found: list[Any] = []
     for number, wanted in enumerate(ASKED):
         try:

@@ -13,7 +13,7 @@ common = {"num_samples": st.integers(1, 40), "epochs": st.integers(1, 3), "seed"
 of_all = st.builds(Sampler, global_batch=st.integers(1, 30), **common)
 samplers = of_all | st.builds(Sampler, batch_per_peer=st.integers(MIN_LOCAL_BATCH, 9), **common)
 histories = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 2)), max_size=30)
-"""Per step: who of the members dies in it, as bits, and how many joiners it admits."""
+"""Per step: the members that die in it, as bits, and the number of admitted joiners."""
 
 
 def positions(ranges: Ranges) -> list[int]:
@@ -22,7 +22,7 @@ def positions(ranges: Ranges) -> list[int]:
 
 @dataclass
 class Run:
-    """Members that each plan and fold for themselves, and what they have counted."""
+    """Members that each plan and fold independently, and their counts."""
 
     sampler: Sampler
     members: list[str]
@@ -45,7 +45,7 @@ class Run:
         return self.sampler.epoch(self.state) == self.sampler.epochs
 
     def step(self, deaths: int, num_joiners: int) -> None:
-        """One step: all plan, some die, one at least does not, joiners see the end of it."""
+        """One step: all plan, some die, at least one survives, joiners see its end."""
         plan = self.sampler.plan(self.state, self.members)
         check(plan, self.sampler, self.members)
         dying = [name for bit, name in enumerate(self.members) if deaths >> bit & 1][: len(self.members) - 1]
@@ -60,7 +60,7 @@ class Run:
 
 
 def check(plan: Plan, sampler: Sampler, members: list[str]) -> None:
-    """Slices are the batch, each sample once; of one epoch; none so small that a layer cannot train on it."""
+    """Check that slices are the batch, each sample once, of one epoch, and none too small for a layer to train on."""
     whole = sampler.global_batch if sampler.batch_per_peer is None else sampler.batch_per_peer * len(members)
     batch, small = positions(plan.batch), min(MIN_LOCAL_BATCH, whole)
     assert sorted(p for part in plan.slices.values() for p in positions(plan.positions(part))) == batch
@@ -187,7 +187,7 @@ def test_seeds_and_epochs_shuffle_anew_and_a_dataset_in_its_order_stays_so() -> 
     assert Order(Sampler(50, 50, epochs=2, shuffle=False)).indices(((60, 3),)) == [10, 11, 12]
 
 
-# Samples that cannot be loaded.
+# Samples that cannot be loaded
 
 
 @given(samplers, st.integers(1, 5), histories, st.sets(st.integers(0, 39), max_size=5), st.integers(1, 3))

@@ -196,7 +196,7 @@ def test_what_is_no_state_is_refused(wrong: object) -> None:
         Share().load(wrong)
 
 
-# Weights that the script says.
+# Weights from the script
 
 
 def batch(share: Share, track: Track, start: int, number: int) -> None:
@@ -282,7 +282,7 @@ OF_SEED_0, OF_SEED_1 = (
 
 
 def trained() -> Share:
-    """Has committed two steps of two members."""
+    """A share that has committed two steps of two members."""
     share = founded("a", "b")
     track = share.make(SAMPLER, OF_SEED_0)
     share.hand_out(track, Slice(0, 3))
@@ -317,7 +317,7 @@ def test_founders_that_each_go_on_by_hand_may_all_train_longer() -> None:
     first, second = Share(), Share()
     for share in (first, second):
         share.load_state_dict(state)
-    second.load(first.pack())  # as it is given where the model is wrapped, before either has made its loader
+    second.load(first.pack())  # as when the model is wrapped before either has created its loader
     for share in (first, second):
         assert share.make(Sampler(12, 6, epochs=9), longer).description == longer
 

@@ -1,4 +1,4 @@
-"""Rounds that end by time, planned for members of any speeds who come and go."""
+"""Rounds that end by time, planned for members of any speed that join and leave."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,19 +17,19 @@ from p2p.data.timed import TimedSampler
 speeds = st.floats(0.1, 400)
 """Samples in the time of one round."""
 turns = st.lists(st.tuples(st.integers(0, 63), st.lists(speeds, max_size=2)), max_size=40)
-"""Per round: who of the members dies in it, as bits, and how fast those are whom it admits."""
+"""Per round: the members that die in it, as bits, and the speeds of admitted joiners."""
 
 
 @dataclass
 class Run:
-    """Members who each use what they can, and are told by receipts alone."""
+    """Members that each use the samples that they can, and are informed only by receipts."""
 
     sampler: TimedSampler
     speeds: dict[str, float]
     state: SamplerState = field(default_factory=SamplerState)
     counted: list[int] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)
-    """Who has left something of a range, so that all know how fast it is."""
+    """Members that have not used all of a range, so that all know their speeds."""
     names: "numbers[int]" = field(default_factory=lambda: numbers(100))
 
     def round(self, deaths: int, joiners: Sequence[float]) -> None:
@@ -51,7 +51,7 @@ class Run:
         self.counted += each(done)
 
     def use(self, plan: Plan, name: str, inner: int) -> int:
-        """As many samples as the batches have that this member has begun when its time is over."""
+        """Number of samples in the batches that this member has begun when its time is over."""
         if name not in plan.slices:
             return 0
         sizes = [len(part) for part in Cutter(self.sampler, Order(self.sampler), None).cut(plan, name)]
@@ -70,7 +70,7 @@ class Run:
 
 
 def check(plan: Plan, sampler: TimedSampler, members: Sequence[str]) -> None:
-    """Slices are the batch, each sample once; of one epoch; none so small that a layer cannot train on it."""
+    """Check that slices are the batch, each sample once, of one epoch, and none too small for a layer to train on."""
     batch = [*each(plan.batch)]
     assert sorted(p for part in plan.slices.values() for p in each(plan.positions(part))) == batch
     assert batch and set(plan.slices) <= set(members)
@@ -101,7 +101,7 @@ def test_each_position_counts_once_and_nobody_waits_for_samples_at_any_speeds(
 
 
 class Equal(TimedSampler):
-    """All are given as much, whoever they are."""
+    """Mutant: all members get equally many samples."""
 
     def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
         mean = sum(used.values()) // len(used)
@@ -109,21 +109,21 @@ class Equal(TimedSampler):
 
 
 class Tight(TimedSampler):
-    """As much as in the round before, and no more."""
+    """Mutant: members get as many samples as they used in the round before, and no more."""
 
     def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
         return replace(state, grants=tuple((name, used[name] // 2) for name in members if used[name]))
 
 
 class Whole(TimedSampler):
-    """What is left of a range is not given again."""
+    """Mutant: the rest of a range is not given again."""
 
     def fold(self, state: SamplerState, *given: Any) -> SamplerState:
         return replace(TimedSampler.fold(self, state, *given), returned=())
 
 
 class Crossing(TimedSampler):
-    """A round takes what there is, also of the next epoch."""
+    """Mutant: a round also takes samples of the next epoch."""
 
     def left(self, state: SamplerState) -> Any:
         return union([*state.returned, (state.position, 2 * self.num_samples - state.position)])

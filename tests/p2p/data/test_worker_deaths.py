@@ -1,4 +1,4 @@
-"""A worker that dies is heard of where a batch is waited for, whatever the main thread does when it dies."""
+"""A worker's death is reported where a batch is awaited, whatever the main thread does at that moment."""
 
 import signal
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def handler_is_kept() -> Iterator[None]:
 class TestOfAWorkerThatDies:
     @pytest.fixture
     def deaths(self) -> WorkerDeaths:
-        """torch's handler says, of any child, that it was a worker."""
+        """Worker deaths with a stand-in of torch's handler, which reports any child as a worker."""
 
         def handler(number: int, frame: FrameType | None) -> None:
             raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
@@ -34,7 +34,7 @@ class TestOfAWorkerThatDies:
         return deaths
 
     def test_it_is_raised_when_a_batch_is_waited_for_and_once(self, deaths: WorkerDeaths) -> None:
-        signal.raise_signal(signal.SIGCHLD)  # while something else is done
+        signal.raise_signal(signal.SIGCHLD)  # during other work
         with pytest.raises(RuntimeError, match="pid 7"), deaths.raised_here():
             raise AssertionError("it is raised before anything is waited for")
         with deaths.raised_here():
@@ -43,7 +43,7 @@ class TestOfAWorkerThatDies:
     def test_it_is_raised_while_a_batch_is_waited_for(self, deaths: WorkerDeaths) -> None:
         with pytest.raises(RuntimeError, match="pid 7"), deaths.raised_here():
             signal.raise_signal(signal.SIGCHLD)
-        signal.raise_signal(signal.SIGCHLD)  # and not after it
+        signal.raise_signal(signal.SIGCHLD)  # not afterwards
 
     def test_it_is_not_raised_for_a_loader_that_is_closed(self, deaths: WorkerDeaths) -> None:
         signal.raise_signal(signal.SIGCHLD)

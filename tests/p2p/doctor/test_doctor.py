@@ -1,4 +1,4 @@
-"""What `shoal doctor` finds, on this machine, in made up files, and on a stand-in for a device."""
+"""Findings of `shoal doctor`: on this machine, in made-up files, and on a stand-in for a device."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Runs as receipts and records would have them: made by hand, in milliseconds from 1 s on."""
+"""Runs as hand-made receipts and records; times in milliseconds from 1 s on."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ def receipt(
 
 
 def write_receipts(folder: Path, lineage: str = "1", peer_id: str = A) -> None:
-    """Of two steps that this peer has made alone."""
+    """Write receipts of two steps that this peer has committed alone."""
     ledger = Ledger(folder / "receipts", peer_id, pytest.fail)
     for step in (1, 2):
         ledger.record(receipt(step, [peer_id], [(10 * step - 10, 10)], lineage=lineage))
@@ -97,7 +97,7 @@ def run(
 
 
 def killed(redone_ms: tuple[float, float] = (128, 130)) -> Run:
-    """A is killed at 105 ms, in step 3: B knows after 5 ms, C after 8; view 2 is there after 15; they redo the step."""
+    """A is killed at 105 ms, in step 3: B detects it after 5 ms, C after 8; view 2 begins after 15; then a redo."""
     members, left = [A, B, C], [B, C]
     first = [receipt(step, members, [(30 * (step - 1) + 10 * i, 10) for i in range(3)]) for step in (1, 2)]
     third = [receipt(3, left, [(70, 10), (80, 10)], view=2), receipt(4, left, [(60, 10), (90, 10)], view=2)]

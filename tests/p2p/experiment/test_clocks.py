@@ -29,7 +29,7 @@ Case = tuple[list[dict[str, Moments]], dict[str, tuple[int, float]]]
 
 @st.composite
 def recorded(draw: st.DrawFn) -> Case:
-    """Steps as hosts have recorded them, and offset and drift of the clock of each."""
+    """Recorded steps of several hosts, with offset and drift of each host's clock."""
     clocks = {host: (draw(st.integers(-HOUR_NS, HOUR_NS)), draw(st.floats(0, MOST_DRIFT))) for host in HOSTS}
     delay_ns = draw(st.integers(0, 50)) * MS
     random = draw(st.randoms(use_true_random=False))
@@ -49,7 +49,7 @@ def recorded(draw: st.DrawFn) -> Case:
 
 
 def read(clock: tuple[int, float], time_ns: int) -> int:
-    """What it shows then."""
+    """The reading of a clock at `time_ns`."""
     offset_ns, drift = clock
     return time_ns + offset_ns + round(drift * (time_ns - 10**12))
 
@@ -63,7 +63,7 @@ def test_bounds_hold_how_far_a_clock_is_ahead_whatever_the_links_and_drifts(case
         for each in bounds:
             true_ns = 10**12 + round((each.at_ns - clocks[host][0] - 10**12) / (1 + clocks[host][1]))
             ahead_ns = read(clocks[host], true_ns) - read(clocks[found.reference], true_ns)
-            slack = 2 + MOST_DRIFT * 300 * 120 * MS  # hosts that are not in the middle step have another instant
+            slack = 2 + MOST_DRIFT * 300 * 120 * MS  # the instant differs for hosts that are not in the middle step
             assert each.low_ns - slack <= ahead_ns <= each.high_ns + slack
 
 

@@ -1,4 +1,4 @@
-"""Two reports, and what is slower in the second."""
+"""Comparison of two reports: what is slower in the second."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +16,7 @@ from tests.p2p.experiment.runs import A, B, C, account, event, killed, receipt, 
 
 
 def kill(number: int, late_ms: float) -> Evaluated:
-    """Some ms pass between what the survivors record of it; of one in many, all the same."""
+    """A kill whose times are `late_ms` later, with small variations."""
     found = killed()
     delay = round((late_ms + number % 3) * 1e6)
     tracks = {

@@ -1,4 +1,4 @@
-"""What ends a run ends it where nothing is cut in two."""
+"""Signals that end a run: they take effect once all of it is cleaned up."""
 
 import signal
 from collections.abc import Iterator

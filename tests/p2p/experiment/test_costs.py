@@ -25,7 +25,7 @@ def test_a_kill_is_split_into_what_its_survivors_have_recorded() -> None:
     assert cost.phases_ms == {"detection": 5.0, "agreement": 10.0, "barrier": 1.0, "first step": 9.0}
     assert cost.by == "the kernel"
     assert cost.redone == [3]
-    assert cost.gap_ms == 28.0  # from 100 to 128 ms: what both have committed
+    assert cost.gap_ms == 28.0  # from 100 to 128 ms: between steps that both have committed
     assert cost.recounted == 10  # 60 to 69 were those of A in step 3
     assert cost.lost == 0
     assert only(killed((130.0004, 130.0004))).gap_ms == 30.0, "times are in microseconds, commits are not"
@@ -38,7 +38,7 @@ def test_what_a_kill_costs_beyond_a_step_is_less_the_steps_before_it() -> None:
 
 
 def test_steps_before_a_kill_are_those_of_the_members_that_there_were_right_before_it() -> None:
-    """Five died before, a step of whom took 80 ms; then there are three, with 20."""
+    """Earlier there were more members, with steps of 80 ms; then there are three, with 20."""
     many, few = [A, B, C, "d" * 16], [A, B, C]
     times = [80.0 * step for step in range(1, 11)] + [900.0, 920.0, 940.0, 960.0]
     before = [receipt(step, many) for step in range(1, 11)] + [receipt(step, few, view=2) for step in range(11, 15)]
@@ -134,7 +134,7 @@ def test_without_anybody_saying_what_was_done_changes_are_read_from_receipts() -
     cost = only(Run({**tracks, came.peer_id: came}, None))
     assert cost.event.do == "gone"
     assert cost.event.victims == [A]
-    assert cost.times_ms["detected"] == 0.0  # it begins with the first sign of it
+    assert cost.times_ms["detected"] == 0.0  # times begin with its first sign
     assert cost.times_ms["agreed"] == 10.0
     assert cost.times_ms["resumed"] == 20.0
 
@@ -143,7 +143,7 @@ def test_a_pause_that_nobody_noticed_says_so_and_has_its_gap() -> None:
     members = [A, B]
     receipts = [receipt(step, members) for step in (1, 2, 3)]
     commits = [record(at, Kind.COMMITTED, step) for at, step in ((50, 1), (100, 2), (1105, 3))]
-    late = [commits[0], record(1103, Kind.COMMITTED, 2), commits[2]]  # what B had committed before is not what it costs
+    late = [commits[0], record(1103, Kind.COMMITTED, 2), commits[2]]  # steps that B had committed before are no cost
     said = "peer 1: 1 of 2 members, no majority"
     pause = event("pause", 102, A, until_ns=ns(1102), said=[said])
     cost = only(run({A: receipts, B: receipts}, {A: late, B: commits}, [pause]))

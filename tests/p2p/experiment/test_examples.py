@@ -14,7 +14,7 @@ FILES = sorted((ROOT / "examples" / "experiments").glob("*.toml"))
 SHOAL = """#!/bin/sh
 mkdir "$4"
 """
-"""In the place of the program: it expects a folder that is not there, as `--out` does one that is empty."""
+"""Replaces the program; requires that the folder does not exist, as `--out` requires an empty one."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -31,7 +31,7 @@ def test_there_are_experiments_that_ship() -> None:
 
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`make experiments`, which installs nothing and runs nothing."""
+    """Run `make experiments` without installing or running anything."""
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "bin" / "shoal").write_text(SHOAL)
     (folder / "bin" / "shoal").chmod(0o755)

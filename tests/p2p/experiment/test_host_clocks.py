@@ -1,4 +1,4 @@
-"""Clocks and links of hosts in a lab, whose clock is one: how well it is bounded, and which link is slow."""
+"""Clocks and links of a lab's hosts, which share one clock: bounds of its offsets, and detection of a slow link."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ Delays = Mapping[tuple[str, str], float]
 
 
 def on_hosts(num_steps: int, change_at: int, slow: Delays, *, shift_ms: float = 0.0) -> Run:
-    """Peers of three hosts, 2 ms apart; from one step on some links take longer. The third one's clock is shifted."""
+    """Peers of three hosts, 2 ms apart; from step `change_at` on some links take longer. The third clock is shifted."""
     records: dict[str, list[object]] = {peer: [] for peer in PEERS}
     now_ms, changed_ms = 10.0, 0.0
     for step in range(1, num_steps + 1):

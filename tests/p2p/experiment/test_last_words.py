@@ -1,4 +1,4 @@
-"""What others have heard of a peer that was killed is in its trace."""
+"""A killed peer's trace contains what others have heard from it."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.p2p.experiment.runs import A, killed, record
 
 
 def with_finished(*steps: int) -> Run:
-    """A was killed in step 3, and had finished these."""
+    """A was killed in step 3, and had finished these steps."""
     run = killed()
     records = [record(50.0 * step - 1, Kind.FINISHED, step) for step in steps]
     return replace(run, tracks={**run.tracks, A: replace(run.tracks[A], records=records)})
@@ -29,7 +29,7 @@ def test_a_step_that_others_have_committed_and_the_trace_does_not_finish_is_name
 
 
 def test_a_step_that_the_barrier_of_the_next_view_has_committed_need_not_be_finished_there() -> None:
-    run = with_finished(1)  # in step 2 it had sent all, and was killed before it had all
+    run = with_finished(1)  # in step 2 it had sent everything, and was killed before it had received everything
     later = {
         peer_id: replace(track, records=[_after_the_barrier(each) for each in track.records])
         for peer_id, track in run.tracks.items()
@@ -39,7 +39,7 @@ def test_a_step_that_the_barrier_of_the_next_view_has_committed_need_not_be_fini
 
 
 def _after_the_barrier(each: Record) -> Record:
-    """Step 2 is committed at 121 ms, in view 2."""
+    """Moves the commit of step 2 to 121 ms, in view 2."""
     is_it = (each.kind, each.step) == (Kind.COMMITTED, 2)
     return each._replace(time_ns=record(121.0, Kind.COMMITTED, 2).time_ns) if is_it else each
 

@@ -1,4 +1,4 @@
-"""A run of many deaths: what its report takes."""
+"""A run with many deaths: the cost of its report."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +21,7 @@ STEP_MS, BETWEEN_MS = 50, 500
 
 
 def many_deaths() -> Run:
-    """Five join, and of six one after the other is killed, 40 times; each death costs 25 ms."""
+    """40 times five peers join, and of the six all but one are killed, one by one; each death costs 25 ms."""
     ids = [f"{number:016x}" for number in range(1 + NUM_CYCLES * NUM_JOINED)]
     began, ended = {ids[0]: 0}, dict[str, int]()
     records: dict[str, list[Record]] = {each: [] for each in ids}

@@ -19,7 +19,7 @@ def parse(text: str) -> Experiment:
 
 
 def living(plan: Plan, num_peers: int) -> list[int]:
-    """After each event."""
+    """Number of living peers after each event."""
     numbers = []
     for event in plan.events:
         num_peers += {"join": event.number, "kill": -1, "leave": -1}.get(event.do, 0)

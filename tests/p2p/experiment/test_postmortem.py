@@ -1,4 +1,4 @@
-"""`shoal postmortem`, from what runs leave."""
+"""`shoal postmortem`, from the files of runs."""
 
 import json
 from dataclasses import asdict, replace
@@ -22,7 +22,7 @@ def told(folder: Path) -> tuple[int, list[str]]:
 
 
 def leave_traces(tmp_path: Path) -> Path:
-    """A computed step 3 when it died, as B has seen; made by the pages that they had."""
+    """Traces of A, which computed step 3 when it died, and of B, which saw that; written from their pages."""
     folder = tmp_path / "run"
     (folder / "traces").mkdir(parents=True)
     made = {peer_id: page(tmp_path, identity(peer_id, name=name)) for peer_id, name in ((A, "0"), (B, "1"))}

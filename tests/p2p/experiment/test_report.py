@@ -24,7 +24,7 @@ from tests.p2p.telemetry.pages import identity, pack_record
 
 
 class Checked(HTMLParser):
-    """All tags are closed, and nothing comes from elsewhere."""
+    """Checks that all tags are closed, and that no resource is external."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_thinned_lines_keep_least_and_largest(points: list[tuple[float, float]])
 
 
 def test_a_step_of_which_nobody_knows_the_parts_is_seen_and_a_time_without_steps_is_none() -> None:
-    times = [(1, 100), (2, 200), (3, 300), (7, 5000), (8, 5100)]  # out, and back with a state, after step 3
+    times = [(1, 100), (2, 200), (3, 300), (7, 5000), (8, 5100)]  # out after step 3, and back with a state
     records = [
         each
         for step, time_ms in times
@@ -110,7 +110,7 @@ def test_a_step_of_which_nobody_knows_the_parts_is_seen_and_a_time_without_steps
 
 
 def test_steps_of_which_records_were_overwritten_before_they_were_read_are_not_held_against_their_parts() -> None:
-    """A busy machine reads a page of short steps too late: nothing was recorded wrongly."""
+    """A busy machine reads a page of short steps too late; the records themselves are correct."""
     commits = [record(100.0 * step, Kind.COMMITTED, step)._replace(number=step) for step in range(1, 7)]
     submits = [record(100.0 * step - 50, Kind.SUBMITTED, step)._replace(number=step) for step in (1, 2, 5, 6)]
     receipts = [receipt(step, [A, B]) for step in range(1, 7)]
@@ -280,7 +280,7 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_ended_before_its_account_was_written_is_read_from_what_it_has_left(tmp_path: Path) -> None:
-    """Where there is one with an account it is left out."""
+    """If another run has an account, it is left out."""
     write_receipts(tmp_path / "run-1")
     (tmp_path / "run-2").mkdir()
     said: list[str] = []

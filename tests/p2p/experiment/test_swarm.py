@@ -1,4 +1,4 @@
-"""What an experiment keeps of the processes that it has started."""
+"""Resources that an experiment keeps of the processes that it has started."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ NUM_PEERS = 3
 
 
 def be_seen(swarm: Swarm, folder: Path, started: Started) -> Page:
-    """It joins, as far as anybody can see, and commits a step."""
+    """Write a page as if the process had joined and committed a step."""
     pid, offsets = started.process.pid, read_offsets()
     who = identity(
         f"{started.index:016x}",
@@ -50,7 +50,7 @@ def test_nothing_is_kept_open_of_processes_that_have_ended(tmp_path: Path) -> No
             swarm.look(2)
             assert not swarm.signal(started, signal.SIGCONT)
             assert (started.peer.step, started.peer.tail.snapshot()) == (2, None)
-        assert len(os.listdir("/proc/self/fd")) == before + NUM_PEERS  # the pages that this test has made
+        assert len(os.listdir("/proc/self/fd")) == before + NUM_PEERS  # the pages that this test has created
     finally:
         swarm.close(lambda: 3)
     _, records = read_trace(trace_path(tmp_path, f"{NUM_PEERS - 1:016x}"))

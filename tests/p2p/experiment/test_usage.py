@@ -2,7 +2,7 @@ from p2p.experiment.usage import LEAST, Usage, growth
 
 
 def life(index: int, number: int, leak_bytes: int = 0, leak_files: float = 0.0) -> list[Usage]:
-    """A sample a second, of a view whose size goes up and down; with each member come two files."""
+    """One sample per second, in a view whose size goes up and down; each member adds two files."""
     return [
         Usage(
             second * 10**9,

@@ -1,4 +1,4 @@
-"""A registry of the swarm `pond`, and what the dead leave in it."""
+"""A registry of the swarm `pond`, and the entries that dead peers leave in it."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def socket_paths(entry: Entry) -> list[Path]:
 
 
 def enter_and_die(home: Path, peer_id: str, incarnation: int, *, role: Role | None = None) -> Entry:
-    """Leave what a killed peer leaves: its entry, with the given role, and its socket files."""
+    """Leave the files of a killed peer: its entry, with the given role, and its sockets."""
     one = registry(home)
     path = one.folder / f"{peer_id}.json"
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Law: what is read is the newest record that was written to its end, or nothing; never a mixture, never an error."""
+"""Law: reading returns the newest completely written record, or none; never a mixture, never an error."""
 
 import os
 import random
@@ -42,14 +42,14 @@ from p2p.version import VERSION
 
 A, B = Member("a" * 16, 0x17F0_0000_0000_0001), Member("b" * 16, 2)
 CODEC = Codec([AcceptorRecord], is_bounded=False)
-"""Records of any size are written here."""
+"""A codec for records of any size."""
 BOOT = b"b" * 16
 REPOSITORY = Path(__file__).parents[3]
 PAGE_OFFSETS = st.integers(0, PAGE_BYTES - 1)
 
 
 def record(number: int, *, size: int = 16) -> AcceptorRecord:
-    """Any two differ in every part; a lineage is `size` bytes long here."""
+    """Records of different numbers differ in every part; the lineage has `size` bytes."""
     view = View(bytes([number % 256]) * size, number + 1, 1, (Seat(A, 1),), b"")
     successor = View(view.lineage, number + 2, 1, (Seat(A, 1), Seat(B, number + 2)), view.hash)
     return AcceptorRecord(view, Ballot(number, 0), Vote(Ballot(number, 1), successor))
@@ -75,7 +75,7 @@ def found(page: bytes) -> AcceptorRecord | None:
 
 @contextmanager
 def largest_file(num_bytes: int) -> Iterator[None]:
-    """The kernel refuses what goes beyond, as it does when a disk is full."""
+    """Limits files to `num_bytes`; the kernel refuses more, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
@@ -117,7 +117,7 @@ def test_two_views_of_the_most_members_at_the_longest_addresses_fit(page: Record
     seats = tuple(Seat(Member(f"{i:016x}", 2**64 - 1), 2**24 - 2, contact) for i in range(MOST_MEMBERS))
     view = View(b"l" * 16, 2**24 - 2, 100, seats, b"p" * 16, founder="f" * 16)
     crowded = AcceptorRecord(view, Ballot(2**40, 99), Vote(Ballot(2**40, 98), replace(view, number=2**24 - 1)))
-    assert Codec([AcceptorRecord]).decode(CODEC.encode(crowded)) == crowded  # peers believe it
+    assert Codec([AcceptorRecord]).decode(CODEC.encode(crowded)) == crowded  # peers accept it
     page.write(crowded)
     assert reader.read() == crowded
 
@@ -303,7 +303,7 @@ def test_a_payload_of_garbage_with_its_checksum_is_no_record_and_no_other_error(
 def test_a_write_that_stopped_anywhere_leaves_the_record_before_it(
     number: int, before: int, size: int, data: st.DataObject
 ) -> None:
-    """Any of the bytes may have reached the file: the kernel promises no order."""
+    """Any of the bytes may have reached the file: the kernel guarantees no order."""
     old, new = slot(number, size=before), slot(number + 2, size=size)
     stop = data.draw(st.integers(0, len(new)), label="stop")
     start = data.draw(st.integers(0, stop), label="start")
@@ -356,7 +356,7 @@ def test_an_empty_file_holds_no_record(page: RecordPage, reader: RecordReader) -
 
 
 def test_who_has_left_has_no_record_which_is_no_warning(page: RecordPage, caplog: pytest.LogCaptureFixture) -> None:
-    """Its entry was there a moment ago."""
+    """The peer has just left: its entry was read before."""
     page.remove()
     assert RecordReader.open(page.path.parent, B, CODEC.decode) is None and caplog.text == ""
 

@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults_of(how: str) -> int:
-    """In four turns, in each of which 16 MiB are taken, written and freed."""
+    """Page faults of four turns, in each of which 16 MiB are allocated, written and freed."""
     command = [sys.executable, "-c", FAULTS, how]
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, env={"PATH": ""}).stdout)
 

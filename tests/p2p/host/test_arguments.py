@@ -1,4 +1,4 @@
-"""Arguments by name, and what others are shown of them."""
+"""Arguments by name, and the part of them that others see."""
 
 import pytest
 from hypothesis import given

@@ -10,7 +10,7 @@ COMMIT = "0123456789" * 4
 
 
 def checkout(folder: Path, files: dict[str, str]) -> Path:
-    """With a script in it, in a folder below."""
+    """A checkout with a script in a subfolder."""
     for name, text in files.items():
         path = folder / ".git" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What counts as proof that a process runs no code any more, and what does not."""
+"""Proof that a process runs no code any more, and cases without proof."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def threads_of(pid: int) -> Threads:
 
 
 def wait_for_end(process: subprocess.Popen[str]) -> None:
-    """Without reaping it."""
+    """Wait for the end of a process without reaping it."""
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -122,7 +122,7 @@ def test_threads_that_start_others_and_end_are_no_proof() -> None:
 
 
 def test_who_is_traced_at_its_exit_gives_no_proof_until_it_goes_on() -> None:
-    """PTRACE_O_TRACEEXIT stops a process in its exit, before it is marked."""
+    """PTRACE_O_TRACEEXIT stops a process during its exit, before the kernel marks it as exiting."""
     with program(WAITS) as process:
         threads = threads_of(process.pid)
         source = f"""

@@ -1,4 +1,4 @@
-"""Files that a process may open: whether a peer can run, and what is left alone."""
+"""The limit of open files: whether a peer can run, and which limits are not changed."""
 
 import os
 import resource
@@ -12,7 +12,7 @@ from p2p.host.files import is_nearly_full, why_too_few_files
 
 @pytest.fixture
 def soft() -> Iterator[int]:
-    """The soft limit is some files above what is open."""
+    """Sets the soft limit a little above the number of open files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = max(map(int, os.listdir("/proc/self/fd"))) + 200
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))

@@ -1,4 +1,4 @@
-"""Where the folder of all swarms is, if nobody has said it."""
+"""The default folder of all swarms."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The swarm key: who may read the file, what may stand in it, and what is derived from it."""
+"""The swarm key: permissions and contents of the file, and derived keys."""
 
 import os
 import resource
@@ -139,7 +139,7 @@ words = st.lists(st.text("abc/", max_size=4), min_size=1, max_size=4)
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """No file gets any bytes, as on a full disk."""
+    """Prevents writes to files, as a full disk would."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     yield

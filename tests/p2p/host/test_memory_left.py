@@ -1,4 +1,4 @@
-"""What a peer could take now, of made up groups, and in a group whose limit the kernel holds."""
+"""Available memory of a peer: with made-up control groups, and in a real group with a limit."""
 
 import json
 import os
@@ -17,7 +17,7 @@ UNLIMITED = 9223372036854771712
 
 
 def write(folder: Path, **files: int | str) -> None:
-    """Those of a group, as the kernel names them but for the underscore."""
+    """Write the files of a group; names are the kernel's, with `memory_` for `memory.`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in files.items():
         (folder / name.replace("memory_", "memory.", 1)).write_text(f"{value}\n")
@@ -53,7 +53,7 @@ def test_of_version_1_the_group_of_the_memory_controller_counts(tmp_path: Path) 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_in_a_container_the_group_lies_where_groups_are_mounted(tmp_path: Path, version: int) -> None:
-    """It is listed with a path that there is only outside."""
+    """The group is listed with a path that exists only outside of the container."""
     if version == 1:
         write(tmp_path / "memory", memory_limit_in_bytes=100, memory_usage_in_bytes=40)
         groups = "4:memory:/docker/0123\n"
@@ -92,7 +92,7 @@ def test_of_this_process_it_is_no_more_than_the_machine_has() -> None:
     assert found.limited_by == MACHINE or Path(found.limited_by).is_relative_to(CGROUPS)
 
 
-# In a group.
+# In a group
 
 ASKS = """
 import json, logging, sys
@@ -121,7 +121,7 @@ print(json.dumps(found))
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """The file with the limit of a new group inside of the one of this process."""
+    """The limit's file of a new group inside of this process's group."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):

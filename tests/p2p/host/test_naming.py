@@ -1,4 +1,4 @@
-"""The name of a swarm that nobody has named, and what the end of a run leaves behind."""
+"""The default name of a swarm, and the mark of a run's end."""
 
 import logging
 import re
@@ -67,12 +67,12 @@ def test_who_founds_where_a_run_has_just_ended_is_told(tmp_path: Path, caplog: p
     one, other = (Registry(tmp_path / "home", "pond") for _ in range(2))
     one.enter(A, 1)
     one.leave()
-    assert last_run.ended_at_ns(one.lock) is None  # it was in no run
+    assert last_run.ended_at_ns(one.lock) is None  # the peer was in no run
     for registry, peer_id in ((one, A), (other, B)):
         registry.enter(peer_id, 1)
         registry.mark_member()
     one.leave()
-    assert last_run.ended_at_ns(one.lock) is None  # the other one goes on
+    assert last_run.ended_at_ns(one.lock) is None  # the other peer continues
     other.leave()
     assert last_run.ended_at_ns(one.lock) is not None
     one.enter(A, time.time_ns())

@@ -1,4 +1,4 @@
-"""Two that share a registry's folder, but do not see each other's processes, as containers may."""
+"""Two peers that share a registry's folder, but do not see each other's processes, as in containers."""
 
 import re
 import subprocess
@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stranger(home: Path) -> Iterator[Stranger]:
-    """Starts a member A with this address for other hosts, in a pid namespace of its own; says which."""
+    """Starts a member A with an address for other hosts, in a pid namespace of its own; returns process and host."""
     with ExitStack() as stack:
 
         def start(remote: str) -> tuple[subprocess.Popen[str], str]:
@@ -71,7 +71,7 @@ def test_who_shares_the_folder_but_not_the_pid_namespace_is_another_host(home: P
     assert host != one.host
     theirs = {path.name for path in one.folder.iterdir()}
     census = one.enter(B, 2, remote=("tcp://10.0.0.1:7702", "tcp://10.0.0.1:7703"))
-    assert (census.own.role, census.others) == (Role.FOUNDER, ())  # of its host; seeds say whether it joins another
+    assert (census.own.role, census.others) == (Role.FOUNDER, ())  # on its host; seeds decide whether it joins another
     assert one.read(apart_from=B) == ((), ())
     one.leave()
     assert {path.name for path in one.folder.iterdir()} == theirs

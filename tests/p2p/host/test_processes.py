@@ -1,4 +1,4 @@
-"""What the kernel says of processes: whether one runs any code."""
+"""The kernel's information about processes: whether one runs any code."""
 
 import signal
 import struct

@@ -1,4 +1,4 @@
-"""Memory that is touched by a thread before it is needed."""
+"""Memory whose pages a thread touches before they are needed."""
 
 import mmap
 import resource
@@ -124,7 +124,7 @@ def test_touched_memory_has_its_pages() -> None:
 
 
 def refuse(thread: threading.Thread) -> None:
-    """As the kernel, at a limit of processes."""
+    """Fail as the kernel does at its limit of processes."""
     raise RuntimeError("can't start new thread")
 
 

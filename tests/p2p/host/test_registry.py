@@ -57,7 +57,7 @@ def test_no_draft_stays_of_an_entry_that_cannot_be_written(home: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as on a full disk: a file can be made, not written
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as on a full disk: files can only be created
         with pytest.raises(RegistryError, match="cannot write the registry entry"):
             one.enter(A, 1)
     finally:
@@ -114,7 +114,7 @@ def test_what_a_dead_peer_of_another_version_left_is_removed(home: Path, version
 
 
 def test_a_peer_of_another_version_that_comes_later_ends_nobody_who_waits(home: Path) -> None:
-    """It is told that it cannot join; one of version 1 does not understand the entries that are here, and founds."""
+    """The late peer is refused; one of version 1 does not understand the existing entries, and founds."""
     dead = enter_and_die(home, A, 1)
     one, late = registry(home), registry(home)
     (one.folder / f"{A}.json").write_text(
@@ -210,7 +210,7 @@ def test_what_could_be_seen_of_a_run_that_was_killed_goes_with_the_next_one(home
 
 
 def test_pages_that_go_while_others_look_at_them_keep_nobody_from_entering_or_leaving(home: Path) -> None:
-    """Who leaves removes its page after its entry, and without the lock."""
+    """A peer that leaves removes its page after its entry, and without the lock."""
     one = registry(home)
     page = one.folder / f"{B}.page"
     child = os.fork()
@@ -524,7 +524,7 @@ def test_a_lock_that_stays_held_is_an_error_that_names_it(home: Path) -> None:
         assert acquire(held.fileno(), timeout_s=0.0)
         with pytest.raises(RegistryError, match=f"has held {one.folder / 'lock'} for 0.01 s"):
             one.enter(A, 1)
-    # The wait that was given up on does not keep the lock.
+    # The abandoned wait does not hold the lock.
     assert registry(home).enter(A, 1).own.role is Role.FOUNDER
 
 
@@ -571,7 +571,7 @@ LARGE = "import sys; memory = b'1' * (300 << 20); print('here', flush=True); sys
 
 
 def test_what_a_peer_leaves_that_is_being_killed_goes_with_the_last_of_the_others(home: Path) -> None:
-    """The kernel takes a while to give its memory back, and others know of its death before that."""
+    """The kernel takes a while to release a killed peer's memory, and others know of the death before that."""
     last = registry(home)
     last.enter(A, 1)
     with subprocess.Popen([sys.executable, "-c", LARGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:

@@ -1,4 +1,4 @@
-"""How many threads this process may start: of made up groups, and by limits that the kernel holds."""
+"""The number of threads that this process may start: with made-up control groups, and with real limits."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_of_version_1_the_group_of_its_controller_counts_and_in_a_container_wher
 
 
 def ask(source: str) -> subprocess.Popen[str]:
-    """Runs it, in which `why` is there, once its stdin is closed."""
+    """Start `source`, in which `why` is defined; it runs once its stdin is closed."""
     head = "import os, resource, sys, threading\nfrom p2p.host.threads import why_too_few_threads as why\n"
     pipe = subprocess.PIPE
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -67,12 +67,12 @@ except RuntimeError:
 over.set()
 assert number == left, (number, left)
 """
-"""As many threads as can be started are as many as was said."""
+"""Checks that the reported number of threads can be started, and no more."""
 
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A new group with a limit of four threads, inside of the one of this process."""
+    """A new group with a limit of four threads, inside of this process's group."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "pids" in controllers.split(","):

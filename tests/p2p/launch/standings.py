@@ -1,4 +1,4 @@
-"""What a peer that waits for its first step reports."""
+"""Reports of a peer that waits for its first step."""
 
 from p2p.telemetry.snapshot import Identity, Snapshot
 

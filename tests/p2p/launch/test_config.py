@@ -1,4 +1,4 @@
-"""What `shoal run` is told reaches `p2p.join` in the environment, or is refused in one line."""
+"""Options of `shoal run` reach `p2p.join` in the environment, or are refused in one line."""
 
 import re
 from pathlib import Path

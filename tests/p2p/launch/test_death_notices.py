@@ -1,4 +1,4 @@
-"""The launcher finds out who a dead child was, and tells those who cannot see it."""
+"""Death notices: the launcher identifies a dead child, and tells the members that cannot observe it."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class Clock:
 
 
 class Host:
-    """A registry in which `DEAD` has an entry that names this process; `BESIDE` lives there, too."""
+    """A registry with an entry of `DEAD` that names this process, and a living peer `BESIDE`."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self.stack, self.clock = home, stack, Clock()
@@ -65,7 +65,7 @@ class Host:
         return transport, Contact("", "", 1, 1, "another", listeners.control_address, listeners.data_address)
 
     def write(self, seats: dict[Member, Contact], candidates: dict[Member, Contact]) -> AcceptorRecord:
-        """Leave a record: a view of `seats`, and a vote for one that has `candidates`, too."""
+        """Write a record: a view of `seats`, and a vote for one that adds `candidates`."""
         view = View(b"l" * 16, 1, 1, tuple(Seat(member, 1, contact) for member, contact in seats.items()), b"")
         later = (*view.seats, *(Seat(member, 2, contact) for member, contact in candidates.items()))
         vote = Vote(Ballot(1, 0), View(b"l" * 16, 2, 1, later, view.hash))
@@ -81,8 +81,8 @@ def host() -> Iterator[Host]:
 
 
 def received(transport: Transport) -> list[object]:
-    """The first messages that come; none after a while without."""
-    for _ in range(50):  # who knocks at the door has to be let in first
+    """The first messages that arrive; empty after a timeout."""
+    for _ in range(50):  # the connection has to be admitted first
         if transport.poll(5.0).control:
             return [Codec([Envelope]).decode(frame) for frame in transport.receive_control()]
     return []
@@ -95,7 +95,7 @@ def at(remote: str, host: str = "another") -> Contact:
 def test_all_seats_that_cannot_see_the_process_are_told_in_its_name(host: Host) -> None:
     told, seat = host.listener(ELSEWHERE)
     voted, candidate = host.listener(VOTED_FOR)
-    nobody = at("tcp://127.0.0.1:1", host.registry.host)  # its process is watched by those of this folder
+    nobody = at("tcp://127.0.0.1:1", host.registry.host)  # peers of this folder watch its process themselves
     record = host.write({DEAD: seat, BESIDE: nobody, HIDDEN: at(""), ELSEWHERE: seat}, {VOTED_FOR: candidate})
     assert host.death_notices.announce(*ME) == ""
     for transport in (told, voted):
@@ -136,7 +136,7 @@ def test_who_is_not_reached_in_time_is_named_once_and_in_the_end_given_up(host: 
 
 
 def test_who_is_reached_again_after_a_while_is_told_then(host: Host) -> None:
-    """The network between was cut as the peer died."""
+    """The network to the member was cut when the peer died."""
     port = two_free_ports()
     host.write({DEAD: at(""), ELSEWHERE: at(f"tcp://127.0.0.1:{port}")}, {})
     assert host.death_notices.announce(*ME) == ""

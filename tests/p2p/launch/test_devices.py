@@ -1,4 +1,4 @@
-"""Which GPU, and which cores, each peer gets, and what is refused or said about it before anything starts."""
+"""The GPU and the cores of each peer, and refusals and messages about them before anything starts."""
 
 from pathlib import Path
 
@@ -173,9 +173,9 @@ def test_peers_share_the_cores_near_their_device(tmp_path: Path) -> None:
     assert cores(4) == [{0, 1, 2, 3}, {8, 9, 10, 11}, {4, 5, 6, 7}, {12, 13, 14, 15}]
     assert cores(3) == [{0, 1, 2, 3}, set(range(8, 16)), {4, 5, 6, 7}]
     assert all(len(each) == 1 for each in cores(40))
-    assert cores_of_peer(5, 2, names, PLAIN, usable, tmp_path) == set(range(8, 16))  # of another launch on this host
+    assert cores_of_peer(5, 2, names, PLAIN, usable, tmp_path) == set(range(8, 16))  # a second launch on this host
     assert not cores_of_peer(0, 2, (), PLAIN, usable, tmp_path)
-    assert not cores_of_peer(0, 2, names, PLAIN, frozenset(range(8)), tmp_path)  # all that there are
+    assert not cores_of_peer(0, 2, names, PLAIN, frozenset(range(8)), tmp_path)  # no restriction
 
 
 def test_lists_of_cores_are_read() -> None:

@@ -1,4 +1,4 @@
-"""Processes of our own, which are stopped and woken, and a clock that the tests turn."""
+"""The fence, with real processes that are stopped and continued, and a simulated clock."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""When a launcher starts a peer again, and how it ends its peers where something of its own has failed."""
+"""When a launcher restarts a peer, and how it ends its peers after an internal failure."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ PEER_ID = "a" * 16
 
 
 class Hears(Child):
-    """Keeps what it was sent."""
+    """A child that records its signals."""
 
     def signal(self, number: int, pid: int | None) -> None:
         vars(self).setdefault("heard", []).append(number)
@@ -30,7 +30,7 @@ class Hears(Child):
 
 @pytest.fixture(params=[""])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
-    """Of three peers, none of which is started; what they may only do is a parameter. Nobody reads what it says."""
+    """A launcher of three peers, none of which is started; the parameter restricts them. Its output is not read."""
     reader, writer = os.pipe()
     os.close(reader)
     with TemporaryDirectory(prefix="shoal-") as home:
@@ -45,7 +45,7 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
 
 
 def begin(launcher: Launcher, index: int) -> Hears:
-    """A peer is started, and nothing of what follows is done."""
+    """Start a peer without the launcher's further actions."""
     child = Hears.start(launcher._config, index, dict(os.environ))
     for output in child.outputs:
         output.close()

@@ -1,4 +1,4 @@
-"""What peers write, on its way to the output of the run."""
+"""Output of peers, passed on to the output of the run."""
 
 import errno
 import fcntl
@@ -38,9 +38,9 @@ class Run:
     """Pipes for one peer's outputs, and for those of the run.
 
     Attributes:
-        broken: what was said to be, by its number.
-        stdout: of the run, as it writes to it.
-        stderr: of the run, as it is read.
+        broken: error numbers of the reported failures.
+        stdout: the run's stdout, to write to.
+        stderr: the run's stderr, to read from.
     """
 
     def __init__(self, stack: ExitStack) -> None:
@@ -58,7 +58,7 @@ class Run:
             os.set_blocking(reader.fileno(), False)
 
     def pass_on(self) -> None:
-        """What has come."""
+        """Pass on all available output."""
         for key, _ in self.selector.select(0):
             self.output.pass_on(key.data)
 
@@ -66,12 +66,12 @@ class Run:
         return self._stdout.read(), self.stderr.read()
 
     def read_stdout(self) -> bytes:
-        """All of it, once nobody writes to it any more."""
+        """All output, once all writers have closed it."""
         os.set_blocking(self._stdout.fileno(), True)
         return b"".join(iter(lambda: self._stdout.read(1 << 16) or b"", b""))
 
     def hang_up(self) -> None:
-        """Nobody reads the output of the run any more."""
+        """Close the reading ends of the run's output."""
         self._stdout.close()
         self.stderr.close()
 
@@ -161,7 +161,7 @@ def test_what_a_peer_has_said_before_it_ends_is_read_though_its_output_is_full(r
         run.pass_on()
     run.peer[0].write(b"last\n")
     run.output.end(run.streams)
-    run.output.pass_on(run.streams[0])  # it was ready, too, when its peer was seen to have ended
+    run.output.pass_on(run.streams[0])  # it was also ready when its peer was found to have ended
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit(run.read_stdout)
         run.output.finish(None)
@@ -171,7 +171,7 @@ def test_what_a_peer_has_said_before_it_ends_is_read_though_its_output_is_full(r
 
 
 def test_who_goes_on_writing_where_a_peer_has_ended_does_not_hold_up_its_end(run: Run) -> None:
-    """Whatever is read is written again: each chunk is one that cannot be passed on, as is told."""
+    """Each chunk cannot be passed on, which is reported; each report causes another write."""
 
     class Writes(list[int | None]):
         def append(self, number: int | None) -> None:

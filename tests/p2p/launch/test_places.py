@@ -1,4 +1,4 @@
-"""When another peer takes the place of one that has died, and when none does."""
+"""When a dead peer is replaced, and when not."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from tests.p2p.launch.standings import standing
 
 
 def die(place: Place, *, step: int | None, lived_s: float, allowed: int = 9, code: int = 1) -> str:
-    """The next process in `place` gets to `step`, and ends; then another one is started."""
+    """Let the next process in `place` reach `step` and end; then another one is started."""
     start = place.started_s + 1000.0
     if place.restart_at < math.inf:
         place.num_restarts += 1
@@ -53,9 +53,9 @@ def test_who_had_left_when_sigterm_came_has_not_failed() -> None:
     ("error", "steps", "num_restarts", "exit_code", "words"),
     [
         ("the run is over", 0, 1, 1, "came when the run was over, and had never taken part"),
-        ("the run is over", 0, 0, 0, "completed"),  # as one that only joins, and nobody has failed
-        ("the run is over", 7, 1, 0, "completed"),  # who was there before was counted
-        ("", 0, 1, 0, "completed"),  # its script came to its end
+        ("the run is over", 0, 0, 0, "completed"),  # like a peer that only joins; no peer has failed
+        ("the run is over", 7, 1, 0, "completed"),  # an earlier process of this place was counted
+        ("", 0, 1, 0, "completed"),  # its script reached its end
     ],
 )
 def test_who_comes_when_the_run_is_over_makes_no_refusal_good(

@@ -34,7 +34,7 @@ def test_who_was_killed_first_is_named_with_its_step_and_what_it_was_at(tmp_path
 def test_who_has_raised_is_named_with_its_last_words(tmp_path: Path) -> None:
     failed = place("1")
     postmortem = Postmortem(tmp_path)
-    assert postmortem.examine(failed) is None  # it has left in order, and its page is gone
+    assert postmortem.examine(failed) is None  # the peer has left in order, and its page is removed
     failed.end(1, 1.0, 0)
     postmortem.conclude(failed, None, "ValueError: " + "x" * 1000)
     start = "peer 1 failed first, in step 4: it ended with exit code 1 (ValueError: xxx"

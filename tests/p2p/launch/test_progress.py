@@ -1,4 +1,4 @@
-"""What a launcher says of its run, from what its peers report."""
+"""Messages of a launcher about its run, from the reports of its peers."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ class Run:
     def members(
         self, view: int, *members: tuple[str, int], step: int = 5, reasons: tuple[str, ...] = (), redone: int = -1
     ) -> list[str]:
-        """All of them go on in this view, for these reasons, which are new."""
+        """Let all members continue in this view, for these new reasons."""
         self.events += [(len(self.events) + number, reason) for number, reason in enumerate(reasons, 1)]
         change = Change(view=view, waited_s=0.014, redone=redone)
         seen: Any = {"step": step, "view": view, "members": members, "events": tuple(self.events)}
@@ -265,7 +265,7 @@ def test_who_has_taken_the_place_of_a_peer_that_waited_hides_nobody_who_waits_no
     said = [line for second in range(101, 108) for line in run.report(1, float(second), waiting=Waiting(text="waits"))]
     assert said == ["peer 1 waits (for 5 s)"]
     run.progress.take(run.places[0], replace(standing(C), waiting=Waiting(text="waits")), 112.0)
-    assert run.report(1, 112.0, waiting=Waiting(text="waits")) == []  # it is named by the first, which waits since now
+    assert run.report(1, 112.0, waiting=Waiting(text="waits")) == []  # named by the first, which has just begun to wait
 
 
 def test_who_goes_on_has_not_waited() -> None:
@@ -279,14 +279,14 @@ def test_it_is_certain_that_there_is_no_start_when_too_few_are_left_to_come() ->
     run.places.append(Place(2, "2"))
     run.places[2].child = run.places[0].child
     run.progress = Progress(run.places, {C: "7"}.get, 100.0)
-    assert run.progress.why_no_start(0) == ""  # nobody has reported
+    assert run.progress.why_no_start(0) == ""  # no peer has reported
     run.report(0)
     assert run.progress.why_no_start(0) == ""
     run.places[1].end(1, 101.0, 1)
-    assert run.progress.why_no_start(0) == ""  # it is started again
+    assert run.progress.why_no_start(0) == ""  # the peer is restarted
     run.places[1].end(1, 101.0, 0)
     run.places[1].restart_at = float("inf")
-    assert run.progress.why_no_start(1) == ""  # somebody else is here
+    assert run.progress.why_no_start(1) == ""  # another peer exists here
     assert run.progress.why_no_start(0) == (
         "the first step waits for 3 peers (--min-peers), and only 2 are left to come, since peer 1 has ended; "
         "start again, or say --min-peers 2"
@@ -294,4 +294,4 @@ def test_it_is_certain_that_there_is_no_start_when_too_few_are_left_to_come() ->
     run.report(0, needed=4)
     assert run.progress.why_no_start(0) == ""  # more than were started here are expected
     run.report(0, has_begun=True, step=0)
-    assert run.progress.why_no_start(0) == ""  # it has begun
+    assert run.progress.why_no_start(0) == ""  # the run has begun

@@ -1,4 +1,4 @@
-"""How peers have ended: in words, as a table, and as the exit code of the run."""
+"""Ends of peers: in words, as a table, and as the exit code of the run."""
 
 import signal
 

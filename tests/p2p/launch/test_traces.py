@@ -1,4 +1,4 @@
-"""What a launch keeps beside receipts."""
+"""Traces that a launch keeps beside receipts."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_all_records_are_kept_also_those_of_a_peer_that_has_removed_its_page(tmp
     traces.follow(its_place)
     traces.look(0.0)
     made.loop.note(Kind.COMMITTED, 2)
-    traces.look(0.01)  # it is not time yet
+    traces.look(0.01)  # before the next look is due
     who, records = read_trace(receipts / "traces" / f"{A}.trace")
     assert (who, [record.step for record in records]) == (identity(), [1])
     made.remove()

@@ -1,4 +1,4 @@
-"""Two loops of one host in one thread, driven by hand: the peers that ship, with real sockets and memory."""
+"""Two loops of one host in one thread, driven by hand: production peers, with real sockets and memory."""
 
 from pathlib import Path
 
@@ -21,15 +21,15 @@ NO_MODEL = Replica(traits={}, pack=lambda: PackedState(b"", []), load=lambda sta
 NO_RUN = Run(RunDescription(), {})
 NO_TCP = TcpOptions()
 MOST_TURNS = 20_000
-"""More than anything here takes; a turn that has nothing to do waits for a millisecond."""
+"""More turns than any test needs; an idle turn waits for a millisecond."""
 
 
 class Peer:
-    """A loop without a thread of its own, and what its script has heard.
+    """A loop without a thread of its own, and the notices to its script.
 
     Attributes:
-        told: but of seats.
-        attempt: of the script, at whichever step.
+        told: notices, except those about seats.
+        attempt: of the script, at any step.
     """
 
     def __init__(self, home: Path, tcp: TcpOptions = NO_TCP) -> None:
@@ -52,7 +52,7 @@ class Peer:
         self.loop.ask_for_seat(founding_size, NO_RUN, NO_MODEL)
 
     def turn(self) -> None:
-        """As the reactor drives it."""
+        """Drive one turn, as the reactor does."""
         self.loop.next_deadline()
         polled = self.loop.poll(0.001)
         self.loop.take_deaths(polled)
@@ -60,7 +60,7 @@ class Peer:
         self.advance()
 
     def advance(self) -> RunState:
-        """Without a look at the sockets."""
+        """Advance without polling the sockets."""
         state = self.loop.advance()
         self.listen()
         return state
@@ -86,13 +86,13 @@ class Peer:
         self.listen()
 
     def hear(self, sender: "Peer", body: Body) -> None:
-        """As if it had come in a frame."""
+        """Deliver a message as if it had come in a frame."""
         core = self.loop.core
         self.loop._carrier.carry_out(core.receive(self.loop.now(), Envelope(sender.member, core.stamp, body)))
         self.listen()
 
     def commits(self) -> list[Commit]:
-        """Since the last time."""
+        """Commits since the last call."""
         commits = [notice for notice in self.told if isinstance(notice, Commit)]
         self.told = [notice for notice in self.told if not isinstance(notice, Commit)]
         return commits
@@ -101,7 +101,7 @@ class Peer:
         return [notice for notice in self.told if isinstance(notice, ShoalError)]
 
     def records(self) -> list[tuple[Kind, int, int]]:
-        """Kinds, steps and views of what was noted since the last time."""
+        """Kinds, steps and views of the records since the last call."""
         new = [record for record in self.loop.resources.seen.loop.latest() if record.number > self._num_read]
         self._num_read += len(new)
         return [(Kind(record.kind), record.step, record.view) for record in new]
@@ -118,12 +118,12 @@ def alone(home: Path, tcp: TcpOptions = NO_TCP) -> Peer:
 
 
 def pair(home: Path) -> tuple[Peer, Peer]:
-    """Both in a view over shared memory, after step 0."""
+    """Two peers in a view over shared memory, after step 0."""
     one, other = Peer(home), Peer(home)
     for peer in (one, other):
         peer.ask_for_seat(2)
     drive(one, other)
-    while one.loop.shared() is None or other.loop.shared() is None:  # a view came before all could be read
+    while one.loop.shared() is None or other.loop.shared() is None:  # the view came before all memory was mapped
         one.turn()
         other.turn()
     for peer in (one, other):
@@ -133,7 +133,7 @@ def pair(home: Path) -> tuple[Peer, Peer]:
 
 
 def drive(*peers: Peer) -> None:
-    """By turns, until each has something to hear."""
+    """Drive the peers by turns, until each has a notice."""
     for _ in range(MOST_TURNS):
         if all(peer.told for peer in peers):
             return

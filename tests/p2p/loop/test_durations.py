@@ -1,4 +1,4 @@
-"""How long sums take that have the links to themselves."""
+"""Durations of sums that do not share the links with others."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def large() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 
 class Watch:
-    """The durations that rank 0 of a group notes, by a clock that goes on when it is told to."""
+    """The durations that rank 0 of a group records, by a simulated clock."""
 
     def __init__(self, group: Group) -> None:
         self.group, self.now = group, 100.0
@@ -26,7 +26,7 @@ class Watch:
         self.durations.watch(self.now, self.group.all[0].open_step)
 
     def step(self, *sizes: int, took_s: float = 0.3) -> None:
-        """A step of such sums, all submitted at once, and over after so long."""
+        """Run a step of sums that are all submitted together, and take `took_s`."""
         for size in sizes:
             for me in self.group.members:
                 self.group.all[me].submit(counts(1) if size == 0 else all_reduce(np.ones(size // 8), "direct"))

@@ -1,4 +1,4 @@
-"""Frames of a holder of the key, or of the same user, that are well formed and wrong: none of them ends a loop."""
+"""Well-formed but wrong frames of a holder of the key, or of the same user: none of them ends a loop."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ def home() -> Iterator[Path]:
 
 
 def joining(home: Path, ask: Callable[[Peer], None]) -> tuple[Peer, Peer]:
-    """One that asks for a seat, and a founder."""
+    """A founder, and a joiner that asks for a seat."""
     founder, joiner = Peer(home), Peer(home)
     founder.ask_for_seat(1)
     drive(founder)
@@ -79,14 +79,14 @@ UNBOUNDED = Codec([Envelope], is_bounded=False)
 
 
 def say(peer: Peer, sender: Peer, view: View) -> None:
-    """DECIDE, past the encoder, which would not send it."""
+    """Deliver a DECIDE without the production encoder, which would refuse it."""
     core = peer.loop.core
     peer.loop._take_control(UNBOUNDED.encode(Envelope(sender.member, core.stamp, Decide(view))))
     peer.listen()
 
 
 def crowded(view: View, peer: Peer) -> View:
-    """Of `peer` and 500 others, whose addresses are as long as they may be."""
+    """A view of `peer` and 500 others, with addresses of the maximal length."""
     contact = Contact(
         "ipc:///" + "x" * 290, "ipc:///" + "x" * 290, 1, 1, "", "tcp://" + "x" * 290, "tcp://" + "x" * 290
     )

@@ -1,4 +1,4 @@
-"""Rows of measured links as bytes, and what those of all members amount to."""
+"""Rows of measured links: encoding, and the links that follow from all members' rows."""
 
 import struct
 from dataclasses import replace
@@ -129,7 +129,7 @@ def test_all_find_the_same_links() -> None:
 
 
 def test_members_of_one_host_have_one_line_and_nothing_is_measured_between_them() -> None:
-    """The first two: what they know of the third is all there is to know."""
+    """The first two share a host: only their measurements of the third matter."""
     said = [replace(row(0, up=5000), to={NAMES[2]: Pair(9_000, 1)}), replace(row(1), to={NAMES[2]: Pair(9_000, 1)})]
     rows = replace(gathered(*said, replace(row(2), down=9000)), hosts=(0, 0, 2))
     links = links_of(rows, 1000)
@@ -168,25 +168,25 @@ def test_a_peer_paces_by_the_line_that_all_take_its_host_to_have() -> None:
 
 
 def test_who_has_measured_nothing_yet_has_no_line_and_takes_none_from_the_others() -> None:
-    """Rows are gathered when one member wants that, and another one may have come a moment ago."""
+    """Rows are gathered when one member asks for it, and another may have just joined."""
     rows = gathered(row(0, up=2800, down=2400, rate=1), Row(), row(2, up=2500, down=2410, rate=1))
     assert [lines_for(name, rows).own for name in NAMES[:3]] == [2410, 0, 2410]
 
 
 def test_a_line_that_has_become_faster_is_news_though_a_peer_paces_by_what_was_agreed_of_it() -> None:
-    """Its own rate was a sixth too high, since acknowledgements came together, and now is what it sends."""
+    """Its own rate was a sixth too high, since acknowledgements were bunched, and is now its sending rate."""
     was = [row(rank, up=2800, down=2400, rate=1) for rank in range(3)]
     paced = int(FASTER * HEADROOM * lines_for(NAMES[0], gathered(*was)).own)
     assert replace(was[0], up=paced).has_moved(was[0])
 
 
 def floor(said: Row) -> Row:
-    """The same, where nobody knows of a line."""
+    """The same row, with rates that are not known to be the line's."""
     return replace(said, up_is_line=False, down_is_line=False)
 
 
 def test_a_rate_that_is_not_known_to_be_the_lines_is_no_line_of_its_own() -> None:
-    """Four lines of 25 MB/s in the rows of a busy machine, over connections that were just opened."""
+    """Lines of 25 MB/s in the rows of a busy machine, over connections that were just opened."""
     cold = [floor(row(rank, up=rate, down=rate)) for rank, rate in enumerate((6_900_000, 2_200_000, 5_000_000))]
     links = links_of(gathered(*cold))
     assert links is not None and links.up == links.down == (8 * 6_900_000,) * 3, "nobody knows, so all are alike"
@@ -243,7 +243,7 @@ def test_a_row_has_the_layout_of_the_protocol() -> None:
 
 
 def test_what_has_come_to_each_is_its_own_also_where_little_is_measured() -> None:
-    """Other than of lines in prices, where one that is not known is taken for the fastest."""
+    """In prices, in contrast, an unknown line counts as the fastest."""
     found = lines_for(NAMES[0], gathered(row(0, rate=9000), Row(), row(2))).down
     assert list(found) == [*NAMES[:3]] and found[NAMES[0]] == 3000 and found[NAMES[1]] == 9000
     assert set(lines_for(NAMES[0], gathered(Row(), Row())).down.values()) == {0}

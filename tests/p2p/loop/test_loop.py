@@ -1,4 +1,4 @@
-"""The loop: effects are carried out one after the other, and steps commit by what peers see in each other's memory."""
+"""The loop: effects are carried out in order, and steps commit by progress in shared memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_a_part_that_cannot_be_released_keeps_no_other(home: Path) -> None:
     assert one.loop.resources.host_memory.doorbell is None
 
 
-# Effects.
+# Effects
 
 GIVEN_UP = GivenUp(1, 1, Cause.IN_USE, "members have come")
 RECORD = fx.WriteRecord(AcceptorRecord(None, Ballot(0, 0), None))
@@ -71,7 +71,7 @@ def test_what_an_effect_entails_is_carried_out_behind_those_that_wait(lone: Peer
 
 @pytest.mark.parametrize("entails", [False, True])
 def test_nothing_is_carried_out_behind_an_effect_that_fails(lone: Peer, entails: bool) -> None:
-    """A record that is not written: whatever rests on it must not be said, now or later."""
+    """For example an acceptor record that is not written: messages that depend on it must never be sent."""
     lone.submit(all_reduce(np.ones(3)))
     lone.loop.resources.page.close()
     behind = sx.Tell(Withdrawn(7))
@@ -135,11 +135,11 @@ def test_where_links_are_slow_a_large_sum_goes_around_a_ring(home: Path, network
         peer.loop.close()
 
 
-# Shared memory.
+# Shared memory
 
 
 def run_step(one: Peer, other: Peer, *operations: Operation) -> None:
-    """Until both have finished it, and `other` has seen that `one` has; without a look at the sockets."""
+    """Run a step until both have finished it, and `other` has seen that `one` has; without polling the sockets."""
     step = one.step
     for peer, operation in zip((one, other), operations, strict=True):
         peer.submit(operation)
@@ -155,7 +155,7 @@ def sums(value: float) -> tuple[Operation, Operation]:
 
 
 def hears_of_a_step(peer: Peer, sender: Peer) -> bool:
-    """Whether more data frames than one, which says nothing, come from `sender`."""
+    """Whether data frames come from `sender`, besides one without content."""
     sender.loop._frames.send_taken(peer.member, 1, 0)
     num_frames = 0
     while not num_frames:
@@ -167,7 +167,7 @@ def hears_of_a_step(peer: Peer, sender: Peer) -> bool:
 def test_a_step_commits_by_what_is_seen_without_a_word(peers: tuple[Peer, Peer]) -> None:
     one, other = peers
     for peer, sender in (peers, peers[::-1]):
-        hears_of_a_step(peer, sender)  # what was under way is over
+        hears_of_a_step(peer, sender)  # discards frames in flight
     for step in range(1, 5):
         operations = sums(step)
         run_step(one, other, *operations)
@@ -185,7 +185,7 @@ def test_a_step_commits_by_what_is_seen_without_a_word(peers: tuple[Peer, Peer])
 def test_what_is_shown_of_a_step_that_was_heard_to_be_done_is_not_taken_for_the_next(
     peers: tuple[Peer, Peer], value: float
 ) -> None:
-    """A beat overtakes the look at the other's memory."""
+    """A beat arrives before the other's memory is read."""
     one, other = peers
     for values in (np.full(100, 1.0), np.full(100, value)):
         step = one.step
@@ -218,7 +218,7 @@ def test_what_was_called_differently_is_raised_by_both(peers: tuple[Peer, Peer])
 
 
 def after_an_error(peers: tuple[Peer, Peer]) -> None:
-    """The next attempt works."""
+    """Check that the next attempt succeeds."""
     for peer in peers:
         peer.told = []
         peer.submit(all_reduce(np.ones(4)))
@@ -273,7 +273,7 @@ def test_a_result_that_is_wanted_early_is_told_before_the_step_is_closed(peers: 
 
 
 def test_more_members_than_have_room_for_digests_share_no_memory(lone: Peer) -> None:
-    """So no program has more chunks than that."""
+    """So no program has more chunks than there is room for digests."""
     before = lone.loop.core.view
     assert before is not None
     strangers = tuple(Seat(Member(f"{n:016x}", 1), 2, before.seats[0].contact) for n in range(MOST_CHUNKS))
@@ -283,7 +283,7 @@ def test_more_members_than_have_room_for_digests_share_no_memory(lone: Peer) -> 
 
 
 def test_r11_who_has_lost_its_seat_is_sent_no_data_any_more(peers: tuple[Peer, Peer]) -> None:
-    """What it was lent is written again as the next step commits, and it may still take itself for a member."""
+    """Memory lent to it is overwritten as the next step commits, and it may still consider itself a member."""
     one, other = peers
     view = one.loop.core.view
     assert view is not None and one.loop.resources.transport.send_data(other.member.peer_id, b"header", b"payload")
@@ -293,7 +293,7 @@ def test_r11_who_has_lost_its_seat_is_sent_no_data_any_more(peers: tuple[Peer, P
     assert not one.loop.resources.transport.send_data(other.member.peer_id, b"header", b"payload")
 
 
-# The flight recorder.
+# Flight recorder
 
 
 def test_a_view_is_recorded_with_why_there_is_another_one_and_a_redo_with_all_since_it_began(lone: Peer) -> None:

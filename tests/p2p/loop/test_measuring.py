@@ -1,4 +1,4 @@
-"""What follows from the kernel's counters, by hand: rates, probes, and when the others are to know."""
+"""Measurements from hand-made kernel counters: rates, probes, and when a row is news."""
 
 from itertools import pairwise
 
@@ -31,7 +31,7 @@ def test_a_rate_is_of_a_stretch_in_which_something_has_always_come() -> None:
         rate.add(10.0 + 0.2 * step, step * LEAST_BYTES)
     assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
     rate.add(10.5, 2 * LEAST_BYTES)
-    for step in range(1, 9):  # a pause, and then as fast as before: it does not count as slower, nor as faster
+    for step in range(1, 9):  # a pause, then the same rate: it counts neither as slower nor as faster
         rate.add(10.5 + 0.2 * step, (2 + step) * LEAST_BYTES)
     assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
 
@@ -95,7 +95,7 @@ def test_each_rank_begins_with_another_one() -> None:
 
 
 class Sender:
-    """What probes are sent through: `sent` says to whom, and how much."""
+    """A stand-in that probes are sent through; `sent`: receivers and sizes."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int]] = []
@@ -128,7 +128,7 @@ def test_three_probes_come_in_a_row_and_then_a_tenth_of_the_time_is_theirs() -> 
     probes, began_at = Probes(sender), dict[str, float]()
     for look in range(2000):
         now = 1.0 + look * 0.01
-        probes.go_on(now, {f"p{number}": flow(0) for number in range(8)})  # nothing arrives, so each takes its time
+        probes.go_on(now, {f"p{number}": flow(0) for number in range(8)})  # nothing arrives, so each probe times out
         for name, _ in sender.sent:
             began_at.setdefault(name, now)
     begins = list(began_at.values())

@@ -1,4 +1,4 @@
-"""Links to peers that cannot be made at first, and processes that cannot be watched."""
+"""Links to peers that cannot be opened at first, and processes that cannot be watched."""
 
 import os
 import random
@@ -24,7 +24,7 @@ from tests.p2p.host.few_files import few_files
 
 
 def claim_at(folder: Path, incarnation: int) -> Claim:
-    """A peer of this host; nobody is there."""
+    """A claim of a peer on this host that does not exist."""
     data = f"ipc://{folder}/data-{incarnation}"
     return Claim(
         Member("b" * 16, incarnation), State.ALIVE, Contact(f"ipc://{folder}/control", data, 1, 1, read_host())
@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """The next file that is opened has a number that `select` does not take."""
+    """Opens so many files that the next descriptor is too large for `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 1200:
         pytest.skip(f"at most {hard} files can be open here")
@@ -88,7 +88,7 @@ def test_a_link_that_libzmq_has_no_file_for_is_made_when_there_is_one(
 
 
 def claim_named(folder: Path, name: str) -> Claim:
-    """Another peer of this host; nobody is there."""
+    """A claim of another peer on this host that does not exist."""
     addresses = f"ipc://{folder}/control-{name}", f"ipc://{folder}/data-{name}"
     return Claim(Member(name * 16, 1), State.ALIVE, Contact(*addresses, 1, 1, read_host()))
 
@@ -106,15 +106,15 @@ def test_where_files_run_out_a_peer_that_comes_has_those_of_one_that_is_lost(
         neighbours.link(new)
         assert sorted(transport.unopened_links()) == ["b" * 16, "c" * 16]
         neighbours.check_links(0.0, core)
-        assert list(transport.unopened_links()) == ["c" * 16]  # nobody but who is lost
+        assert list(transport.unopened_links()) == ["c" * 16]  # only the peer that is lost
     neighbours.check_links(RETRY_S, core)
-    assert list(transport.unopened_links()) == ["c" * 16, "d" * 16, "b" * 16]  # who waits comes first
+    assert list(transport.unopened_links()) == ["c" * 16, "d" * 16, "b" * 16]  # waiting peers come first
     assert caplog.messages[2].startswith(f"the link to peer {one.member}, which is lost, is closed: too many files")
     core.meet(0.0, replace(one, refutation=1))
     with few_files(0):
         neighbours.link(late)
         neighbours.check_links(2 * RETRY_S, core)
-    assert sorted(transport.unopened_links()) == ["b" * 16, "c" * 16, "d" * 16]  # nobody is lost, so it waits
+    assert sorted(transport.unopened_links()) == ["b" * 16, "c" * 16, "d" * 16]  # no peer is lost, so it waits
 
 
 def test_a_later_incarnation_is_linked_to_when_the_one_before_is_gone(

@@ -66,7 +66,7 @@ def test_where_it_cannot_be_made_again_this_is_said_once_and_tried_on(
 ) -> None:
     own = OwnEntry(registry, transport)
     shutil.rmtree(home)
-    home.touch()  # in its place
+    home.touch()  # a file in place of the folder
     for number in range(3):
         own.look(number * LOOK_S)
     (said,) = caplog.messages

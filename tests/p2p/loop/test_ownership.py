@@ -1,4 +1,4 @@
-"""Who drives: the loop's own thread, or the training thread for the length of a call; and when a handler may raise."""
+"""Ownership of the loop: its own thread, or the training thread during a call; and when signal handlers may raise."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from p2p.loop.ownership import DriveLock
 
 
 class Interruption(BaseException):
-    """As a signal's handler raises it."""
+    """The exception of a signal handler."""
 
 
 def no_interrupt() -> None:
@@ -20,7 +20,7 @@ def states(lock: DriveLock) -> tuple[bool, bool, bool]:
     return lock.is_wanted, lock.is_wanted_back, lock.is_busy
 
 
-# Who drives.
+# Ownership
 
 
 def test_a_lock_that_nobody_holds_is_taken_at_once() -> None:
@@ -91,11 +91,11 @@ def test_what_was_posted_and_seen_does_not_bring_the_loops_own_thread_back() -> 
     lock.seen()
     with lock:
         in_thread(stand_by)
-        assert not came_back.wait(0.02)  # several times as long as it is left to the training thread
+        assert not came_back.wait(0.02)  # several times as long as the training thread keeps it
     assert came_back.wait()
 
 
-# When a handler may raise.
+# Signal handlers
 
 
 def test_a_handler_may_raise_while_nobody_drives() -> None:

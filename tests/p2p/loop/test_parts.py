@@ -1,4 +1,4 @@
-"""How much of a table is made at a time, by steps of any length."""
+"""The part of a table that is computed at a time, for steps of any length."""
 
 import pytest
 

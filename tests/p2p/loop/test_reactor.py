@@ -1,4 +1,4 @@
-"""A thread that drives: in which order it deals with things, in whose thread, and how it ends."""
+"""The reactor: the order of its work, the threads that run it, and its end."""
 
 import subprocess
 import sys
@@ -18,19 +18,19 @@ from p2p.step.notices import Notice, Withdrawn
 NOTHING = Polled(control=False, data=False, fds=())
 ROOT = Path(__file__).parents[3]
 HANG_S = 20.0
-"""Longer than anything takes."""
+"""Timeout, longer than any wait takes."""
 
 
 class Diary:
-    """Work that writes down what it is asked to do.
+    """Work that records its calls.
 
     Attributes:
-        lines: of it, in order.
-        at: what else is done when one of them is written.
-        states: what `advance` returns, one after the other.
-        data: what a call waits for.
-        data_comes: while it sleeps.
-        waits: who was about to sleep in a call, after how many looks at the sockets.
+        lines: the recorded calls, in order.
+        at: further actions when a line is recorded.
+        states: successive results of `advance`.
+        data: the data that a call waits for.
+        data_comes: whether data arrive while it sleeps.
+        waits: threads that were about to sleep in a call, with the number of polls before.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Diary:
     def tell(self) -> None:
         self.inbox.put(Withdrawn(0))
 
-    # Work.
+    # Work
 
     def begin(self) -> None:
         self.write("begin")
@@ -111,7 +111,7 @@ def diary() -> Iterator[Diary]:
         diary.reactor.stop()
 
 
-# The order of things.
+# Order
 
 
 def test_a_turn_deals_with_deaths_then_with_commands_then_with_the_rest(diary: Diary) -> None:
@@ -181,7 +181,7 @@ def test_others_are_heard_even_if_a_call_has_nothing_to_wait_for(diary: Diary) -
     assert diary.lines == ["advance", "poll", "deaths", "take"] and diary.timeouts_s == [0.0]
 
 
-# Data of others.
+# Data of others
 
 
 def test_a_call_takes_data_that_is_there_without_a_wait_for_all_sockets(diary: Diary) -> None:
@@ -227,7 +227,7 @@ def test_who_has_looked_in_vain_several_times_sleeps_at_once_until_a_wait_is_sho
     assert not data.spins
 
 
-# How it ends.
+# End
 
 
 def test_a_reactor_that_is_stopped_closes_its_work_and_says_that_it_has_ended(diary: Diary) -> None:

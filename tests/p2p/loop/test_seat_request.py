@@ -1,4 +1,4 @@
-"""How a peer comes by its first seat: what the registry and the seeds say, in which order, and when nobody is left."""
+"""A peer's request for its first seat: answers of the registry and the seeds, their order, and dead swarms."""
 
 import random
 import time
@@ -48,7 +48,7 @@ LOOK_S = 2.0
 
 
 class Applicant:
-    """A peer that has entered, with all that its request for a seat needs, and a clock that is moved by hand."""
+    """A registered peer with all that its request for a seat needs, and a simulated clock."""
 
     def __init__(
         self,
@@ -98,20 +98,20 @@ class Applicant:
         return self.request.look_again(self.now, self.core, self.seeds)
 
     def wait(self) -> None:
-        """Longer than a seed waits for the others before it founds."""
+        """Wait longer than a seed waits for others before it founds."""
         end = self.now + 2 * self.core_config.founding_s
         while self.now < end:
             self.now += 0.1
             self.core.tick(self.now)
 
     def lives_on(self, until: float) -> None:
-        """Nobody else is heard."""
+        """Let time pass without messages."""
         while self.now < until:
             self.now += 0.25
             self.core.tick(self.now)
 
     def hears_of_deaths(self, view: View) -> None:
-        """A launcher says that all members of `view` are dead."""
+        """Deliver a launcher's notices that all members of `view` are dead."""
         for member in view.members:
             died = m.Died(m.AcceptorRecord(view, m.Ballot(0, -1), None))
             self.core.receive(self.now, Envelope(member, NO_VIEW, died))
@@ -136,11 +136,11 @@ def enter(home: Path) -> Iterator[Enter]:
 
 
 def joins(effects: list[fx.Effect]) -> list[tuple[Member, m.Join]]:
-    """To whom, and what is asked."""
+    """Targets and contents of all JOIN messages."""
     return [(each.target, each.body) for each in effects if isinstance(each, fx.Send) and isinstance(each.body, m.Join)]
 
 
-# Asking.
+# Asking
 
 
 def test_a_founder_founds_with_what_it_was_given(enter: Enter) -> None:
@@ -174,7 +174,7 @@ def test_only_the_first_request_counts(enter: Enter) -> None:
     assert one.core.view is not None and one.core.view.founding_size == 3
 
 
-# Seeds.
+# Seeds
 
 
 def test_the_first_seed_founds_if_the_registry_leaves_it_to_the_seeds(enter: Enter) -> None:
@@ -221,7 +221,7 @@ def test_who_waits_before_it_returns_asks_once_then_and_looks_from_then_on(enter
 def test_who_replaces_a_member_of_a_run_on_several_hosts_does_not_found_on_silence(
     enter: Enter, seeds: tuple[str, ...]
 ) -> None:
-    """Without seeds the registry has chosen it."""
+    """In the case without seeds the registry has chosen the peer as founder."""
     one = enter(ONE, seeds=seeds, several_hosts=True, elsewhere={"another": ELSEWHERE})
     one.ask()
     one.wait()
@@ -233,16 +233,16 @@ def test_who_replaces_a_member_of_a_run_on_several_hosts_does_not_found_on_silen
     assert one.has_founded()
 
 
-# Looking again.
+# Looking again
 
 
 def dead(home: Path, role: Role) -> Entry:
-    """A peer of `ONE`'s name that was killed after others had entered."""
+    """The entry of a peer with `ONE`'s name that was killed after others had entered."""
     return enter_and_die(home, ONE, 1, role=role)
 
 
 def waiting(enter: Enter, home: Path) -> Applicant:
-    """A joiner that has asked, and whose founder is dead since."""
+    """A joiner that has asked for a seat before its founder died."""
     founder = enter(ONE)
     other = enter(OTHER)
     assert other.request.role is Role.JOINER
@@ -295,7 +295,7 @@ def test_a_look_is_due_again_after_a_while(enter: Enter) -> None:
 def test_a_founder_does_not_look(enter: Enter) -> None:
     one = enter(ONE)
     one.ask()
-    one.registry.leave()  # a look would find that it has no entry any more
+    one.registry.leave()  # a look would find that its entry is gone
     assert one.look() == []
 
 
@@ -339,13 +339,13 @@ def test_where_all_members_died_who_holds_the_newest_state_goes_on_and_the_other
     assert {each.core.view for each in (one, other, new)} == {None}, "nobody goes on in the lineage of the dead"
 
 
-# Members on several hosts.
+# Members on several hosts
 
 LAST = View(b"l" * 16, 3, 1, (Seat(Member(ONE, 1), 1, Contact("", "", 77, 1, "elsewhere")),), b"", Policy.LIVE)
 
 
 def observer(enter: Enter, **given: object) -> Applicant:
-    """It holds the state after step 7, and the only member, on another host, is dead."""
+    """An observer that holds the state after step 7; the only member, on another host, is dead."""
     other = enter(OTHER, several_hosts=True, seeds=(ELSEWHERE,), **given)
     other.ask()
     other.core.state_came(7, bytes(16), LAST.lineage)
@@ -445,7 +445,7 @@ def test_of_a_run_that_was_cut_off_nobody_says_that_it_has_ended_well(enter: Ent
     member.registry.mark_member()
     observer.ask()
     observer.core.loaded(observer.now, 7, bytes(16))
-    member.registry.ends_well = False  # it has raised, or was asked to leave
+    member.registry.ends_well = False  # the script has raised, or was asked to leave
     member.registry.leave()
     with pytest.raises(RegistryError) as raised:
         observer.look()

@@ -1,4 +1,4 @@
-"""Whom a peer calls: each seed at whose address it knows nobody who lives."""
+"""Calls to seeds: a peer calls each seed at whose address it knows no living peer."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,7 +17,7 @@ SEEDS = "control a", "control b", "control c"
 
 
 class Calls:
-    """What `Seeds` has of calls and of frames: counts, and is never answered."""
+    """Replaces the calls and frames of `Seeds`: counts them, and never answers."""
 
     def __init__(self) -> None:
         self.called: list[str] = []

@@ -1,6 +1,6 @@
-"""What training ends up with, step by step, where the model is wrong: pure, with real prices, durations and rows.
+"""The algorithm on which training settles, step by step, if the model is wrong: pure, with real prices and rows.
 
-Steps have one sum each; what it takes is the model's price times what the model leaves out, and some noise. Rows are
+Steps have one sum each; its time is the model's price times a factor that the model does not know, with noise. Rows are
 gathered when one is news, and their table is used some steps later.
 """
 
@@ -18,7 +18,7 @@ from p2p.loop.durations import FEWEST, KEPT_S, REMEMBERED_S, Durations
 from p2p.loop.link_rows import Row
 
 NUM_LATER: Final = 3
-"""Steps from the one that gathers rows to the one that uses their table."""
+"""Steps from gathering rows to using their table."""
 NOISE: Final = 0.08
 SIZE: Final = 64 << 10
 
@@ -29,10 +29,10 @@ def model(num_ranks: int) -> PriceTable:
 
 
 class Training:
-    """One peer that stands for all, since all have the same rows and take the same algorithm."""
+    """One peer that represents all, since all have the same rows and take the same algorithm."""
 
     def __init__(self, num_ranks: int, left_out: Mapping[str, float], seed: int = 0) -> None:
-        """`left_out`: what a sum takes over what the model says, by algorithm; 1 for the others."""
+        """`left_out`: true time of a sum over the model's price, by algorithm; 1 for the others."""
         self.now, self.took, self.table = 0.0, list[str](), model(num_ranks)
         self.durations, self.row, self._gathered_at = Durations(), Row(), 0.0
         self._random, self._left_out = Random(seed), left_out
@@ -43,7 +43,7 @@ class Training:
 
     @property
     def regret(self) -> float:
-        """Of what is taken now."""
+        """Regret of the algorithm that is taken now."""
         return self.true_s(self.table.choose(SIZE)) / min(map(self.true_s, self._names)) - 1
 
     @property
@@ -72,7 +72,7 @@ class Training:
         self._next = NUM_LATER, PriceTable(self.table.predicted, measured_ns)
 
     def train(self, for_s: float) -> list[str]:
-        """What was taken, each algorithm once for each time that it was turned to."""
+        """Train; returns the successive algorithms, each once per switch to it."""
         first, until = len(self.took), self.now + for_s
         while self.now < until:
             self.step()
@@ -125,7 +125,7 @@ def test_a_sum_is_tried_for_some_steps_and_not_longer_than_it_takes_to_tell_the_
 
 
 def test_a_way_that_is_dearer_than_any_price_says_is_left_though_nothing_else_was_tried() -> None:
-    """If all were thought to be as much dearer, nothing would look cheaper, and it would be kept for ever."""
+    """If all algorithms were assumed to be slower by the same factor, it would be kept for ever."""
     prices = model(16).predicted
     cheapest = model(16).choose(SIZE)
     told = PriceTable(prices, {(cheapest, SIZE): 5 * prices[cheapest, SIZE]})

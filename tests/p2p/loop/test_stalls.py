@@ -1,4 +1,4 @@
-"""A step that stalls again and again: connections to other hosts are opened anew, and that is said once."""
+"""A step that stalls repeatedly: connections to other hosts are reopened, which is logged once."""
 
 import logging
 import socket
@@ -17,7 +17,7 @@ MEMBERS = [Member(A, 1), Member(B, 1)]
 
 
 def until_opened(least: int, a: Transport, link: Link, b: Transport) -> int:
-    """How many connections for data there were so far, once there were so many, and one is open."""
+    """Wait for at least `least` data connections, of which one is open; returns the number so far."""
     poll_until(lambda: not link.unopened() and (link.acked() or 0) >> 48 >= least, a, b)
     return (link.acked() or 0) >> 48
 

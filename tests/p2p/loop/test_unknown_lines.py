@@ -1,4 +1,4 @@
-"""What is taken over lines that were never full, whose rates are floors: beside what was measured, and in the model."""
+"""Choices over lines that were never full, whose rates are lower bounds: against measurements, and in the model."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -27,7 +27,7 @@ FOUR: Final = "rate=200mbit,delay=20ms,queue=200ms"
 
 
 def rows_of_like(num_ranks: int, rate: int, delay_us: int, *, is_line: bool) -> Rows:
-    """All members have measured the same."""
+    """Rows of members that have all measured the same."""
     names = [f"{number:016x}" for number in range(1, num_ranks + 1)]
     said = [
         Row(
@@ -50,11 +50,11 @@ def links(num_ranks: int, rate: int, delay_us: int, *, is_line: bool) -> Links:
     return found
 
 
-# Against p50s that were measured: four hosts of 200 Mbit/s, 20 ms one way.
+# Comparison with measured p50s: four hosts of 200 Mbit/s, 20 ms one way
 
 
 def measured(name: str, num_peers: int, net: str) -> Mapping[int, Mapping[str, float]]:
-    """p50s in us, by size and by what ran."""
+    """p50s in us, by size and by algorithm."""
     found: dict[int, dict[str, list[float]]] = {}
     for report in read_reports(RESULTS / name):
         if (report["config"]["num_peers"], report["config"]["net"]) == (num_peers, net):
@@ -78,7 +78,7 @@ def test_over_floors_and_over_lines_what_is_taken_is_what_was_quickest(rate: int
 
 
 def test_64_kib_go_in_one_hop_where_bytes_at_the_rate_of_a_floor_would_look_too_dear_for_that() -> None:
-    """57 ms by `direct` and 40 by `one-shot` were measured."""
+    """Measured: 57 ms by `direct`, 40 ms by `one-shot`."""
     at_the_floor = run_to_end(tabulate(links(4, 15 * MBIT, 20_000, is_line=True)))
     assert at_the_floor.choose(64 << 10) == "direct"
     assert run_to_end(tabulate(links(4, 15 * MBIT, 20_000, is_line=False))).choose(64 << 10) == "one-shot"
@@ -95,7 +95,7 @@ def test_the_first_line_that_is_known_says_how_fast_the_others_are() -> None:
     assert found.up == found.down == (50 * MBIT,) * 3, "no guess beside what is known"
 
 
-# In the model of steps that repeat one sum: what was taken widens windows, or fills the line.
+# In the model of steps that repeat one sum: the chosen algorithm widens windows, or fills the line
 
 SEGMENT: Final = 1460
 FIRST_WINDOW: Final = 10 * SEGMENT
@@ -106,7 +106,7 @@ AT_ONCE: Final = {
     "tree": lambda n, size: (size // 2, size),
     "halving-doubling": lambda n, size: (size // 2, size // 2),
 }
-"""Bytes that go out one behind the other, to one rank and to all."""
+"""Bytes that are sent one after the other, to one rank and to all."""
 
 
 @lru_cache(maxsize=4096)
@@ -118,7 +118,7 @@ def priced(over: Links, size: int) -> PriceTable:
 
 
 def found_by_probes(line: int, delay_us: int) -> int:
-    """What a cold window reaches in a probe, the third highest of its round trips."""
+    """The rate that a cold window reaches in a probe, the third highest of its round trips."""
     rtt_us = 2 * delay_us
     windows = [FIRST_WINDOW]
     while len(windows) * rtt_us < PROBE_S * 1e6 and sum(windows) < PROBE_BYTES:
@@ -127,9 +127,9 @@ def found_by_probes(line: int, delay_us: int) -> int:
 
 
 def settles(num_ranks: int, line: int, delay_us: int, size: int, *, is_price: bool) -> str:
-    """What sums of one size end up with: rows are gathered anew as floors rise, and lines become known once full.
+    """The algorithm on which sums of one size settle: rows are gathered as floors rise; full lines become known.
 
-    `is_price`: the rate of a floor is the price.
+    `is_price`: prices use the rate of a floor.
     """
     floor, is_known, algorithm = found_by_probes(line, delay_us), False, ""
     for _ in range(30):
@@ -145,7 +145,7 @@ def settles(num_ranks: int, line: int, delay_us: int, size: int, *, is_price: bo
 
 
 def regrets(num_ranks: int, line: int, delay_us: int, *, is_price: bool = False) -> list[float]:
-    """Of what sums settle with, by size, over the true line, commit included."""
+    """Regret of the algorithms on which sums settle, by size, over the true line, including the commit."""
     true, told, found = links(num_ranks, line, delay_us, is_line=True), delay_us * 1000 + MESSAGE_NS, []
     for size in SIZES:
         prices = priced(true, size).predicted
@@ -172,6 +172,6 @@ def test_sums_that_repeat_settle_with_what_is_quickest_over_the_line(num_ranks: 
 
 
 def test_with_floors_as_prices_sums_settle_with_ways_that_fill_nothing_and_stay_there() -> None:
-    """What the rule is for: without it one sum in six takes a fifth longer than it has to, or more, for ever."""
+    """The reason for the rule: without it one sum in six takes at least a fifth longer than necessary, for ever."""
     found = [each for where in GRID for each in regrets(*where, is_price=True)]
     assert sum(each > 0.2 for each in found) > len(found) / 6

@@ -1,4 +1,4 @@
-"""A process with an arena of its own that maps those of all others, says so, and waits to be killed."""
+"""A process with an arena of its own that maps those of all others, reports that, and waits to be killed."""
 
 import secrets
 import sys

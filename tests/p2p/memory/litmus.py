@@ -1,12 +1,12 @@
-"""Two processes that try to catch the memory order, and the wake-ups, in the act.
+"""Litmus tests: two processes that try to observe violations of the memory order, and lost wake-ups.
 
     python -m tests.p2p.memory.litmus NUMBER sums|tags SECONDS
 
-Both try for so long, and on until what they look for was possible often enough, or `PATIENCE_S` have passed.
+Both try for SECONDS, and longer until a violation would have been possible often enough, or `PATIENCE_S` have passed.
 
-`sums`: one operation after the other, with delays drawn anew each time, so that either of them sleeps now and then.
-Every sum is checked. `tags`: process 0 writes its memory again and again, as if it entered one view after the other;
-process 1 reads it without any wait. What it read under one tag must be what was written under it.
+`sums`: one operation after the other, with random delays, so that each process sleeps at times. Every sum is checked.
+`tags`: process 0 writes its memory repeatedly, as if it entered one view after the other; process 1 reads it without
+waiting. Data that it read under one tag must have been written under that tag.
 """
 
 import os
@@ -31,15 +31,15 @@ from tests.p2p.memory.processes import meet, say
 COUNT = 1024
 WHOLE = Region(REGIONS_OFFSET, 8 * COUNT)
 BOTH_HALVES = (1 << 32) + 1
-"""A torn word has halves that differ. No value comes twice: who is stopped for a while could not tell it has."""
+"""A torn word has different halves. No value repeats: after a pause a process could not distinguish the two."""
 
 SPIN_S = 20e-6
 NET_S = 20e-3
 BELL_S = 5.0
-"""Who has made progress and is stopped before it rings, rings later."""
+"""Timeout of a wait for the doorbell: a process may be stopped between its progress and its ring."""
 HANG_S = 30.0
 PATIENCE_S = 60.0
-"""Also on a machine that has other things to do, there is time to try everything."""
+"""Time limit, long enough for a machine with other load."""
 ENOUGH = 20
 DELAY_MAX_S = 60e-6
 TAG = 1
@@ -59,7 +59,7 @@ def main(number: int, what: str, limit_s: float) -> None:
 
 
 class Limits:
-    """How long to try."""
+    """Time limits of the attempts."""
 
     def __init__(self, limit_s: float) -> None:
         now = time.perf_counter()
@@ -71,7 +71,7 @@ class Limits:
 
 
 def delay(rng: Random) -> None:
-    """Nothing in two cases of three; else up to three times as long as the spin."""
+    """Wait in one of three cases, for up to three times the length of the spin."""
     if rng.randrange(3) == 0:
         end = time.perf_counter() + rng.uniform(0, DELAY_MAX_S)
         while time.perf_counter() < end:
@@ -79,7 +79,7 @@ def delay(rng: Random) -> None:
 
 
 class Ropes:
-    """Of the bells of all others."""
+    """The doorbells of all other processes."""
 
     def __init__(self, memories: list[Memory]) -> None:
         self._memories = memories
@@ -93,11 +93,11 @@ class Ropes:
 
 
 class Driver:
-    """Waits for the other as the loop of a peer does, now and then without a spin.
+    """Waits for the other process as the loop of a peer does, sometimes without a spin.
 
     Attributes:
-        num_sleeps: waits that were too long for a spin.
-        num_caught: sleeps that no doorbell ended, though one should have. Must stay 0.
+        num_sleeps: waits that were longer than a spin.
+        num_caught: sleeps that no doorbell ended, although one should have. Must stay 0.
     """
 
     def __init__(self, exchange: Exchange, doorbell: Doorbell, rng: Random) -> None:
@@ -123,17 +123,17 @@ class Driver:
     def _sleep(self) -> None:
         self.num_sleeps += 1
         if self._exchange.progress.doze() and not self._rings(NET_S) and not self._exchange.progress.late():
-            # Either the doorbell is about to ring, or nobody had seen that we sleep.
+            # Either the doorbell is about to ring, or the other process has not seen that this one sleeps.
             self.num_caught += not self._rings(BELL_S)
         self._exchange.progress.wake()
 
     def _rings(self, timeout_s: float) -> bool:
-        """Whether it rang, within so many seconds or since the last time."""
+        """Whether the doorbell rings within `timeout_s`, or has rung since the last call."""
         return bool(select.select([self._doorbell.fd], [], [], timeout_s)[0]) and self._doorbell.clear()
 
 
 def sums(rank: int, arena: Arena, memories: list[Memory], limit_s: float) -> None:
-    """Rank 0 says by a negative input that this is the last operation."""
+    """Run checked sums; a negative input of rank 0 marks the last operation."""
     slots = Slots.of(arena, 8 * COUNT)
     assert slots is not None
     program, rng, result = one_shot_program(rank, 2), Random(rank), np.empty(COUNT, np.int64)
@@ -157,7 +157,7 @@ def sums(rank: int, arena: Arena, memories: list[Memory], limit_s: float) -> Non
 
 
 def write_tags(arena: Arena, reader: Memory, limit_s: float) -> None:
-    """Leave the view before the memory is written, and enter the next one after."""
+    """Repeatedly leave the view, write the memory, and enter the next view."""
     data, rng, number = arena.array(WHOLE, np.uint64), Random(0), 0
     limits, has_tried = Limits(limit_s), reader.board.progress
     while not limits.are_over(has_tried=bool(has_tried[0])):

@@ -22,11 +22,11 @@ from p2p.memory.shared_runner import RunState, SharedRunner
 
 SAME = bytes(16)
 SMALL_PIECES = Pieces(first_bytes=64 << 10, long_bytes=1 << 20)
-"""The laws of pieces do not depend on their size. Blocks (collectives/programs.py) begin at 1 MiB."""
+"""Small pieces for tests, since their laws do not depend on size. Blocks (collectives/programs.py) begin at 1 MiB."""
 SPACE = 4 << 20
-"""For what lies in the arena and not in a slot."""
+"""Bytes for arrays in the arena that are not in a slot."""
 MOST_TURNS = 10_000
-"""More than any test needs: ranks that need more wait for each other in vain."""
+"""More turns than any test needs: ranks that need more are deadlocked."""
 
 
 class Host:
@@ -34,7 +34,7 @@ class Host:
 
     Attributes:
         arenas: of all peers.
-        memories: for each peer, what it can read: its own arena, and the mappings of the others.
+        memories: for each peer, the memory that it can read: its own arena, and mappings of the others.
     """
 
     def __init__(self, num_peers: int, size: int = 1 << 20) -> None:
@@ -50,7 +50,7 @@ class Host:
         self._view_number = 2
 
     def enter_view(self, *peers: int) -> list[RankInView]:
-        """Another view, of these peers in rank order. The others are in none."""
+        """Enter another view, of these peers in rank order. The others are in none."""
         self._view_number += 1
         tag = 100 + self._view_number
         for peer, arena in enumerate(self.arenas):
@@ -58,7 +58,7 @@ class Host:
         return [RankInView(rank, self._view_number, tag) for rank in range(len(peers))]
 
     def memories_of(self, *peers: int) -> list[list[Memory]]:
-        """For each rank of a view of these peers, what it can read, in rank order."""
+        """For each rank of a view of these peers, the memories that it can read, in rank order."""
         return [[self.memories[me][peer] for peer in peers] for me in peers]
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Host:
 
 
 class Rank:
-    """One rank: its arena, its exchange, and whom it has rung for."""
+    """One rank: its arena, its exchange, and the ranks for which it has rung."""
 
     def __init__(self, arena: Arena, memories: Sequence[Memory], in_view: RankInView, digest: DigestFunction) -> None:
         self.rank, self.arena, self.in_view = in_view.rank, arena, in_view
@@ -93,7 +93,7 @@ class Rank:
         fingerprint: bytes = SAME,
         checked: int = 0,
     ) -> Array:
-        """Begin to add up; where the result will be: outside the arena, if `is_heap`."""
+        """Begin a sum; returns the array of the result: outside the arena, if `is_heap`."""
         region, lent = self.lend(values), None
         self.result = np.full_like(values, 99)
         if program.lends_results:
@@ -115,7 +115,7 @@ def ranks_of(host: Host, world_size: int, *, digest: DigestFunction = xxhash.xxh
 
 
 class Machine:
-    """All peers, with slots; they enter one view after the other."""
+    """All peers, with slots, in one view after the other."""
 
     def __init__(self, num_peers: int, pieces: Pieces = SMALL_PIECES, space_bytes: int = SPACE) -> None:
         self.pieces, self.space_bytes = pieces, space_bytes
@@ -130,7 +130,7 @@ class Machine:
         self.spaces = [space for space in spaces if space is not None]
 
     def enter_view(self, *peers: int) -> list[SharedRunner]:
-        """In rank order."""
+        """Enter a view of these peers; returns their runners in rank order."""
         seats, memories = self.host.enter_view(*peers), self.host.memories_of(*peers)
         self.rung: list[tuple[int, int]] = []
 
@@ -145,14 +145,14 @@ class Machine:
         ]
 
     def place(self, peer: int, values: Array, offset: int = 0) -> Array:
-        """The same values in the arena of `peer`."""
+        """Copy `values` into the arena of `peer`; returns the copy."""
         copy = self.host.arenas[peer].array(self.spaces[peer], np.uint8)[offset : offset + values.nbytes]
         copy[:] = values.view(np.uint8)
         return copy.view(values.dtype)
 
 
 def finish(rng: Random, *steps: Callable[[], Any]) -> None:
-    """Take turns in any order until each has returned something true."""
+    """Call the steps in random order until each has returned a true value."""
     left = list(steps)
     for _ in range(MOST_TURNS):
         if not left:
@@ -164,7 +164,7 @@ def finish(rng: Random, *steps: Callable[[], Any]) -> None:
 
 
 def carry_out(group: Sequence[SharedRunner], runs: Sequence[SharedRun], seed: int = 0) -> None:
-    """Until all are done. Their digests are the same."""
+    """Advance until all runs are done; checks that their digests are equal."""
 
     def step_of(sharing: SharedRunner, run: SharedRun) -> Callable[[], bool]:
         def step() -> bool:
@@ -185,6 +185,6 @@ def all_reduce_of(runner: SharedRunner, algorithm: str, values: Array) -> Callab
 
 
 def gather_of(runner: SharedRunner) -> Callable[[slice], Program]:
-    """The program of a rank that gathers a piece of each."""
+    """The program of a rank that gathers a piece of each rank."""
     program = all_gather_program(runner._in_view.rank, len(runner._exchange._boards))
     return lambda _: program

@@ -1,4 +1,4 @@
-"""Processes that introduce their arenas to each other through the one that started them."""
+"""Processes that learn each other's arenas through the process that started them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Process = subprocess.Popen[str]
 
 
 class Introduction(NamedTuple):
-    """What a process says of its arena."""
+    """A process's message about its arena."""
 
     pid: int
     peer_id: str
@@ -27,10 +27,10 @@ class Introduction(NamedTuple):
 
 
 def arenas_in(pid: int, peer_id: str) -> list[Path]:
-    """The descriptors of a process that are of this peer's arena: its own one, and one per mapping."""
+    """The descriptors of a process that refer to this peer's arena: its own, and one per mapping."""
     found = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # what lists them
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
             if os.readlink(path) == f"/memfd:shoal-{peer_id} (deleted)":
                 found.append(path)
     return found
@@ -38,7 +38,7 @@ def arenas_in(pid: int, peer_id: str) -> list[Path]:
 
 @contextmanager
 def started(script: str, *args: str, num_processes: int = 1) -> Iterator[list[Process]]:
-    """Processes that run a module of tests/p2p/memory, each told its number. None outlives this."""
+    """Processes that run a module of tests/p2p/memory, each with its number. They end with the context."""
     processes: list[Process] = []
     try:
         for number in range(num_processes):
@@ -60,7 +60,7 @@ def started(script: str, *args: str, num_processes: int = 1) -> Iterator[list[Pr
 
 
 def read(process: Process) -> Any:
-    """The next line that a process says."""
+    """The next line of a process's output, parsed."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"the process ended with {process.wait()}"
@@ -74,14 +74,14 @@ def tell(process: Process, what: Any) -> None:
 
 
 def introduce(processes: Sequence[Process]) -> list[Introduction]:
-    """Let all processes know what each has said of itself."""
+    """Pass the introductions of all processes on to all."""
     introductions = [Introduction(*read(process)) for process in processes]
     for process in processes:
         tell(process, introductions)
     return introductions
 
 
-# In such a process.
+# In these processes
 
 
 def say(what: Any) -> None:
@@ -93,7 +93,7 @@ def hear() -> Any:
 
 
 def meet(number: int, arena: Arena, peer_id: str) -> list[Memory]:
-    """Introduce this process to all; their memory, in the order of their numbers."""
+    """Introduce this process to all; returns the memories of all, in the order of their numbers."""
     say(Introduction(os.getpid(), peer_id))
     others = [Introduction(*each) for each in hear()]
     return [arena if peer == number else each.open() for peer, each in enumerate(others)]

@@ -1,4 +1,4 @@
-"""Sums on a device: which of them it makes, out of which memory, and what waits for them."""
+"""Sums on a device: which sums it computes, from which memory, and what waits for them."""
 
 import mmap
 import os
@@ -23,7 +23,7 @@ SUM = Reduction("sum", 2)
 
 
 class Pair:
-    """Two arenas of this process, and what the device of the first one adds up."""
+    """Two arenas of this process, and the sums of the first one's device."""
 
     def __init__(self) -> None:
         names = [secrets.token_hex(8) for _ in range(2)]
@@ -34,7 +34,7 @@ class Pair:
         self.memories = [self.own, self.mapping]
 
     def arrays(self, size: int) -> tuple[Array, Array, Array]:
-        """An input of each, and a result."""
+        """An input in each arena, and a result."""
         regions = [arena.allocate(4 * size) for arena in (self.own, self.other, self.own)]
         own, _, result = [
             arena.array(region, FLOAT32)
@@ -51,11 +51,11 @@ class Pair:
         return None if found is None else found.begin([(0, given[0]), (1, given[1])], given[2], completes=True)
 
     def settle(self) -> None:
-        """What was asked for aside is done."""
+        """Finish the work of the helper thread."""
         self.adding._aside.end()
 
     def fill(self, arena: Arena) -> None:
-        """All of its pages are there."""
+        """Make all pages of an arena resident."""
         rest = arena.free_bytes - 64
         region = arena.allocate(rest)
         assert region is not None
@@ -82,7 +82,7 @@ def test_the_host_adds_until_all_that_is_read_and_written_is_registered(pair: Pa
     pair.fill(pair.other)
     assert pair.begin(given) is None  # no device
     pair.adding.use(pair.device)
-    assert pair.begin(given) is None  # that of the other one is asked for
+    assert pair.begin(given) is None  # registration of the other one's memory is requested
     pair.settle()
     assert pair.begin(given) is None and len(pair.device.pinned) == 1
     pair.extents.pin(pair.device, [0])
@@ -136,7 +136,7 @@ def test_a_refused_registration_leaves_the_sum_to_the_host(pair: Pair) -> None:
     for _ in range(5):
         assert pair.begin(given) is None
         pair.settle()
-    assert len(pair.device.pinned) == 1 and pair.device.num_pins == 2  # and is not tried again
+    assert len(pair.device.pinned) == 1 and pair.device.num_pins == 2  # a refused registration is not retried
 
 
 def test_short_chunks_other_reductions_and_what_lies_elsewhere_are_left_to_the_host(pair: Pair) -> None:
@@ -170,7 +170,7 @@ def test_what_has_ended_adds_nothing_and_has_nothing_under_way(pair: Pair) -> No
 
 @pytest.mark.parametrize("algorithm", ["direct", "one-shot"])
 def test_a_device_adds_where_one_rank_adds_for_all_and_nowhere_else(algorithm: str) -> None:
-    """Of two NaNs the one that is left may be another one there."""
+    """On a device, a sum of two NaNs may result in the other one."""
     group = DeviceGroup()
     enter(group, 0, 1, 2)
     group.register()

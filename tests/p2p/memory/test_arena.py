@@ -49,7 +49,7 @@ def mapping_of_me() -> Mapping:
 
 
 def status_of_me() -> os.stat_result:
-    """Of the memory behind the arena of this process."""
+    """The status of the memfd of this process's arena."""
     first, *_ = arenas_in(os.getpid(), ME)
     return first.stat()
 
@@ -77,7 +77,7 @@ def given_out(arena: Arena, length: int) -> Region:
     return region
 
 
-# Regions.
+# Regions
 
 
 def test_what_the_owner_writes_is_what_others_read(arena: Arena) -> None:
@@ -235,7 +235,7 @@ def test_a_forked_child_has_no_arena_to_write_to(arena: Arena) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_what_a_forked_child_has_where_the_arena_was_is_its_own() -> None:
-    """A child that collects a peer of its parent, say a worker that loads data, unmaps nothing of its own."""
+    """A child that garbage-collects its parent's peer, such as a data worker, unmaps none of its own memory."""
     memories: list[Memory] = [Arena(16 * SIZE, ME), mapping_of_me()]
     places = {range(start := address_of(memory.array(FIRST, np.uint8)), start + 14 * SIZE) for memory in memories}
     child = os.fork()
@@ -275,7 +275,7 @@ def test_arrays_are_made_once_and_no_more_than_so_many_are_kept(arena: Arena) ->
     assert np.shares_memory(arena.array(first, np.uint8), kept)
 
 
-# Finding what a peer says it has.
+# Finding the arena of a peer
 
 
 def test_an_arena_can_neither_shrink_nor_grow(arena: Arena) -> None:
@@ -312,7 +312,7 @@ def test_memory_that_could_shrink_or_is_too_short_is_refused() -> None:
     for some in (0, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW):
         with memory(name, seals=some), pytest.raises(MappingRefused, match="could shrink while it is read"):
             mapping_of_me()
-    for size in (0, BOARD_BYTES, REGIONS_OFFSET - 1):  # there has to be room for the tables of digests
+    for size in (0, BOARD_BYTES, REGIONS_OFFSET - 1):  # too small for the tables of digests
         with memory(name, size), pytest.raises(MappingRefused, match="is not sealed, or too short"):
             mapping_of_me()
 
@@ -334,7 +334,7 @@ def test_memory_of_another_user_is_refused() -> None:
 
 
 def test_a_process_of_another_user_is_refused() -> None:
-    """The first one is root's, if it is seen at all."""
+    """Process 1 is root's, if it is visible at all."""
     me = os.geteuid()
     try:
         if me == 0:
@@ -355,14 +355,14 @@ def test_nothing_stays_open_when_a_mapping_is_refused_or_closed(arena: Arena) ->
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-# Real processes.
+# Real processes
 
 
 def users_of(inode: int) -> set[int]:
     """All processes that have this memory mapped."""
     found = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             if any(line.split()[4] == str(inode) for line in maps.read_text().splitlines()):
                 found.add(int(maps.parent.name))
     return found
@@ -383,7 +383,7 @@ def test_processes_read_each_other_and_nothing_is_left_when_they_are_killed() ->
             process.send_signal(signal.SIGKILL)
             process.wait()
         assert [users_of(inode) for inode in inodes] == [{os.getpid()}, set(), set()]
-        assert mapping.array(Region(REGIONS_OFFSET, LENGTH), np.int64).sum() == sums[0]  # no SIGBUS, still there
+        assert mapping.array(Region(REGIONS_OFFSET, LENGTH), np.int64).sum() == sums[0]  # still mapped, no SIGBUS
         with pytest.raises(MappingRefused, match="it is gone"):
             introductions[0].open()
         mapping.close()
@@ -393,7 +393,7 @@ def test_processes_read_each_other_and_nothing_is_left_when_they_are_killed() ->
 
 @pytest.mark.parametrize("doorbell", [0, 1 << 40])
 def test_a_peer_that_ends_while_it_is_mapped_is_refused(doorbell: int) -> None:
-    """Its memory was found, its doorbell is gone."""
+    """Its memory was found, but its doorbell is gone."""
     arena = Arena(1 << 20, ME)
     arena.board.sign(ME.encode(), doorbell)
     with pytest.raises(MappingRefused, match=f"the doorbell of peer {ME} is not in process"):

@@ -17,7 +17,7 @@ words = st.integers(0, 2**64 - 1)
 
 
 def new_board() -> tuple[Board, Board]:
-    """A board as its owner has it, and as others do."""
+    """A board as mapped by its owner, and as mapped by others."""
     page = bytearray(BOARD_BYTES)
     return Board(memoryview(page)), Board(memoryview(page).toreadonly())
 
@@ -79,7 +79,7 @@ def test_nothing_that_was_finished_counts_once_its_owner_has_left_the_view() -> 
     owner.finish(Finished(3, 5, digests(1)))
     owner.install(6)
     assert reader.finished(3, 5) is None
-    assert reader.finished(3, 6) is None  # redone in the new view, it will be said again
+    assert reader.finished(3, 6) is None  # it is redone in the new view, and reported again then
     owner.install(0)
     assert reader.tag[0] == 0
 

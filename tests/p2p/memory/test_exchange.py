@@ -63,7 +63,7 @@ PROGRAMS = {
     "tree": 2,
     "chain": 3,
 }
-"""Into how many blocks each chunk is cut."""
+"""Number of blocks of each chunk."""
 
 
 def program_of(name: str, rank: Rank, world_size: int) -> Program:
@@ -71,18 +71,18 @@ def program_of(name: str, rank: Rank, world_size: int) -> Program:
 
 
 def add_up(name: str, ranks: Sequence[Rank], values: Sequence[Array], *, seed: int = 0, is_heap: bool = False) -> None:
-    """One operation, to its end."""
+    """Run one operation to its end."""
     for rank, value in zip(ranks, values, strict=True):
         rank.begin(program_of(name, rank, len(ranks)), value, is_heap=is_heap)
     finish(Random(seed), *(rank.exchange.advance for rank in ranks))
 
 
 def published(rank: Rank, count: int) -> None:
-    """As if `rank` had published so often."""
+    """Set the board as if `rank` had published `count` times."""
     rank.arena.board.progress[0] = (rank.in_view.view_number << 40) + count
 
 
-# Results.
+# Results
 
 
 @pytest.mark.parametrize("is_heap", [False, True])
@@ -155,14 +155,14 @@ def test_a_gather_copies_every_input_to_its_place_and_touches_nothing_else(host:
     assert all(np.array_equal(result, expected) for result in results)
 
 
-# Digests.
+# Digests
 
 
 @pytest.mark.parametrize("is_heap", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all_ranks_have_the_digests_of_all_chunks(host: Host, name: str, is_heap: bool) -> None:
     ranks, values = ranks_of(host, 3), inputs(3, 630)
-    for turn in range(3):  # each of the two tables of digests, and again
+    for turn in range(3):  # both tables of digests, and the first again
         add_up(name, ranks, values, seed=turn, is_heap=is_heap)
         bounds = split_by_weight(630, program_of(name, ranks[0], 3).chunks)
         expected = [xxhash.xxh3_128_digest(ranks[0].result[where].tobytes()) for where in bounds]
@@ -186,7 +186,7 @@ def test_a_chunk_that_was_read_with_other_bits_is_noticed_when_its_turn_comes(ho
     assert (digests[0][1] != digests[1][1]) is (checked % 2 == 1)
 
 
-# Who waits.
+# Waits
 
 
 def test_who_sleeps_is_rung_for_and_who_is_awake_is_not(host: Host) -> None:
@@ -225,7 +225,7 @@ def test_who_waits_for_one_rank_is_rung_for_by_that_one(host: Host) -> None:
     ranks, value = ranks_of(host, 3), inputs(1, 6)[0]
     for rank in ranks:
         rank.begin(direct_program(rank.rank, 3), value)
-        rank.exchange.advance()  # only the last one sees that all have begun, and adds up its part
+        rank.exchange.advance()  # only the last one sees that all have begun, and sums its part
     assert not ranks[0].exchange.advance()
     assert ranks[0].exchange.progress.late() == [1] and ranks[0].exchange.progress.doze()
     assert ranks[1].exchange.advance()
@@ -262,7 +262,7 @@ def test_who_spins_in_vain_stops_and_begins_again_after_a_short_wait(host: Host)
     assert exchange.progress.spins
 
 
-# Steps.
+# Steps
 
 
 def test_a_finished_step_is_shown_to_all_and_the_next_goes_on_from_there(host: Host) -> None:
@@ -296,7 +296,7 @@ def test_what_was_finished_by_who_has_left_the_view_is_not_seen(host: Host) -> N
     assert ranks[0].exchange.finished(0) == [(1, bytes(DIGESTS_BYTES))]
 
 
-# What ends an operation.
+# Ends of operations
 
 
 @pytest.mark.parametrize("tag", [0, 1])
@@ -309,7 +309,7 @@ def test_what_was_read_of_a_rank_that_has_left_the_view_is_void(host: Host, tag:
         rank.exchange.advance()
 
 
-@pytest.mark.parametrize("name", sorted({*PROGRAMS} - {"chain"}))  # where rank 0 adds nothing up
+@pytest.mark.parametrize("name", sorted({*PROGRAMS} - {"chain"}))  # in a chain rank 0 computes no sum
 def test_a_rank_that_leaves_while_it_is_read_leaves_no_result(host: Host, name: str) -> None:
     """It leaves the view, and writes its memory, in the middle of the sum."""
     ranks, values = ranks_of(host, 2), inputs(2, 40)
@@ -332,7 +332,7 @@ def test_a_rank_that_leaves_before_its_result_is_copied_leaves_no_result(host: H
         other.arena.board.install(0)
         return bytes(16)
 
-    rank, other = ranks_of(host, 2, digest=leave)  # called between the sum of the own part and the copy of the other
+    rank, other = ranks_of(host, 2, digest=leave)  # called between the sum of its own part and the copy of the other
     values = inputs(2, 40)
     region = other.lend(values[1])
     other.arena.board.lend(0, Lent(SAME, *region, region.offset))

@@ -1,4 +1,4 @@
-"""Parts of an arena that a device has registered."""
+"""Extents: parts of an arena that a device has registered."""
 
 import logging
 import mmap

@@ -1,4 +1,4 @@
-"""Gathers over shared memory: every input in its place, bit by bit, however many pieces that takes."""
+"""Gathers over shared memory: every input at its place, bit by bit, for any number of pieces."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -29,7 +29,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @st.composite
 def lengths(draw: st.DrawFn, dtype: DType) -> int:
-    """Shorter than a piece, as long, a bit longer, several pieces, and some that do not come out even."""
+    """Lengths shorter than a piece, equal, a little longer, of several pieces, and not multiples."""
     piece = TINY.first_bytes // dtype.itemsize
     return max(0, draw(st.integers(0, 4)) * piece + draw(st.integers(-2, 2) | st.integers(0, piece)))
 
@@ -42,14 +42,14 @@ def machine() -> Iterator[Machine]:
 
 
 def inputs_of(world_size: int, length: int, dtype: DType, seed: int) -> list[Array]:
-    """Whatever the bits mean."""
+    """Inputs with random bits."""
     rng = np.random.default_rng(seed)
     most = 2 if dtype == np.bool_ else 256
     return [rng.integers(0, most, length * dtype.itemsize, np.uint8).view(dtype) for _ in range(world_size)]
 
 
 def begin(group: Sequence[SharedRunner], values: Sequence[Array]) -> list[SharedRun]:
-    """Enqueue a gather at each rank, into results that are full of something else."""
+    """Enqueue a gather at each rank, into results with other contents."""
     runs = []
     for sharing, own in zip(group, values, strict=True):
         result = np.full(len(group) * own.nbytes, 77, np.uint8).view(own.dtype)
@@ -67,7 +67,7 @@ def joined(values: Sequence[Array]) -> bytes:
 
 
 def digest_by_messages(values: Sequence[Array]) -> bytes:
-    """As the message path has it, and the same result."""
+    """The digest of the message path; checks that it has the same result."""
     world_size, results = len(values), [np.empty(len(values) * own.size, own.dtype) for own in values]
     executions = [
         Execution(
@@ -87,7 +87,7 @@ def digest_by_messages(values: Sequence[Array]) -> bytes:
 
 
 def gather(machine: Machine, values: Sequence[Array], seed: int = 0) -> None:
-    """Whatever lies in the arena and whatever does not: results and digests are right, and inputs untouched."""
+    """Gather arrays that are partly in the arena; checks that results and digests are right, and inputs unchanged."""
     rng, group = Random(seed), machine.enter_view(*range(len(values)))
     inputs = [machine.place(rank, own) if rng.random() < 0.5 else own for rank, own in enumerate(values)]
     runs = begin(group, inputs)
@@ -151,7 +151,7 @@ def test_a_gather_that_is_cut_off_leaves_no_wrong_result_and_the_next_view_redoe
     for _ in range(num_turns):
         group[rng.randrange(3)].advance()
     machine.host.arenas[2].board.install(0)
-    slots, result = machine.slots[2]  # its memory is its own again
+    slots, result = machine.slots[2]  # its memory is no longer lent
     for slot in (slots.take(TINY.first_bytes), slots.take(TINY.first_bytes), result):
         machine.host.arenas[2].array(slot, np.uint8).fill(255)
     for _ in range(20):

@@ -30,7 +30,7 @@ ME = os.getpid()
 
 
 def members(number: int) -> list[Member]:
-    """New ones: others find an arena by the name of its peer."""
+    """New members, since arenas are found by the names of peers."""
     return [Member(secrets.token_hex(8), 1) for _ in range(number)]
 
 
@@ -44,7 +44,7 @@ class Peers:
         ]
 
     def map_all(self) -> list[list[bool]]:
-        """What each can read of the others."""
+        """Map all memories; returns which of the others each can read."""
         return [
             [host_memory.map(other, ME) for other in self.members if other != own]
             for own, host_memory in zip(self.members, self.all, strict=True)
@@ -71,7 +71,7 @@ def tag_in(mapping: Mapping) -> int:
     return mapping.board.tag[0]
 
 
-# Without an arena.
+# Without an arena
 
 
 def test_who_wants_no_arena_has_none_and_reads_no_other(opened: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,7 +117,7 @@ def test_an_arena_costs_no_more_than_its_slots(opened: ExitStack) -> None:
     assert LEAST_BYTES <= path.stat().st_blocks * 512 < LEAST_BYTES + 16 * mmap.PAGESIZE < available_bytes()
 
 
-# Others.
+# Others
 
 
 def test_peers_read_each_other_if_they_can(opened: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +150,7 @@ def test_who_is_forgotten_is_held_no_longer_than_the_view_in_which_it_is(opened:
 
 
 def test_who_is_not_in_the_installed_view_is_let_go_at_once(opened: ExitStack) -> None:
-    """Found by churn: who had died in the view before was held until the view after the next."""
+    """Found by churn: memory of members that had died in the previous view was held until the view after the next."""
     peers = peers_of(opened, SIZE, SIZE)
     peers.map_all()
     (one, other), (me, dead) = peers.all, peers.members
@@ -187,7 +187,7 @@ def test_nothing_is_found_when_it_is_closed() -> None:
 
 
 def add_up(peers: Peers, view: View) -> list[float]:
-    """What the members of `view` have as the sum of their ranks + 1."""
+    """The sums of the ranks + 1 that the members of `view` compute."""
     own = {member: host_memory for member, host_memory in zip(peers.members, peers.all, strict=True)}
     for member in view.members:
         own[member].install(view)
@@ -217,11 +217,11 @@ def test_members_of_one_view_after_the_other_share_in_rank_order(opened: ExitSta
     assert add_up(peers, view_of(4, b, c, a)) == [6.0] * 3
 
 
-# After the end.
+# After the end
 
 
 def test_who_has_closed_takes_memory_from_the_heap_and_no_file_grows(opened: ExitStack, tmp_path: Path) -> None:
-    """The number of the arena's descriptor may be that of a file by then."""
+    """The descriptor of the arena may have been reused for a file by then."""
     peers = peers_of(opened, SIZE)
     peers.close()
     files = [opened.enter_context((tmp_path / str(number)).open("wb")) for number in range(20)]
@@ -230,7 +230,7 @@ def test_who_has_closed_takes_memory_from_the_heap_and_no_file_grows(opened: Exi
 
 
 def test_in_a_view_of_a_lower_number_what_stood_there_is_not_taken_for_published(opened: ExitStack) -> None:
-    """A peer that comes back in another lineage keeps its arena."""
+    """A peer that returns in another lineage keeps its arena."""
     peers = peers_of(opened, SIZE, SIZE)
     own, other = peers.all
     peers.map_all()

@@ -1,4 +1,4 @@
-"""Does this processor keep the order that the board relies on? SHOAL_LITMUS_S=600 asks it for longer."""
+"""Does this processor keep the memory order that the board relies on? SHOAL_LITMUS_S=600 tests for longer."""
 
 import os
 
@@ -9,7 +9,7 @@ from tests.p2p.memory.litmus import ENOUGH, PATIENCE_S
 from tests.p2p.memory.processes import introduce, read, started
 
 LIMIT_S = float(os.environ.get("SHOAL_LITMUS_S", "1.2"))
-"""At least; they go on until everything was tried (litmus.py)."""
+"""Least duration; the processes continue until everything was tried (litmus.py)."""
 
 pytestmark = [
     pytest.mark.skipif(not IS_ORDERED, reason="this processor's memory order is not known to suffice"),

@@ -53,7 +53,7 @@ def full_size() -> Iterator[Machine]:
 
 
 def values_of(world_size: int, length: int, dtype: DType, seed: int = 0) -> list[Array]:
-    """Of very different magnitudes, so that the order of additions shows."""
+    """Values of very different magnitudes, so that the order of additions matters."""
     rng = np.random.default_rng(seed)
     if dtype == np.bool_:
         return list(rng.random((world_size, length)) < 0.3)
@@ -67,7 +67,7 @@ def values_of(world_size: int, length: int, dtype: DType, seed: int = 0) -> list
 
 
 def by_messages(algorithm: str, values: Sequence[Array], op: str) -> bytes:
-    """The bits that the message path leaves."""
+    """The bits of the message path's result."""
     world_size, results = len(values), [np.empty_like(each) for each in values]
     executions = [
         Execution(
@@ -114,7 +114,7 @@ def run_of(
 def reduce_all(
     machine: Machine, algorithm: str, values: Sequence[Array], op: str, *, is_lent: bool = False, seed: int = 0
 ) -> list[Array]:
-    """In a view of their own; the results of all ranks."""
+    """Run an all-reduce in a new view; returns the results of all ranks."""
     group, world_size = machine.enter_view(*range(len(values))), len(values)
     results = [np.full(each.nbytes, 77, np.uint8).view(each.dtype) for each in values]
     inputs = list(values)
@@ -138,7 +138,7 @@ def ops_of(dtype: DType) -> list[str]:
 
 CASES = [pytest.param(dtype, op, id=f"{name}-{op}") for dtype, name in TYPES.items() for op in ops_of(dtype)]
 
-# Sums and the like.
+# Reductions
 
 
 @pytest.mark.parametrize(("dtype", "op"), CASES)
@@ -165,7 +165,7 @@ def test_every_type_and_reduction_has_the_bits_of_the_message_path(
 def test_what_is_longer_than_a_piece_is_cut_and_has_the_bits_of_the_message_path(
     machine: Machine, dtype: DType, is_lent: bool, algorithm: str
 ) -> None:
-    """Around a ring, and in trees, the order of additions depends on the place in the whole array."""
+    """In rings and trees the order of additions depends on the position in the whole array."""
     for num_bytes in (PIECE_BYTES, PIECE_BYTES + dtype.itemsize, 5 * PIECE_BYTES // 2):
         values = values_of(2, num_bytes // dtype.itemsize, dtype, num_bytes)
         results = reduce_all(machine, algorithm, values, "mean", is_lent=is_lent)
@@ -213,7 +213,7 @@ def test_where_all_lend_what_follows_the_first_piece_is_done_in_one_go(
     assert lent == [{PIECE_BYTES, rest if is_lent else rest - PIECE_BYTES}] * 3
 
 
-# Weights.
+# Weights
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=FLOATS.values())
@@ -254,7 +254,7 @@ def test_what_counts_for_nothing_is_zeros_whatever_it_is(machine: Machine, dtype
         assert {each.tobytes() for each in results} == {values.tobytes()}
 
 
-# One after the other.
+# Sequences of operations
 
 
 @given(
@@ -350,7 +350,7 @@ def test_every_rank_checks_one_chunk_of_each_piece_and_another_one_in_each_step(
     assert (runs[0].digest() != runs[1].digest()) is (checked % 2 == 1)
 
 
-# What is finished.
+# Finish
 
 
 def digests_of(rank: int) -> bytes:
@@ -379,11 +379,11 @@ def test_who_is_in_another_view_by_then_does_not_show_it(machine: Machine) -> No
     assert group[0].all_finished() == (digests_of(0), [(1, digests_of(1))])
 
 
-# What ends it.
+# Ends of a view
 
 
 def broken(sharing: SharedRunner) -> bool:
-    """Nothing runs any more."""
+    """Whether the runner is broken and idle."""
     return sharing.is_broken and [sharing.advance() for _ in range(3)] == [RunState.IDLE] * 3
 
 
@@ -402,7 +402,7 @@ def test_a_rank_that_leaves_in_the_middle_leaves_no_wrong_result_and_the_next_vi
     for _ in range(num_turns):
         group[rng.randrange(3)].advance()
     machine.host.arenas[2].board.install(0)
-    inputs_slots, result_slot = machine.slots[2]  # its memory is its own again
+    inputs_slots, result_slot = machine.slots[2]  # its memory is no longer lent
     for slot in (inputs_slots.take(PIECE_BYTES), inputs_slots.take(PIECE_BYTES), result_slot):
         machine.host.arenas[2].array(slot, np.uint8).fill(255)
     expected = by_messages(algorithm, values, "sum")
@@ -454,7 +454,7 @@ def test_after_a_rank_lends_what_it_does_not_have_nothing_runs_any_more(machine:
 
 
 def test_an_operation_that_was_cut_off_keeps_no_memory_of_others(machine: Machine) -> None:
-    """Found by churn: after a kill the arena of the dead stayed mapped until the garbage collector came."""
+    """Found by churn: after a kill the dead member's arena stayed mapped until garbage collection."""
     sharing, _ = machine.enter_view(0, 1)
     own, gathered = np.zeros(2), np.zeros(4)
     program_of = gather_of(sharing)

@@ -1,11 +1,11 @@
-"""Plain values, and what may happen to bytes on their way."""
+"""Strategies for plain values, and for damage of bytes."""
 
 from hypothesis import strategies as st
 
 INTS = st.integers(-(2**63), 2**64 - 1)
 LEAVES = st.none() | st.booleans() | INTS | st.floats(allow_nan=False) | st.text(max_size=5) | st.binary(max_size=5)
 MUTATIONS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4)
-"""Of bytes: where, and what is there instead."""
+"""Mutations of bytes: positions, and their new values."""
 
 
 def mutate(frame: bytes, changes: list[tuple[int, int]]) -> bytes:

@@ -1,7 +1,7 @@
-"""Frames that are well formed, and say what no peer says: each field may have any value of its type on the wire.
+"""Forged frames: well formed, but each field may have any value of its type on the wire.
 
-Made with msgpack, past our own encoder, which would refuse most of them. Now and then what is said is of this swarm:
-its lineage, its members, its views.
+Encoded with msgpack, since the production encoder would refuse most of them. Some values are those of this swarm: its
+lineage, its members, its views.
 """
 
 from collections.abc import Sequence
@@ -43,19 +43,19 @@ TEXTS = (
 )
 OCTETS = (b"", b"\0", bytes(8), bytes(16), b"d" * 16, b"\xff" * 3000)
 NEARBY = 0.7
-"""How often a name, a number or a view is one that peers of this swarm might say."""
+"""Share of names, numbers and views that peers of this swarm might send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forger:
-    """Makes frames, drawn from `random`, about a swarm whose installed view is `view`; None: there is none."""
+    """Creates random frames about a swarm whose installed view is `view`; None: there is none."""
 
     random: Random
     view: View | None
     step: int = 0
 
     def frames(self, number: int, senders: Sequence[Member], stamps: Sequence[Stamp]) -> list[bytes]:
-        """Each from one of `senders`, in one of `stamps`."""
+        """Random frames, each from one of `senders`, with one of `stamps`."""
         return [self.frame(self.random.choice(senders), self.random.choice(stamps)) for _ in range(number)]
 
     def data_frame(self, sender: Member) -> tuple[bytes, bytes]:
@@ -158,7 +158,7 @@ class Forger:
         return [self._plain(str, "peer_id"), self._plain(int, "incarnation")]
 
     def _view(self) -> bytes:
-        """One that follows the installed one, or whatever has the fields of a view."""
+        """A view that follows the installed one, or any value with the fields of a view."""
         view = self._fields(View)
         if self.view is not None and self.random.random() < NEARBY:
             seats = [

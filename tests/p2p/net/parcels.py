@@ -23,9 +23,9 @@ def state(step: int, *parts: bytes, view: View | None = None) -> Parcel:
 
 
 def fed(step: int, *results: bytes, fingerprints: Sequence[bytes] = (), num_added: int = 0) -> Parcel:
-    """A step that A has committed alone, upon the one before; by default with made-up fingerprints.
+    """A step that A has committed alone, after the previous one; by default with made-up fingerprints.
 
-    `num_added`: of its operations, by the runtime.
+    `num_added`: number of operations that the runtime has added.
     """
     named = tuple(fingerprints) or tuple(bytes([index] * 16) for index in range(len(results)))
     finish = Finish(step, b"r" * 16, b"p" * 16, 1)

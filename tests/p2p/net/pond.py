@@ -14,7 +14,7 @@ from p2p.net.transport import Transport
 
 SECRET = bytes(range(32))
 HANG_S = 20.0
-"""Whoever waits this long for something that is sure to come has found a hang."""
+"""Timeout of waits for certain events: a longer wait is a hang."""
 
 
 class Pond:
@@ -60,7 +60,7 @@ def open_pond() -> Iterator[Pond]:
 
 
 def poll_until(is_so: Callable[[], bool], *transports: Transport) -> None:
-    """A poll may return at once, and often, so it is time that ends this."""
+    """Poll until `is_so`. A poll may return immediately, and often, so the limit is a time."""
     end_s = time.monotonic() + HANG_S
     while time.monotonic() < end_s:
         for transport in transports:

@@ -1,4 +1,4 @@
-"""Addresses: what is one, what is none, and which of several a peer tells others."""
+"""Addresses: valid and invalid ones, and the one of several that a peer announces."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""What a field may hold: whatever says more is refused where it is decoded, and is not sent either."""
+"""Bounds of fields: larger values are refused when decoded, and are not sent."""
 
 from contextlib import suppress
 from dataclasses import replace

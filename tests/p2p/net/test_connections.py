@@ -1,4 +1,4 @@
-"""What the kernel does with connections of libzmq: by which congestion control, and what it counts."""
+"""Connections of libzmq in the kernel: congestion control, and counters."""
 
 import os
 import socket
@@ -61,7 +61,7 @@ def test_what_has_arrived_over_one_connection_is_nothing_of_what_was_sent_over_t
 def test_the_kernel_closes_data_connections_that_nobody_acknowledges_anything_on(
     pond: Pond, network: Network, wanted: tuple[int, ...]
 ) -> None:
-    """A little before a step is done over since frames of it were lost, after 5 s or 20 s."""
+    """The kernel closes them a little before a step is redone for lost frames, after 5 s or 20 s."""
     a, b = pond.open(A, network=network), pond.open(B, network=network)
     a.connect(B, *pond.addresses(B))
     poll_until(lambda: not a.unopened_links(), a, b)
@@ -96,7 +96,7 @@ def test_peers_of_this_host_have_no_connection_that_could_be_forgotten(pond: Pon
 
 
 def received(target: Transport, *others: Transport) -> bytes:
-    """The payload that comes next."""
+    """The next payload."""
     came: list[bytes] = []
 
     def has_come() -> bool:
@@ -109,7 +109,7 @@ def received(target: Transport, *others: Transport) -> bytes:
 
 
 def silences(found: Iterator[socket.socket]) -> set[tuple[int, ...]]:
-    """In milliseconds, of what was sent; whether else is asked, after how many seconds, how often, how many times."""
+    """TCP user timeout in ms, and keepalive settings: idle and interval in seconds, number of probes."""
     tcp = socket.TCP_USER_TIMEOUT, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
     options = [(socket.IPPROTO_TCP, each) for each in tcp]
     options.insert(1, (socket.SOL_SOCKET, socket.SO_KEEPALIVE))
@@ -117,18 +117,18 @@ def silences(found: Iterator[socket.socket]) -> set[tuple[int, ...]]:
 
 
 def congestion_controls(address: str) -> set[str]:
-    """By which this process sends to there; a connection that libzmq has just opened anew goes by the default."""
+    """Congestion controls of this process's connections to `address`; a just reopened one has the default."""
     options = socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16
     return {each.getsockopt(*options).rstrip(b"\0").decode() for each in connections_to(address)}
 
 
 def connections_to(address: str) -> Iterator[socket.socket]:
-    """Copies of what this process has connected to there."""
+    """Duplicates of this process's connections to `address`."""
     return connections(address, here=0)
 
 
 def connections_from(address: str) -> Iterator[socket.socket]:
-    """Copies of what this process has accepted there."""
+    """Duplicates of the connections that this process has accepted at `address`."""
     return connections(address, here=1)
 
 

@@ -1,4 +1,4 @@
-"""What may be under way to a receiver: bounded by the kernel's count, and never for good."""
+"""Bytes in flight to a receiver: bounded by the kernel's counters, and never blocked permanently."""
 
 import math
 
@@ -14,7 +14,7 @@ FRAME = 100_000
 
 
 class Line:
-    """What a kernel would say: `b` and `c` have so much of what was sent; nothing is known of others."""
+    """Simulated kernel counters: acknowledged bytes of `b` and `c`; no others are known."""
 
     def __init__(self) -> None:
         self.acked = {"b": 5000, "c": 0}
@@ -29,7 +29,7 @@ class Line:
         return True
 
     def send(self, *peer_ids: str, num_bytes: int = FRAME) -> str:
-        """A frame to each; who had what is sent by then."""
+        """Send a frame to each; returns the receivers of frames sent by then."""
         for peer_id in peer_ids:
             self.pacer.send(peer_id, b"", memoryview(bytes(num_bytes)))
         return "".join(self.sent)
@@ -73,7 +73,7 @@ def test_a_long_way_has_room_for_more_and_an_unknown_one_for_some() -> None:
 
 
 def test_a_line_is_not_idle_while_the_acknowledgement_of_a_long_frame_comes_back() -> None:
-    """On a slow line two of them are more than may be under way, and one alone leaves it idle for a round trip each."""
+    """On a slow line two frames exceed the limit of bytes in flight, and single ones leave it idle for a round trip."""
     line = Line()
     line.credits.set({"b": Credit(FRAME * 5 // 4, FRAME // 2)})
     assert line.send(*"bbb") == "b" == line.look()
@@ -126,7 +126,7 @@ def test_small_frames_do_not_wait_and_count() -> None:
 
 @pytest.mark.parametrize("acked", [None, 4999])
 def test_of_another_connection_nothing_is_known(acked: int | None) -> None:
-    """What was under way on the old one is sent again, or not at all: nobody waits for it."""
+    """Frames in flight on the old connection are sent again, or not at all: they do not count."""
     line = Line()
     line.credits.set({"b": Credit(10)})
     assert line.send(*"bb") == "b"

@@ -1,4 +1,4 @@
-"""Many connections at one port, and what is said again by somebody else."""
+"""Many connections at one port, and replayed messages."""
 
 import socket
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pon
         b.send_control(A, b"after")
         assert gather(a, 1, b) == [b"after"] and b.lost_links() == []
         assert all(is_cut(each) for each in idle[40:]), "what is left has said nothing for a second"
-    most = MOST + 40 + 2  # both links of b, where others have the processor for the second of a handshake
+    most = MOST + 40 + 2  # plus both links of b; other load may delay a handshake for a second
     assert 40 <= refused(a) <= most and a.dropped.keys() == {"refused"}, "not counted while a link comes again"
 
 
@@ -46,7 +46,7 @@ def is_cut(connection: socket.socket) -> bool:
 
 
 def overheard(pond: Pond, a: Transport, b: Transport) -> bytes:
-    """All that B has said to A, up to a frame of its own."""
+    """All bytes that B has sent to A, up to a frame."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as between, ThreadPoolExecutor(2) as threads:
         relayed = threads.submit(relay, between, pond.port(A), heard, threads)
@@ -90,12 +90,12 @@ def test_what_a_member_has_said_first_counts_for_nothing_when_it_is_said_again_b
 
 
 def peek(connection: socket.socket) -> bytes:
-    """What has come, without taking it."""
+    """The received bytes, without consuming them."""
     return connection.recv(4096, socket.MSG_PEEK)
 
 
 def relay(between: socket.socket, port: int, heard: list[bytes], threads: ThreadPoolExecutor) -> None:
-    """Carry one connection to `port`, until whoever has opened it hangs up; `heard` is what that one has said."""
+    """Relay one connection to `port`, until its opener closes it; `heard`: the bytes that the opener has sent."""
     caller, _ = between.accept()
     with caller, socket.create_connection(("127.0.0.1", port)) as called:
         answers = threads.submit(carry, called, caller, [])
@@ -113,7 +113,7 @@ def carry(source: socket.socket, target: socket.socket, heard: list[bytes]) -> N
 
 @pytest.mark.long
 def test_a_thousand_connections_that_nobody_looks_at_stop_no_other_link() -> None:
-    """libzmq tells its monitors of each, and waits where one of them is full."""
+    """libzmq reports each connection to its monitors, and blocks if one of them is full."""
     with open_pond() as pond, ExitStack() as stack:
         pond.open(A)
         context = pond.gates[A].context

@@ -1,4 +1,4 @@
-"""What the kernel counts of a connection, read through a descriptor that may be another one by now."""
+"""The kernel's counters of a connection, read through a descriptor that may have been reused."""
 
 import os
 import socket
@@ -76,7 +76,7 @@ def test_a_congestion_control_that_is_in_use_begins_anew_and_no_other_takes_its_
     one.sendall(bytes(300_000))
     for _ in range(2):
         other.recv(150_000, socket.MSG_WAITALL)
-    one.sendall(b"more")  # what is acknowledged of the first is looked at by now
+    one.sendall(b"more")  # the first send is acknowledged by now
     other.recv(4, socket.MSG_WAITALL)
     assert bandwidth(one) > 0
     connection.renew("bbr")
@@ -84,7 +84,7 @@ def test_a_congestion_control_that_is_in_use_begins_anew_and_no_other_takes_its_
 
 
 def bandwidth(end: socket.socket) -> int:
-    """That BBR believes in: the first words of its struct, by TCP_CC_INFO."""
+    """BBR's bandwidth estimate: the first words of its struct, by TCP_CC_INFO."""
     low, high = struct.unpack("II", end.getsockopt(socket.IPPROTO_TCP, 26, 64)[:8])
     return int(low) | int(high) << 32
 

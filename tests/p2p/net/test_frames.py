@@ -1,4 +1,4 @@
-"""What one peer says, the other reads, over real sockets; what is of another view, or damaged, is not."""
+"""Frames over real sockets: the other peer reads them, unless they are of another view, or damaged."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -36,7 +36,7 @@ Readable = SegmentHeader | FinishedHeader | TakenHeader | ShareHeader | ChunksHe
 
 
 class Pair:
-    """A and B, each with its frames; A speaks to B."""
+    """A and B, each with its frames; A sends to B."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         places = {name: (f"ipc://{folder}/{name}.control", f"ipc://{folder}/{name}.data") for name in "ab"}
@@ -51,7 +51,7 @@ class Pair:
         self.b.install(view)
 
     def arrived(self) -> Said:
-        """The next data frame, as B reads it."""
+        """The next data frame that B reads."""
         while self._reader.poll(10.0) != Polled(False, False, ()):
             for header, payload in self._reader.receive_data():
                 return self.b.read_data(header, payload)

@@ -1,4 +1,4 @@
-"""Connections of which nothing has come: the oldest of too many are shut down, and nothing else ever is."""
+"""Half-open connections, without any data: the oldest of too many are shut down, and no others."""
 
 import os
 import socket
@@ -11,14 +11,14 @@ from p2p.net.half_open import CURVE_BYTES, MOST, PLAIN_BYTES, HalfOpen, _origin
 
 
 class Door:
-    """Connections as both ends have them."""
+    """Connections, with both ends."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
     def connect(self, origin: str = "127.0.0.1") -> tuple[socket.socket, socket.socket]:
-        """Ours, and the stranger's, which comes from this address."""
+        """Open a connection from `origin`; returns this side's end and the stranger's."""
         opened = socket.create_connection(self._server.getsockname(), source_address=(origin, 0))
         theirs = self._stack.enter_context(opened)
         ours, _ = self._server.accept()
@@ -45,7 +45,7 @@ def test_what_has_come_is_counted_as_long_as_there_is_a_connection(door: Door) -
     (first, one), (_, other) = accept(half_open, door, 2)
     for theirs, number in ((one, 1000), (other, 234)):
         theirs.sendall(bytes(number))
-    first.recv(1)  # what the kernel counts has come by then
+    first.recv(1)  # the kernel has counted the data by then
     while half_open.num_received() < 1234:
         pass
     assert half_open.num_received() == 1234

@@ -1,4 +1,4 @@
-"""Law: a header comes back as it was, and whatever else comes is refused. The layouts are those of PROTOCOL.md."""
+"""Law: headers survive a round trip, and all other bytes are refused. The layouts are those of PROTOCOL.md."""
 
 from contextlib import suppress
 from typing import Any

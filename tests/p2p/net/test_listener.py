@@ -1,4 +1,4 @@
-"""TCP on the loopback interface: members talk, and strangers of every kind are sent away and counted."""
+"""TCP on the loopback interface: members communicate, and strangers of every kind are refused and counted."""
 
 import os
 import secrets
@@ -41,7 +41,7 @@ def pond() -> Iterator[Pond]:
 
 
 def gather(target: Transport, number: int, *others: Transport) -> list[bytes]:
-    """Control frames, until there are so many."""
+    """Receive `number` control frames."""
     frames: list[bytes] = []
 
     def enough() -> bool:
@@ -53,7 +53,7 @@ def gather(target: Transport, number: int, *others: Transport) -> list[bytes]:
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours that nobody uses, nor is given: who calls such a one may be connected to itself."""
+    """The first of two unused ports outside of the ephemeral range: a call to a port in it may connect to itself."""
     for port in range(20_000 + os.getpid() % 5000 * 2, 32_000, 2):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             socket.create_server(("127.0.0.1", port + 1)).close()
@@ -66,7 +66,7 @@ def refused(transport: Transport) -> int:
     return transport.dropped["refused"]
 
 
-# Members.
+# Members
 
 
 @MODES
@@ -119,7 +119,7 @@ def test_one_link_may_use_tcp_and_another_a_path(pond: Pond) -> None:
 
 
 def test_each_link_keeps_its_order_where_several_threads_encrypt(pond: Pond) -> None:
-    """As FINISHED relies on it, which comes behind the segments."""
+    """FINISHED relies on the order: it follows the segments."""
     sizes = (0, JOINED_BYTES, JOINED_BYTES + 1, ZERO_COPY_BYTES - 1, ZERO_COPY_BYTES, 1 << 20)
     names = [letter * 16 for letter in "abcd"]
     peers = {name: pond.open(name, io_threads=4) for name in names}
@@ -176,7 +176,7 @@ while True:
 
 @MODES
 def test_an_address_that_changed_hands_is_a_refused_link(pond: Pond, secret: bytes | None) -> None:
-    """Who closes in good order may refuse who calls meanwhile, which is then final; who is killed refuses nobody."""
+    """A peer that closes in order may refuse callers meanwhile, which is final; a killed peer refuses none."""
     port = two_free_ports()
     a = pond.open(A, secret)
     with TemporaryDirectory(prefix="shoal") as folder:
@@ -204,7 +204,7 @@ def test_an_address_that_changed_hands_is_a_refused_link(pond: Pond, secret: byt
 
 
 def test_who_is_refused_while_a_peer_tests_its_own_door_is_counted(pond: Pond) -> None:
-    """libzmq does not try again after such a refusal, so nobody would ever hear of it."""
+    """libzmq does not retry after such a refusal, so it would never be noticed."""
     port = two_free_ports()
     with ExitStack() as stack:
         context = stack.enter_context(zmq.Context())
@@ -212,12 +212,12 @@ def test_who_is_refused_while_a_peer_tests_its_own_door_is_counted(pond: Pond) -
             late = stack.enter_context(context.socket(zmq.DEALER))
             other_peer(late)
             late.linger, late.reconnect_ivl = 0, 1
-            late.connect(f"tcp://127.0.0.1:{port + 1}")  # of data, which is tested last
+            late.connect(f"tcp://127.0.0.1:{port + 1}")  # the data port, which is tested last
         c = pond.open(A, port=port)
         poll_until(lambda: refused(c) == 20, c)
 
 
-# Calls.
+# Calls
 
 
 @MODES
@@ -292,7 +292,7 @@ def test_a_silent_address_stays_silent(pond: Pond) -> None:
     poll_until(lambda: a.seed_calls.call(address, [b"hello"]) is Verdict.SILENT, a)
 
 
-# Strangers.
+# Strangers
 
 
 def no_key(socket: "zmq.Socket[bytes]") -> None:
@@ -321,7 +321,7 @@ def password(socket: "zmq.Socket[bytes]") -> None:
 
 
 def the_server_itself(socket: "zmq.Socket[bytes]") -> None:
-    """The server's key pair as the client's: no holder uses it like that."""
+    """Use the server's key pair as the client's: no holder of the key does that."""
     Credentials("pond", A, SECRET).introduce(socket, A)
     socket.curve_secretkey = z85.encode(derive(SECRET, "server"))
     socket.curve_publickey = zmq.curve_public(z85.encode(derive(SECRET, "server")))
@@ -342,7 +342,7 @@ def test_a_stranger_is_refused_and_counted_and_named_once(
                 prepare(stranger)
                 stranger.linger, stranger.reconnect_ivl = 0, -1
                 stranger.connect(pond.addresses(A)[where])
-                with suppress(zmq.Again):  # it was sent away before
+                with suppress(zmq.Again):  # it was refused before
                     stranger.send_multipart([b"let", b"me in"], zmq.DONTWAIT)
                 poll_until(lambda number=number: refused(a) == number, a)  # type: ignore[misc]
     assert list(a.receive_control()) == [] and list(a.receive_data()) == []
@@ -389,7 +389,7 @@ def throw(port: int, content: bytes) -> None:
     ):
         raw.sendall(content)
         raw.shutdown(socket.SHUT_WR)
-        while raw.recv(4096):  # until it hangs up
+        while raw.recv(4096):  # until the connection is closed
             pass
 
 
@@ -414,7 +414,7 @@ def test_whatever_bytes_come_the_port_stays_open_for_members() -> None:
         assert set(a.dropped) == {"refused"}
 
 
-# Opening.
+# Opening
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -446,7 +446,7 @@ def test_what_is_advertised_is_told_with_the_port_that_is_bound_or_the_given_one
 
 
 class _Careless(Credentials):
-    """Without a domain libzmq asks nobody, and lets everybody in who knows the server's key."""
+    """Credentials without a domain: libzmq then asks no authenticator, and admits all that know the server's key."""
 
     def admit(self, socket: "zmq.Socket[bytes]") -> None:
         socket.curve_server = True
@@ -466,7 +466,7 @@ class _Strict(Credentials):
 
 class _Open(Credentials):
     def admit(self, socket: "zmq.Socket[bytes]") -> None:
-        """No security at all."""
+        """Sets up no authentication."""
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_a_gate_that_does_not_tell_members_from_strangers_does_not_open(
         TcpListeners(TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", 0), secret=SECRET), A)
 
 
-# A holder of the key that breaks the protocol.
+# Holders of the key that break the protocol
 
 
 def test_oversized_and_many_frame_messages_of_a_holder_are_dropped_and_counted(pond: Pond) -> None:

@@ -1,4 +1,4 @@
-"""Frames that are held until it is their turn: nothing is lost, and those to one peer stay in order."""
+"""Paced frames: none is lost, and those to one peer stay in order."""
 
 import math
 from itertools import pairwise
@@ -16,7 +16,7 @@ LENT_FROM = 10_000
 
 
 class Sent:
-    """A pacer whose frames are kept, with the time at which they went."""
+    """A pacer whose frames are recorded, with their times."""
 
     def __init__(self, bytes_per_s: int = RATE) -> None:
         self.now = 0.0
@@ -32,7 +32,7 @@ class Sent:
         return self.pacer.send(peer_id, HEADER, memoryview(bytes(num_bytes)))
 
     def run(self) -> None:
-        """Until nothing is held."""
+        """Run until no frame is held."""
         while (at := self.pacer.next_at) < math.inf:
             self.now = max(self.now, at)
             self.pacer.go_on()

@@ -26,7 +26,7 @@ def assembly_of(parcel: Parcel) -> Assembly:
 
 
 def assemble(segments: list[ParcelSegment], assembly: Assembly) -> Parcel | None:
-    """What the last segment completes; the ones before complete nothing."""
+    """The parcel that the last segment completes; checks that the segments before complete none."""
     *first, last = segments
     assert [assembly.add(segment) for segment in first] == [None] * len(first)
     return assembly.add(last)

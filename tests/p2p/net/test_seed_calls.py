@@ -1,4 +1,4 @@
-"""Calls to addresses of which nobody knows who is there."""
+"""Calls to addresses of unknown peers."""
 
 import errno
 
@@ -23,7 +23,7 @@ def test_a_call_for_which_there_is_no_file_is_made_when_there_is_one() -> None:
 
 
 def test_of_a_call_that_cannot_be_made_nothing_stays_open() -> None:
-    """Otherwise the end of the context would wait for it, for ever."""
+    """Otherwise ending the context would wait for it for ever."""
     with zmq.Context() as context:
 
         def fail(socket: "zmq.Socket[bytes]", target: str, address: str) -> None:

@@ -1,4 +1,4 @@
-"""What a user says about TCP: what it amounts to, and what is refused."""
+"""TCP options of a user: their meaning, and refused ones."""
 
 import socket
 from dataclasses import replace

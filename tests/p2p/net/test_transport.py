@@ -1,4 +1,4 @@
-"""Real sockets: two transports in one process, strangers at the door, and a peer that is killed."""
+"""Real sockets: two transports in one process, strangers, and a peer that is killed."""
 
 import math
 import os
@@ -27,7 +27,7 @@ Data = tuple[bytes, bytes]
 Open = Callable[[str], Transport]
 
 WAIT_S = 20.0
-"""A poll that is to end earlier; that it did is asserted."""
+"""Timeout of polls that are asserted to end earlier."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def addresses(folder: Path, name: str) -> tuple[str, str]:
 
 
 def receive(transport: Transport, num_control: int = 0, num_data: int = 0) -> tuple[list[bytes], list[Data]]:
-    """What comes until there is that much of it."""
+    """Receive until there are that many frames."""
     control: list[bytes] = []
     data: list[Data] = []
     while len(control) < num_control or len(data) < num_data:
@@ -72,7 +72,7 @@ def poll_until(transport: Transport, is_so: Callable[[], bool]) -> None:
     raise AssertionError(f"it did not become so within {WAIT_S:g} s")
 
 
-# Between peers.
+# Between peers
 
 
 def test_two_peers_exchange_control_frames_in_order(open_transport: Open, folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_data_alone_can_be_waited_for(open_transport: Open, folder: Path) -> Non
     assert not b.wait_for_data(0.0)
     b.wake()
     assert not b.wait_for_data(WAIT_S) and not b.has_data()
-    assert b.poll(WAIT_S).control  # which hears of the wake, too
+    assert b.poll(WAIT_S).control  # this poll also sees the wake
     assert not b.wait_for_data(0.0)
     a.send_data("b", b"header", b"")
     assert b.wait_for_data(WAIT_S) and b.has_data()
@@ -176,7 +176,7 @@ def test_r11_what_was_lent_to_who_is_sent_no_data_any_more_never_reaches_it(open
         a.connect(name, *addresses(folder, name))
         assert a.send_data(name, b"header", payload)
     a.stop_data(["b"])
-    payload[:] = 1  # though c does not have it yet
+    payload[:] = 1  # although c has not received it yet
     b, c = open_transport("b"), open_transport("c")
     assert receive(c, num_data=1)[1] == [(b"header", payload.tobytes())], "what is lent is read as it leaves"
     assert not a.send_data("b", b"header", b"payload") and a.dropped == {"no link": 1}
@@ -231,7 +231,7 @@ def test_an_address_that_cannot_be_bound_is_named(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-# Strangers.
+# Strangers
 
 
 def test_a_wrong_number_of_parts_is_dropped_and_counted(open_transport: Open, folder: Path) -> None:
@@ -312,14 +312,14 @@ def test_garbage_on_the_socket_does_no_harm(open_transport: Open, folder: Path, 
     for address in addresses(folder, "b"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.connect(address.removeprefix("ipc://"))
-            with suppress(BrokenPipeError, ConnectionResetError):  # shown the door already
+            with suppress(BrokenPipeError, ConnectionResetError):  # already refused
                 stranger.sendall(garbage)
     a.send_control("b", b"fine")
     a.send_data("b", b"also", b"fine")
     assert receive(b, 1, 1) == ([b"fine"], [(b"also", b"fine")])
 
 
-# A peer that is gone.
+# Peers that are gone
 
 PEER = """
 import math
@@ -363,7 +363,7 @@ def test_a_killed_peer_is_a_lost_link_and_a_living_one_is_not(open_transport: Op
     poll_until(parent, lambda: parent.lost_links() == [])
 
 
-# Waiting and closing.
+# Waiting and closing
 
 
 def test_a_wake_up_ends_the_poll_of_another_thread(open_transport: Open) -> None:

@@ -1,4 +1,4 @@
-"""Law: a tree comes back as it was, and whatever else comes is refused."""
+"""Law: trees survive a round trip, and all other bytes are refused."""
 
 from contextlib import suppress
 from enum import Enum
@@ -34,7 +34,7 @@ trees = st.recursive(
 
 
 def typed(tree: Any) -> Any:
-    """`tree` with the type beside each value, so that equality sees it."""
+    """`tree` with the type beside each value, so that equality includes types."""
     if isinstance(tree, list | tuple):
         return type(tree), [typed(item) for item in tree]
     if isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""Law: whatever comes from a peer is decoded to a valid value or becomes a RemoteProtocolError."""
+"""Law: any bytes from a peer are decoded to a valid value, or raise a RemoteProtocolError."""
 
 import gc
 import math
@@ -57,7 +57,7 @@ class Everything:
 
 CODEC = Codec([Nothing, Point, Everything])
 START = b"\x92%c" % VERSION
-"""Of a frame of this version."""
+"""Beginning of a frame of this version."""
 
 points = st.builds(Point, INTS.filter(lambda x: x != 13), st.floats(allow_nan=False, allow_infinity=False))
 either = points | st.just(Nothing())
@@ -197,7 +197,7 @@ def test_deep_nesting_is_refused_wherever_it_is(prefix: bytes) -> None:
             CODEC.decode(well_formed)
 
 
-# Versions.
+# Versions
 
 
 @pytest.mark.parametrize("version", [1, VERSION + 1, 127])
@@ -218,7 +218,7 @@ def test_the_version_of_every_frame_is_its_second_byte() -> None:
         Codec([wide])
 
 
-# Views.
+# Views
 
 A, B = Member("a" * 16, 1), Member("b" * 16, 2)
 ENVELOPES = Codec([Envelope])
@@ -229,7 +229,7 @@ def view_of(number: int, *, lineage: bytes = b"l" * 16) -> View:
 
 
 def sent(view: View) -> Envelope:
-    """What arrives of a message that has it in three places."""
+    """A message with the view in three places, after a round trip."""
     record = AcceptorRecord(view, Ballot(3, 0), Vote(Ballot(3, 0), view))
     envelope = Envelope(A, view.stamp, Report(ReportKind.PROVEN, A, 7, record))
     arrived = ENVELOPES.decode(ENVELOPES.encode(envelope))
@@ -245,7 +245,7 @@ def test_the_messages_of_gossip_can_be_sent() -> None:
 
 
 def test_a_view_that_was_heard_before_is_the_same_object() -> None:
-    view = view_of(5)  # another one may be one too many to be remembered, whatever it says
+    view = view_of(5)  # another view may not fit into the cache, whatever its contents
     bodies = [sent(view).body for _ in range(2)]
     records = [body.record for body in bodies if isinstance(body, Report) and body.record is not None]
     assert all(record.vote is not None and record.vote.view is record.view for record in records)

@@ -1,4 +1,4 @@
-"""What `shoal lab` refuses."""
+"""Refusals of `shoal lab`."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""When frames arrive, by a clock that stands still."""
+"""Arrival times of frames, by a simulated clock."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ MS = 10**6
 SECOND = 10**9
 
 frames = st.lists(st.tuples(st.integers(0, 5 * MS), st.integers(1, FRAME_MAX_BYTES)), min_size=1, max_size=60)
-"""Each with how long after the one before it comes, and its bytes."""
+"""Frames: time after the previous one, and size."""
 rates = st.integers(1_000, 10**11)
 
 
@@ -34,7 +34,7 @@ def links(
 
 
 def times(sent: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same with the time at which each is sent."""
+    """The same frames with their sending times."""
     now, found = 0, []
     for after, size in sent:
         now += after

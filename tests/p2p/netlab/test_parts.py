@@ -1,4 +1,4 @@
-"""Parts of a lab by themselves: devices, why there are no namespaces, frames, lateness, the end of a run."""
+"""Single parts of a lab: devices, reasons for missing namespaces, frames, lateness, the end of a run."""
 
 import re
 import struct
@@ -65,7 +65,7 @@ def test_the_setting_that_forbids_namespaces_is_named(tmp_path: Path, values: di
 
 
 def frame(num_bytes: int, gso_type: int, gso_size: int) -> bytearray:
-    """As the kernel hands it out: virtio_net_hdr, Ethernet, IPv4, then TCP with 32 bytes of header, or UDP."""
+    """A frame as from the kernel: virtio_net_hdr, Ethernet, IPv4, then TCP with a header of 32 bytes, or UDP."""
     header = struct.pack("=BBHHHH", 1, gso_type, 0, gso_size, 34, 16)
     transport = bytearray(num_bytes - 20)
     transport[12] = 0x80

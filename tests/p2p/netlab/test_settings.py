@@ -1,4 +1,4 @@
-"""What is written, and what it means."""
+"""Texts of settings, and their meaning."""
 
 import re
 
