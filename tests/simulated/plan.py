@@ -91,21 +91,27 @@ class Plan:
     Attributes:
         founding: `one`: one peer founds and the others join; `seeds`: peers found by a list of seeds; `two`: two peers
             that do not know each other found.
-        arrival_s: all peers are launched within this time, the founder immediately. compute_s: mean time of a backward
-        pass. two_phase: an operation is a reduce-scatter and an all-gather; otherwise each member sums everything.
-        lends: on one host data frames carry references, and are read up to `late_read_s` later, with a tail. follows:
-        share of the joiners that observe before they ask for a seat. own_every: one in this many steps is an operation
-        of the script's own; 0: none. slowness: factor of an observer's step time, until the faults end. has_phases:
-        steps of the model differ, so that a slow observer has to run the steps that it is fed. drift: greatest relative
-        drift of clocks. num_damages: number of times that a member's parameters change in its memory. num_kinds: number
-        of kinds of hardware, each a numerics class. measured_s: approximate interval at which a peer's measurements of
-        its links change; 0: peers do not measure. broadcasts: each step of the model has one, from p1, p2 and p3 in
-        turn. shares: each peer has a host of its own, so that several donors give a state to a joiner. calls: peers
-        know those on their host, and call this many seeds, p1 first (G15); 0: they find some by themselves. restarts:
-        after the death of all members, on several hosts, an observer continues (R29). places: hosts of the first peers,
-        in the order of their launches; those of the others are drawn. kinds: a digit for each of p1, p2 and so on: the
-        kind of its hardware; that of the others is drawn. unlike: peers that train another model than the others.
-        changes_in: step in which all agree on another model; 0: none. calm_s: time at which all faults end.
+        arrival_s: all peers are launched within this time, the founder immediately.
+        compute_s: mean time of a backward pass.
+        two_phase: an operation is a reduce-scatter and an all-gather; otherwise each member sums everything.
+        lends: on one host data frames carry references, and are read up to `late_read_s` later, with a tail.
+        follows: share of the joiners that observe before they ask for a seat.
+        own_every: one in this many steps is an operation of the script's own; 0: none.
+        slowness: factor of an observer's step time, until the faults end.
+        has_phases: steps of the model differ, so that a slow observer has to run the steps that it is fed.
+        drift: greatest relative drift of clocks.
+        num_damages: number of times that a member's parameters change in its memory.
+        num_kinds: number of kinds of hardware, each a numerics class.
+        measured_s: approximate interval at which a peer's measurements of its links change; 0: none are made.
+        broadcasts: each step of the model has one, from p1, p2 and p3 in turn.
+        shares: each peer has a host of its own, so that several donors give a state to a joiner.
+        calls: peers know those on their host, and call this many seeds, p1 first (G15); 0: they find some otherwise.
+        restarts: after the death of all members, on several hosts, an observer continues (R29).
+        places: hosts of the first peers, in the order of their launches; those of the others are drawn.
+        kinds: a digit for each of p1, p2 and so on: the kind of its hardware; that of the others is drawn.
+        unlike: peers that train another model than the others.
+        changes_in: step in which all agree on another model; 0: none.
+        calm_s: time at which all faults end.
     """
 
     num_peers: int = 3

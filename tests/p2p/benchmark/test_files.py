@@ -209,7 +209,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @contextmanager
 def files_up_to(num_bytes: int) -> Iterator[None]:
-    """As a disk on which there is no more room."""
+    """Limits files to `num_bytes`, as a full disk would."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:

@@ -109,7 +109,7 @@ def received(target: Transport, *others: Transport) -> bytes:
 
 
 def silences(found: Iterator[socket.socket]) -> set[tuple[int, ...]]:
-    """TCP user timeout in ms, and keepalive settings: idle and interval in seconds, number of probes."""
+    """TCP user timeout in ms; keepalive: whether it is on, idle time and interval in seconds, number of probes."""
     tcp = socket.TCP_USER_TIMEOUT, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
     options = [(socket.IPPROTO_TCP, each) for each in tcp]
     options.insert(1, (socket.SOL_SOCKET, socket.SO_KEEPALIVE))

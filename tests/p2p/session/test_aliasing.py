@@ -43,7 +43,7 @@ def test_a_call_that_reads_or_writes_what_one_before_it_writes_is_refused(reads:
 
 
 def test_the_same_call_again_is_no_other_one() -> None:
-    """As of tied weights, in a loop over a state_dict."""
+    """For example with tied weights, in a loop over a state_dict."""
     x = np.zeros((2, 3))
     accesses = accesses_of((x, x, "mean"), (x, x, "mean"))
     for reads, kind in ((x, "max"), (x.T, "mean"), (x[:1], "mean"), (x, None)):

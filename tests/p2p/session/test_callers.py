@@ -1,4 +1,4 @@
-"""Who may call a peer now: one thread after the other, and nobody in a forked child."""
+"""Permitted callers of a peer: one thread after the other, and none in a forked child."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ def callers(attempt: Attempt) -> Callers:
 
 @pytest.fixture
 def other() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Runs something in a thread of its own, which lives on, and raises what it raises."""
+    """Runs a function in another thread, which stays alive, and passes on its exceptions."""
     with ThreadPoolExecutor(1, thread_name_prefix="other") as pool:
         yield lambda run: (pool.submit(run).result(), None)[1]
 
@@ -108,11 +108,11 @@ def test_the_step_of_a_thread_that_has_ended_may_be_closed_by_another(callers: C
     call(callers)
 
 
-# Backward passes.
+# Backward passes
 
 
 class Engine:
-    """Autograd, as callers see it: `current` is the number of the pass that the calling thread works on."""
+    """A stand-in for autograd: `current` is the number of the pass that the calling thread works on."""
 
     def __init__(self, callers: Callers, attempt: Attempt) -> None:
         self._callers, self._attempt = callers, attempt
@@ -124,7 +124,7 @@ class Engine:
         return number
 
     def work_on(self, number: int) -> None:
-        """This thread does from now on."""
+        """Let the calling thread work on this pass."""
         self._local.number = number
 
     def begin(self, number: int) -> None:
@@ -159,7 +159,7 @@ def test_what_belongs_to_no_pass_or_to_another_one_raises_while_it_is_under_way(
         for check in (callers.check_pass, lambda: call(callers, BACKWARD_CALL)):
             with pytest.raises(ShoalError, match=r"loss\.backward .*'other_0', and loss\.backward .* 'MainThread'"):
                 other(check)
-    engine.work_on(9)  # a pass within it, of a checkpoint
+    engine.work_on(9)  # a nested pass, of a checkpoint
     callers.check_pass()
 
 
@@ -169,18 +169,18 @@ def test_a_pass_that_has_raised_in_one_thread_may_be_taken_back_by_another(
     other(lambda: engine.begin(7))
     with pytest.raises(ShoalError, match=r"a forward pass .*'MainThread', and loss\.backward in thread 'other_0'"):
         callers.check_pass("a forward pass")
-    engine.held = None  # autograd gives it up
+    engine.held = None  # autograd releases the pass
     callers.check_pass("a forward pass")
     call(callers, "a forward pass")
     attempt.end()
-    with callers.call(BACKWARD_CALL):  # the next pass has begun, and autograd does not know of it yet
+    with callers.call(BACKWARD_CALL):  # the next pass has begun, but autograd does not report it yet
         attempt.begin(OpenedBy.BACKWARD)
         callers.open_step()
     with pytest.raises(ShoalError, match="has a step open"):
         other(lambda: call(callers))
 
 
-# Forked children.
+# Forked children
 
 
 def test_every_call_in_a_forked_child_raises_and_names_both_processes(callers: Callers) -> None:
@@ -205,7 +205,7 @@ def test_every_call_in_a_forked_child_raises_and_names_both_processes(callers: C
 
 
 class Stopped(Exception):
-    """Of a handler of the script's own."""
+    """The exception of a handler of the script."""
 
 
 @pytest.mark.parametrize(
@@ -237,6 +237,6 @@ def test_a_call_that_ends_in_the_middle_of_what_it_does_is_told(
         with pytest.raises(type(error)):
             run()
     assert told == ["interrupted"] * is_interrupted
-    with pytest.raises(KeyboardInterrupt), callers.call("peer.barrier"):  # the acts of the call before are its own
+    with pytest.raises(KeyboardInterrupt), callers.call("peer.barrier"):  # not affected by the call before
         raise KeyboardInterrupt
     assert told == ["interrupted"] * is_interrupted

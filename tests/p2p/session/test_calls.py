@@ -1,4 +1,4 @@
-"""What a script calls, of a peer that is alone."""
+"""Calls of a script, at a peer that is alone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.p2p.staging.standin import StandIn
 
 @pytest.fixture(params=["host", "stand-in"])
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
-    """Has a seat. Tensors live in memory of the host, or on a device."""
+    """A peer with a seat. Tensors are in memory of the host, or on a device."""
     loop = LoopConfig() if request.param == "host" else LoopConfig(device_of=StandIn(0).device_of)
     with (
         TemporaryDirectory(prefix="shoal") as folder,  # tmp_path can be too long for a socket
@@ -57,7 +57,7 @@ def test_a_backward_pass_that_needs_what_a_result_has_replaced_raises(peer: Peer
         peer.wait()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()  # type: ignore[no-untyped-call]
-    with torch.inference_mode():  # whose tensors nobody can need
+    with torch.inference_mode():  # whose tensors cannot need gradients
         peer.all_reduce(torch.ones(3))
 
 
@@ -147,7 +147,7 @@ def test_the_sums_of_a_training_step_are_noted_where_they_are_others_than_before
 
 
 LONG = 17 * (1 << 20) + 3
-"""Of float32: more than 64 MiB."""
+"""Elements of float32: more than 64 MiB."""
 
 
 @pytest.mark.parametrize("mode", some_of(["alone", "early", "async", "block", "out", "strided", "broadcast"], 0, 2, 6))

@@ -1,4 +1,4 @@
-"""What JOIN says of this peer, and what its user is told where it was refused."""
+"""The run description in JOIN, and the message to the user after a refusal."""
 
 from pathlib import Path
 

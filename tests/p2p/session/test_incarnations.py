@@ -1,4 +1,4 @@
-"""How long who is removed again and again waits before it returns."""
+"""How long a peer that is removed repeatedly waits before it returns."""
 
 import threading
 from contextlib import suppress

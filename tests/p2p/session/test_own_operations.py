@@ -1,4 +1,4 @@
-"""Which operation of its own a script is in, among its training steps."""
+"""Identification of a script's own operations among its training steps."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def history_of_none() -> History:
 
 
 def paths(own: OwnOperations, number: int) -> list[bytes]:
-    """Of so many operations, one after the other, called from one line."""
+    """The paths of `number` successive operations that are called from one line."""
     found = []
     for _ in range(number):
         found.append(own.place().path)
@@ -42,7 +42,7 @@ def test_a_path_is_of_all_that_was_called_since_the_last_training_step() -> None
 
 
 def test_a_path_is_of_the_lines_of_the_script_that_have_called() -> None:
-    """Two calls in one loop: a conditional one in front of the other does not make it that one."""
+    """Two calls in one loop: a conditional call before another does not change the other's path."""
     own = OwnOperations(history_of_none())
     one, other = own.place(), own.place()
     again = [own.place() for _ in range(2)]

@@ -43,7 +43,7 @@ LARGE = "import sys; held = b'x' * (300 << 20); print('here', flush=True); sys.s
 
 
 def test_a_launcher_that_was_killed_has_died_before_its_memory_is_given_back() -> None:
-    """Its sockets are closed, and tell so once, before it is a zombie."""
+    """Its sockets are closed, which is reported once, before it is a zombie."""
     with subprocess.Popen(
         [sys.executable, "-c", LARGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

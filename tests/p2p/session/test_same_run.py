@@ -1,4 +1,4 @@
-"""Who has taken part in a run does not load the state of another one."""
+"""A peer that has taken part in a run does not load the state of another run."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def view_of(lineage: bytes) -> View:
 
 
 class Peer:
-    """Its history, and what it gives and is given."""
+    """A peer's history, and the states that it gives and receives."""
 
     def __init__(self) -> None:
         self.share = Share()
@@ -63,7 +63,7 @@ class Peer:
         return self
 
     def offer(self, lineage: bytes) -> StateOffer:
-        """Its state, as a member gives it."""
+        """Its state, as offered by a member."""
         state = PackedState(pack_tree({"samples": self.share.pack()}), [])
         return StateOffer(self.history.done, bytes(16), view_of(lineage), state)
 
@@ -101,7 +101,7 @@ def test_before_step_0_the_lineage_says_which_run_a_state_is_of() -> None:
 
 
 def test_who_has_checkpoints_fails_where_others_begin_since_they_may_go_on_from_one() -> None:
-    """Then the run is not over: whoever starts it again makes it one of them."""
+    """Then the run is not over: after a restart this peer may be one of the founders."""
     one, founder = Peer().trains(FIRST), Peer()
     one.has_checkpoints = True
     with pytest.raises(RemovedFromView, match=r"after 3 steps .* may go on from a checkpoint") as why:

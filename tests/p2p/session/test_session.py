@@ -1,4 +1,4 @@
-"""Sessions of one host, with a model of nothing: the peers that ship, each with a script in a thread."""
+"""Sessions of one host, with an empty model: production peers, each with a script in a thread."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def in_thread(script: Callable[[], object]) -> threading.Thread:
 
 @pytest.fixture
 def sessions() -> Iterator[list[Session]]:
-    """All have a seat."""
+    """Sessions of peers that all have a seat."""
     with TemporaryDirectory(prefix="shoal") as folder, ExitStack() as stack:  # tmp_path can be too long for a socket
         home = Path(folder) / "home"
         config = PeerConfig(swarm="pond", home=home, min_peers=3, step_timeout_s=20.0, leave_timeout_s=0.5)
@@ -56,7 +56,7 @@ def sessions() -> Iterator[list[Session]]:
 def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it_is_back(
     sessions: list[Session],
 ) -> None:
-    """The others have gone on without it: its next block is whichever step they are at."""
+    """The others have continued without it: its next block is the step that they are at."""
     one, *others = sessions
     is_over = threading.Event()
 
@@ -84,7 +84,7 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
 def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_that_nobody_can_begin_with(
     sessions: list[Session], num_updates: int, is_past_request: bool
 ) -> None:
-    """Between two updates of a batch, or behind an operation since its request; the members would wait as long."""
+    """Between two updates of a batch, or after an operation since its request; the members would wait as long."""
     one, is_posted = sessions[0], threading.Event()
     one.share._num_updates = num_updates
     one.state_is_complete(is_over=not is_past_request)
@@ -130,7 +130,7 @@ def test_who_waits_for_a_seat_again_has_the_time_of_a_step_again_and_of_a_seat(s
 def test_a_state_of_another_model_is_loaded_behind_the_step_but_for_the_middle_of_a_batch(
     sessions: list[Session], num_updates: int
 ) -> None:
-    """Between two updates of a batch it may come again, where the next step is here."""
+    """Between two updates of a batch it may be offered again, if the next step is available."""
     one, *_ = sessions
     one.membership.replica = replace(MODEL, is_of_other_model=lambda state: True)
     one.share._num_updates = num_updates
@@ -140,7 +140,7 @@ def test_a_state_of_another_model_is_loaded_behind_the_step_but_for_the_middle_o
 def test_r9_a_state_is_loaded_behind_a_step_whose_batch_was_asked_for_before_an_operation_of_the_script(
     sessions: list[Session],
 ) -> None:
-    """The donor is where it asks for a batch: it would come to that operation again."""
+    """The donor is where it asks for a batch, so the joiner would reach that operation again."""
     one, *_ = sessions
     share, state = one.share, PackedState(b"", [])
     one.membership.replica = replace(MODEL, samples=lambda state: Share().pack(), is_of_other_model=lambda state: False)
@@ -162,7 +162,7 @@ def test_r9_a_state_is_loaded_behind_a_step_of_a_loader_that_is_used_up_in_it(se
     assert one.membership.is_past(PackedState(b"", []))
 
 
-# A loop that failed.
+# A failed loop
 
 
 def fail() -> None:
@@ -191,7 +191,7 @@ def test_a_loop_that_fails_ends_every_wait(sessions: list[Session]) -> None:
 
     def wait() -> None:
         while not isinstance(notice := one.loop.inbox.next(20.0), ShoalError):
-            pass  # of the start
+            pass  # notices of the start
         heard.append(notice)
 
     waiters = [in_thread(wait) for _ in range(3)]
@@ -209,11 +209,11 @@ def test_what_a_step_changes_is_kept_where_the_script_asks_for_its_batch_or_else
         kept.clear()
         run_step(session)
         session.begin_batch()
-        session.begin_batch()  # of the next epoch, before which the script has changed this and that
+        session.begin_batch()  # of the next epoch, before which the script may have changed the model
         assert kept == [0, 1, 1]
         for is_over in (False, False, True):
             session.state_is_complete(is_over=is_over)
-        session.begin_batch()  # after a pass that raised
+        session.begin_batch()  # after a forward pass that raised
         assert kept == [0, 1, 1]
         run_step(session)
         run_step(session)

@@ -51,7 +51,7 @@ assert signal.getsignal(signal.SIGUSR1) is before and signal.set_wakeup_fd(-1) =
 
 
 def expect(script: str, *texts: str, num_dumps: int = 1) -> None:
-    """Run it until it has shown its threads so many times, and printed all these to stderr; it must be alive then."""
+    """Run a script until it has dumped its stacks `num_dumps` times, with all `texts`; it must still be alive."""
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -67,7 +67,7 @@ def expect(script: str, *texts: str, num_dumps: int = 1) -> None:
 
 
 def test_who_is_asked_where_it_is_survives_it_while_other_threads_run() -> None:
-    """In the signal's handler it would be killed by one dump in some hundred."""
+    """A dump within the signal's handler would kill the process in one of some hundred cases."""
     expect(BUSY, "in deep", "in run", num_dumps=NUM_DUMPS)
 
 

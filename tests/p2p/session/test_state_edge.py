@@ -1,15 +1,15 @@
-"""When a state is complete, by what a script does behind a step: what is copied, given and written, in order."""
+"""When a state is complete, by the script's actions after a step: order of copies, donations and checkpoints."""
 
 from p2p.data.share import Share
 from p2p.session.state_edge import StateEdge
 
 
 class Script:
-    """Of one peer.
+    """The script of one peer.
 
     Attributes:
         done: the last committed step.
-        seen: what has become of the state since.
+        seen: actions on the state since.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Script:
         )
 
     def commits(self) -> None:
-        """A step of a loader's batch."""
+        """Commit a step of a loader's batch."""
         self.done += 1
         self.share.is_behind_batch = True
         self.seen.clear()

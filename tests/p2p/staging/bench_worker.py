@@ -1,9 +1,9 @@
-"""A worker of `shoal bench --device cuda` whose GPU is the stand-in, and whoever starts such workers.
+"""A worker of `shoal bench --device cuda` whose GPU is the stand-in, and the director of such workers.
 
-    python -m tests.p2p.staging.bench_worker PLAN FILE...    # as `shoal bench`, with --explain, and files by their ends
+    python -m tests.p2p.staging.bench_worker PLAN FILE...    # as `shoal bench --explain`, with files by their suffixes
 
-Processes and copies are real, and times mean nothing. By STAND_IN there is `none`, or it is `full`, or `refuses`
-to register memory.
+Processes and copies are real, and times mean nothing. STAND_IN: there is `none`, or it is `full`, or it `refuses` to
+register memory.
 """
 
 import os
@@ -35,7 +35,7 @@ def find() -> tuple[tuple[FoundDevice, ...], str]:
 
 
 def direct(text: str, files: Sequence[str]) -> int:
-    """Start workers for a plan; the exit code of `shoal bench`."""
+    """Start workers for a plan; returns the exit code of `shoal bench`."""
     paths = {Path(each).suffix[1:]: Path(each) for each in files}
     outputs = Outputs(json=paths.get("json"), csv=paths.get("csv"), plot=paths.get("svg"), explains=True)
     try:
@@ -46,7 +46,7 @@ def direct(text: str, files: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    if "SHOAL_SWARM" in os.environ:  # somebody has started it as a peer
+    if "SHOAL_SWARM" in os.environ:  # the process was started as a peer
         run(find)
     else:
         sys.exit(direct(sys.argv[1], sys.argv[2:]))

@@ -1,6 +1,6 @@
-"""What scripts do with tensors of a device, as a seed draws it, in two peers: `python -m tests.p2p.staging.campaign`.
+"""Campaigns: random uses of a device's tensors, in two peers, drawn by seeds: `python -m tests.p2p.staging.campaign`.
 
-Elements are small whole numbers, so that what must come out is known to the bit.
+Elements are small integers, so that the expected bits are known.
 """
 
 import argparse
@@ -40,15 +40,15 @@ SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
 NUM_PEERS = 2
 SLOT_BYTES = 1000
-"""Through which a state goes, in pieces."""
+"""Size of the slots through which a state is copied, in pieces."""
 
 
 class Wrong(AssertionError):
-    """A seed that shows it."""
+    """A wrong result, with its seed."""
 
 
 def calls(seeds: range, make: Make = StandIn, *, device_adds: bool = False) -> None:
-    """Bare operations."""
+    """Operations without training."""
     algorithm = "direct" if device_adds else None
 
     def script(peer: Peer, device: Any) -> None:
@@ -60,7 +60,7 @@ def calls(seeds: range, make: Make = StandIn, *, device_adds: bool = False) -> N
 
 
 def calls_in_parts(seeds: range, make: Make = StandIn) -> None:
-    """Bare operations, of which the longest are several."""
+    """Operations without training, of which the longest are split."""
     sizes = (operation, "WHOLE_BYTES", 40_000), (operation, "PART_BYTES", 20_000)
     with without(mutant(*sizes, breaks="nothing")):
         calls(seeds, make)
@@ -81,7 +81,7 @@ def training(seeds: range, make: Make = StandIn) -> None:
 
 
 def given_up(seeds: range, make: Make = StandIn) -> None:
-    """The result of a step may be on its way when that is given up, and the next one begins in the same buffer."""
+    """The result of a step may be in flight when the step is given up, and the next one begins in the same buffer."""
     device = make(0)
     bucket = make_staged_bucket(
         [nn.Parameter(torch.zeros(6, device=device.where))], None, device.empty, make_staged=lambda: Staged(device)
@@ -103,7 +103,7 @@ def _fill(bucket: StagedBucket, step: int, where: str, _: random.Random) -> None
 
 
 def streams(seeds: range, make: Make = StandIn) -> None:
-    """Gradients of one bucket come on several streams of the script, and so do its passes."""
+    """Gradients of one bucket arrive on several streams of the script, and so do its passes."""
     device = make(0)
     parameters = [nn.Parameter(torch.zeros(4, device=device.where)) for _ in range(5)]
     with watched(device):
@@ -113,7 +113,7 @@ def streams(seeds: range, make: Make = StandIn) -> None:
 
 
 def handles(seeds: range, make: Make = StandIn) -> None:
-    """Bare operations of one step are waited for on several streams of the script."""
+    """Operations of one step are awaited on several streams of the script."""
 
     def script(peer: Peer, device: Any) -> None:
         peer.wait_view()
@@ -125,7 +125,7 @@ def handles(seeds: range, make: Make = StandIn) -> None:
 
 
 def states(seeds: range, make: Make = StandIn) -> None:
-    """A state is on its way to a joiner while it is changed, after each copy was begun."""
+    """A state is sent to a joiner while the script changes it, after each copy has begun."""
     device = make(0)
     slots = [device.empty(SLOT_BYTES, np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
     copies = StateCopies(device, device.device_of, slots)
@@ -166,7 +166,7 @@ def _copy_states(device: Any, copies: StateCopies, drawn: random.Random) -> None
 
 
 def states_of_the_host(seeds: range, make: Make = StandIn) -> None:
-    """The same of a state in memory of the host, of which donors copy all, or a share."""
+    """The same for a state in memory of the host, of which donors copy all, or a share."""
     copies = StateCopies(HOST, lambda tensor: HOST, ())
     for seed in seeds:
         _replay(seed, make(0), partial(_copy_lent_states, copies))
@@ -179,7 +179,7 @@ def _copy_lent_states(copies: StateCopies, drawn: random.Random) -> None:
 
 
 def mirrors(seeds: range, make: Make = StandIn) -> None:
-    """What a step shows of a replica, and what comes of that."""
+    """Parts of a replica that a step mirrors, and tensors that are created from them."""
 
     def script(peer: Peer, device: Any) -> None:
         mirror = Mirror(peer._session, device)
@@ -216,13 +216,13 @@ def _rounds(device: Any, drawn: random.Random) -> None:
         for rank, outer in enumerate((host, there)):
             outer.apply(gathered, [3, 5], rank)
         for rows in gathered:
-            rows.fill(255)  # for something else
+            rows.fill(255)  # the buffer is reused
         assert host.anchor.tobytes() == there.anchor.cpu().numpy().tobytes()
         assert all(torch.equal(models[0][name], models[1][name].cpu()) for name in models[0])
 
 
 def sums(seeds: range, make: Make = StandIn) -> None:
-    """Several peers in one thread, whose devices add up."""
+    """Several peers in one thread, whose devices compute sums."""
     with group_of(make) as group:
         for seed in seeds:
             for index, device in enumerate(group.devices):
@@ -234,7 +234,7 @@ def sums(seeds: range, make: Make = StandIn) -> None:
 
 
 def lost(seeds: range, make: Make = StandIn) -> None:
-    """A device fails while parts are added up."""
+    """A device fails while it computes sums."""
     for seed in seeds:
         with group_of(make) as group:
             for index, device in enumerate(group.devices):
@@ -243,7 +243,7 @@ def lost(seeds: range, make: Make = StandIn) -> None:
 
 
 def sums_of_both(seeds: range, make: Make = StandIn) -> None:
-    """Sums of one chunk, some of which a device makes, and some the host."""
+    """Sums of one chunk, partly by a device and partly by the host."""
     device = make(0)
     for seed in seeds:
         _replay(seed, device, partial(add_in_turns, device))
@@ -268,7 +268,7 @@ CAMPAIGNS: dict[str, Callable[..., None]] = {
 
 
 OF_STAND_INS = ("lost",)
-"""A GPU cannot be told to fail."""
+"""Campaigns that need the stand-in, since a GPU cannot be made to fail."""
 
 
 def _replay(seed: int, device: Any, act: Callable[[random.Random], None]) -> None:
@@ -279,7 +279,7 @@ def _replay(seed: int, device: Any, act: Callable[[random.Random], None]) -> Non
         raise Wrong(f"seed={seed}: {type(error).__name__}: {error}") from error
 
 
-# Calls.
+# Calls
 
 
 def _calls(peer: Peer, seed: int, where: str, algorithm: str | None, drawn: random.Random) -> None:
@@ -334,11 +334,11 @@ def _strided(tensor: Tensor, how: str) -> Tensor:
     return tensor.t().contiguous().t() if how == "turned" and tensor.ndim == 2 else tensor
 
 
-# Training.
+# Training
 
 
 class Model(nn.Module):
-    """Parameters in other orders, and some that not every batch uses."""
+    """A model with parameters in other memory orders, and some that not every batch uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -373,7 +373,7 @@ def _steps(
 ) -> None:
     kept: list[tuple[Tensor, Tensor]] = []
     for turn in range(4):
-        if is_zeroed := drawn.random() < 0.4:  # in place
+        if is_zeroed := drawn.random() < 0.4:  # gradients are zeroed in place
             kept = [(each, before) for each, before in kept if all(w.grad is not each for w in model.weights)]
         optimizer.zero_grad(set_to_none=not is_zeroed)
         num_passes, spoilt = drawn.choice([1, 1, 2]), drawn.choice([None, None, None, 0, 1])
@@ -388,7 +388,7 @@ def _steps(
         counted = [passes for rank, passes in enumerate(every) if rank != spoilt]
         for parameter, expected in zip(model.weights, _means(model, counted), strict=True):
             gradient = parameter.grad
-            if is_zeroed and num_passes > 1 and expected is None:  # what was summed in zeros
+            if is_zeroed and num_passes > 1 and expected is None:  # accumulated into zeros
                 expected = torch.zeros_like(parameter)
             assert (gradient is None) == (expected is None), (turn, gradient, expected)
             if gradient is not None and expected is not None:
@@ -409,7 +409,7 @@ def _means(model: Model, counted: list[list[list[Tensor | None]]]) -> Iterator[T
 
 
 def main() -> int:
-    """Ends with the first seed that is wrong."""
+    """Run all campaigns; ends with the first wrong seed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--first", type=int, default=0)

@@ -1,4 +1,4 @@
-"""A CUDA device as the campaigns use the stand-in. Each stage is late by as many cycles as the seed draws."""
+"""A CUDA device with the interface of the stand-in, for campaigns. Stages are delayed as drawn by the seed."""
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from p2p.device import HOST, Device, Mark
 from p2p.staging import cuda_devices, device_of
 
 LATE_CYCLES: Final = 20_000_000
-"""Some 10 ms: longer than what follows takes."""
+"""About 10 ms: longer than the work that follows."""
 
 
 class _Aliased:
-    """The memory of a tensor, which that does not know of."""
+    """An alias of a tensor's memory, unknown to the tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.__cuda_array_interface__ = dict(tensor.__cuda_array_interface__)
@@ -34,20 +34,20 @@ class Gpu:
         self.begin(seed)
         found, why = cuda_devices()
         if not found:
-            import pytest  # which a peer does without
+            import pytest  # not needed by peers
 
             pytest.skip(f"no GPU: {why}")
         self._device = found[0].device
         self.numerics, self.adder = self._device.numerics, copy(self._device.adder)
         adder: Any = self.adder
-        adder.least_bytes = 1  # sums of campaigns are short
+        adder.least_bytes = 1  # campaigns have short sums
         self.num_copies = self.num_pins = 0
         self.pinned: dict[int, int] = {}
         """Begin and end of each piece, by address."""
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
 
     def begin(self, seed: int) -> None:
-        """Be late as `seed` draws from now on, in one stage."""
+        """From now on delay one stage, as drawn by `seed`."""
         self._late = random.Random(seed).choice(["mark", "fetch", "store", "none"])
 
     def device_of(self, tensor: Any) -> Device:
@@ -89,7 +89,7 @@ class Gpu:
         self._device.pin(memory)
         if self.refuses_every and self.num_pins % self.refuses_every == 0:
             try:
-                self._device.pin(memory)  # which CUDA refuses
+                self._device.pin(memory)  # CUDA refuses this
             finally:
                 self._device.unpin(memory)
         self.pinned[begin] = begin + memory.nbytes
@@ -100,7 +100,7 @@ class Gpu:
 
     @staticmethod
     def empty(count: int, dtype: np.dtype[Any]) -> Array:
-        """Pinned, or copies would not be late."""
+        """An array of pinned memory, without which copies would not be asynchronous."""
         return torch.empty(count * dtype.itemsize, dtype=torch.uint8, pin_memory=True).numpy().view(dtype)
 
     def settle(self) -> None:
@@ -110,7 +110,7 @@ class Gpu:
         self._device.settle()
 
     def lose(self) -> None:
-        """A kernel writes where nothing is: whatever is asked of the device later raises, in this process."""
+        """Let a kernel write to unmapped memory: all later uses of the device by this process raise."""
         gone = torch.ones(1 << 24, device=self.where)
         alias = torch.as_tensor(_Aliased(gone), device=self.where)
         gone.untyped_storage().resize_(0)
@@ -119,7 +119,7 @@ class Gpu:
 
     @contextmanager
     def refuses_waits(self) -> Iterator[None]:
-        """What torch would wait for raises in this block, in all threads."""
+        """In this block synchronising calls of torch raise, in all threads."""
         try:
             torch.cuda.set_sync_debug_mode("error")
             yield

@@ -1,4 +1,4 @@
-"""A state in memory of the host is copied for joiners, whole or a share of it, while the script would change it."""
+"""Copies of a state in memory of the host, whole or a share of it, while the script is about to change it."""
 
 import random
 import threading
@@ -17,13 +17,13 @@ from p2p.training.state.state_copies import StateCopies
 from tests.p2p.net.parcels import A, B, view_of
 
 LATE_S: Final = 0.02
-"""So long a copy waits for an update that does not come before it."""
+"""Time for which a copy waits for an update that would wrongly come before it."""
 
 CHUNK_BYTES: Final = 1 << 16
 
 
 def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: random.Random) -> None:
-    """Three updates of `tensors`, the last of which donors share; after each, copies are begun that are late."""
+    """Make three updates of `tensors`, the last of which donors share; after each begin copies that are late."""
     expected: list[list[bytes]] = []
     given: list[Parcel] = []
     for step in range(3):
@@ -66,7 +66,7 @@ def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: rand
 def _aside_late(
     copies: StateCopies, is_updated: threading.Event, copy: Callable[[], None], then: Callable[[], None]
 ) -> Callable[[], bool]:
-    """The thread begins late: after the update, if that does not wait for it."""
+    """Start the thread late: after the update, if that does not wait for it."""
 
     def begin() -> None:
         is_updated.wait(LATE_S)

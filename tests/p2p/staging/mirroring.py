@@ -1,4 +1,4 @@
-"""What a step shows of a replica is fetched, and what comes of it is stored, again and again out of the same memory."""
+"""Parts of a replica that a step mirrors are fetched, and results are stored, repeatedly from the same memory."""
 
 import random
 from typing import Any
@@ -20,7 +20,7 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 
 def mirror_in_turns(mirror: Mirror, device: Any, drawn: random.Random) -> None:
-    """Tensors are looked at, or not after all, and changed; others like them are made of bytes, which are used."""
+    """Mirror tensors, or give that up, and change them; create similar tensors from bytes, and use them."""
     tensors = [torch.zeros(drawn.choice(SIZES), dtype=drawn.choice(DTYPES), device=device.where) for _ in range(4)]
     tensors[0] = tensors[0].t() if tensors[0].ndim == 2 else tensors[0]
     for turn in range(4):

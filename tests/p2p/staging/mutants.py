@@ -1,4 +1,4 @@
-"""Each wait of the staging left out in turn: a seed shows it. `--hunt` looks for others."""
+"""Mutants: each wait of the staging is removed in turn, which a seed detects. `--hunt` looks for other seeds."""
 
 import argparse
 import sys
@@ -45,7 +45,7 @@ NUM_TRIES = 40
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is left out, and the campaign and seed that show it."""
+    """A removed wait, with the campaign and the seed that detect it."""
 
     mutant: Mutant
     campaign: str
@@ -53,7 +53,7 @@ class Missing:
 
     @property
     def seeds(self) -> range:
-        """Of which one shows it: states are copied by a thread, which is in time now and then without any wait."""
+        """Seeds of which one detects it: the thread that copies states is sometimes in time without any wait."""
         return range(self.seed, self.seed + (3 if self.campaign.startswith("states") else 1))
 
 
@@ -200,7 +200,7 @@ StateCopies_begin = StateCopies.begin
 
 
 def _aside_over(self: StateCopies, tell: Any, copy: Any, then: Any) -> Callable[[], bool]:
-    """Nothing under way is waited for."""
+    """Does not wait for copies in progress."""
     threading.Thread(target=lambda: (copy(), then()), daemon=True).start()
     return lambda: True
 
@@ -210,7 +210,7 @@ def _arrived_at_once(mark: Any, slot: Array, into: Array) -> tuple[Array, Array]
 
 
 def _settle_without_waiting(*instructions: type) -> Callable[[Exchange], bool]:
-    """What is under way counts as over at these instructions; at none: at the end."""
+    """Work in progress counts as over at these instructions; without any: at the end."""
 
     def changed(self: Exchange) -> bool:
         there = self._instructions[self._next] if self._next < len(self._instructions) else None
@@ -277,7 +277,7 @@ DeviceSum_reach = DeviceSum._reach
 
 
 def _advance_and_go_at_once(self: SharedRunner) -> RunState:
-    """Without what is under way when it is interrupted."""
+    """Does not wait for work in progress when it is interrupted."""
     self.stop = lambda: setattr(self, "is_broken", True)  # type: ignore[method-assign]
     try:
         return SharedRunner_advance(self)
@@ -413,7 +413,7 @@ MUTANTS = {
 
 
 def shows(missing: Missing, seed: int) -> bool:
-    """Whether the seed is wrong without the rule."""
+    """Whether the seed fails without the rule."""
     try:
         with without(missing.mutant):
             (CAMPAIGNS | {"steady": steady})[missing.campaign](range(seed, seed + 1))
@@ -423,7 +423,7 @@ def shows(missing: Missing, seed: int) -> bool:
 
 
 def main() -> int:
-    """Tell of each which seed shows it; 1 if one is shown by none."""
+    """Print the seed that detects each mutant; returns 1 if one is not detected."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--hunt", action="store_true", help="try further seeds")
     torch.set_num_threads(1)

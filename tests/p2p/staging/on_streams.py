@@ -13,7 +13,7 @@ from tests.p2p.staging.streams import Watching
 
 
 def watched(device: Any) -> AbstractContextManager[object]:
-    """What torch is called for in this block keeps its order between streams."""
+    """Check the order of torch's operations between streams in this block."""
     return Watching(device) if isinstance(device, StandIn) else nullcontext()
 
 
@@ -56,4 +56,4 @@ def wait_on_streams(peer: Peer, device: Any, drawn: random.Random) -> None:
         with device.on(drawn.choice(names)):
             waits[index]()
             found = tensors[index] + 0
-            assert found.tolist() == [float(index + each) for each in range(12)]  # another stream may have it later
+            assert found.tolist() == [float(index + each) for each in range(12)]  # other streams may have it later

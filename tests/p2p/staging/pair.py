@@ -14,15 +14,15 @@ from tests.p2p.staging.standin import StandIn, Unordered
 TIMEOUT_S = 20.0
 
 REFUSES_EVERY = 3
-"""So that operations lie in extents that are pinned, in some that are not, and in both."""
+"""Every how manyth registration is refused, so that operations use pinned extents, others, and both."""
 
 Script = Callable[[Peer, Any], None]
 Make = Callable[[int], Any]
-"""A device for a seed: a stand-in, or a GPU that is late as the seed draws."""
+"""Creates a device for a seed: a stand-in, or a GPU with delays drawn by the seed."""
 
 
 def play(script: Script, seeds: Sequence[int] = (0, 1), make: Make = StandIn, *, device_adds: bool = False) -> None:
-    """Run `script` in each, with devices of these seeds; raise the first error."""
+    """Run `script` in each peer, with devices of these seeds; raise the first error."""
     errors: list[BaseException] = []
     all_are_done = threading.Barrier(len(seeds))
     with TemporaryDirectory(prefix="shoal") as folder:
@@ -41,7 +41,7 @@ def play(script: Script, seeds: Sequence[int] = (0, 1), make: Make = StandIn, *,
                 if device.pinned:
                     raise Unordered(f"{len(device.pinned)} extents are pinned, and nobody has them any more")
             except threading.BrokenBarrierError:
-                pass  # another one says why
+                pass  # another peer reports the cause
             except BaseException as error:
                 errors.append(error)
                 all_are_done.abort()

@@ -1,25 +1,25 @@
-"""A device without a GPU: the memory of CPU tensors counts as its own, and its copies are as late as they may be.
+"""A stand-in device without a GPU: memory of CPU tensors counts as its own, and its copies are as late as permitted.
 
-Compute is the CPU, so what a script computes is done at once. A copy is not:
+The CPU computes, so a script's computations are done immediately. A copy is not:
 
-1. It runs when its mark is waited for, or held, or at some question whether it is over, as the seed draws; never at the
-   call. In one stream copies run in order, between streams at random. It reads its source then.
-2. Until then its target holds poison: NaN, or bytes 0xA5 in whole numbers.
-3. After `hold` the current stream sees what was copied, but the copy is not over: what it stores from must not change
-   yet. What it fetches from may, since what is computed from then on comes after it.
-4. A copy of a tensor that the current stream may have written after all that the copy comes after is refused.
-5. All of it is called by one thread, but for `pin`, `unpin` and `settle`, and threads that copy a state; never by the
+1. It runs when its mark is waited for, or held, or at a random query whether it is over, as drawn by the seed; never at
+   the call. Copies of one stream run in order, between streams at random. It reads its source then.
+2. Until then its target holds poison: NaN, or bytes 0xA5 in integers.
+3. After `hold` the current stream sees the copied data, but the copy is not over: the source of a store must not change
+   yet. The source of a fetch may, since later computations come after it.
+4. A copy is refused if the current stream may have written its tensor after all marks that the copy comes after.
+5. One thread makes all calls, except `pin`, `unpin` and `settle`, and those of threads that copy a state; never the
    thread of a loop.
-6. What is copied lies in one piece of pinned memory, or in none; each piece is whole pages, and no part of another;
-   `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused. A copy of memory that is not
-   pinned is `pageable`: the host waits for it.
-7. In a `capture`, and where it `is_lost`, it raises: ShoalError, and RuntimeError as torch does. Of a device that is
-   lost nothing that is under way is ever over, nor is its target written further.
-8. It has `capacity` bytes, where that is said, for what is asked of it by `zeros`.
-9. Scripts have streams, by name (`on`): what they must come after is looked at where that is watched (streams.py).
-10. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
+6. The memory of a copy is in one piece of pinned memory, or in none; each piece is whole pages, and disjoint from
+   others; `unpin` finds no copy of it in progress. `refuses_every` k: each k-th `pin` is refused. A copy of memory that
+   is not pinned is `pageable`: the host waits for it.
+7. In a `capture`, and if it `is_lost`, it raises: ShoalError, and RuntimeError as torch does. Work in progress on a
+   lost device never ends, and its targets are not written any more.
+8. It has `capacity` bytes, if that is given, for `zeros`.
+9. Scripts have streams, by name (`on`): their order is checked where it is watched (streams.py).
+10. Sums (standin_adder.py) have a stream of their own, and need pinned memory for all that they read and write.
 
-`Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
+`Unordered` names the broken law. The effects of a missing wait must be visible in the results.
 """
 
 import mmap
@@ -48,7 +48,7 @@ MOST_HAPPENED = 1000
 
 @dataclass(eq=False)
 class Written:
-    """A mark of the current stream: where the tensors stood that the device has seen, and when that was."""
+    """A mark of the current stream: versions of the tensors that the device knows, and the time."""
 
     time: int
     versions: dict[int, int]
@@ -80,7 +80,7 @@ class Copy:
 
     @property
     def used(self) -> Sequence[Array]:
-        """Memory that it reads or writes."""
+        """Memory that the copy reads or writes."""
         return self.source, self.into
 
     def is_over(self) -> bool:
@@ -122,20 +122,20 @@ class StandIn:
 
     numerics = ""
     where = "cpu"
-    """As torch names it."""
+    """Torch's name of the device."""
     empty = staticmethod(np.empty)
-    """Memory of the host, copies of which may be late."""
+    """Creates an array in memory of the host, copies of which may be late."""
 
     def __init__(self, seed: int) -> None:
         self.begin(seed)
         self.num_copies = self.num_pins = self.refuses_every = 0
         self.pinned: dict[int, int] = {}
-        """Begin and end of each piece, by address; looked through in a copy, as another thread may pin in between."""
+        """Begin and end of each piece, by address; searches use a copy, since other threads may pin meanwhile."""
         self._time = 0
         self._queues: dict[str, deque[Any]] = {"fetch": deque(), "store": deque(), "add": deque()}
         self.adder = StandInAdder(self)
         self.refused: list[Unordered] = []
-        """What was found where nobody may hear of it."""
+        """Errors found where they could not be raised."""
         self._seen: dict[int, int] = {}
         self._stream = MAIN
         self.order: Order | None = None
@@ -143,17 +143,17 @@ class StandIn:
         self.is_captured = self.is_lost = False
         self.capacity = sys.maxsize
         self.happened: deque[str] = deque(maxlen=MOST_HAPPENED)
-        """Copies that were begun, which of them were pageable, and waits of the host for one that was not over."""
+        """Begun copies, which of them were pageable, and waits of the host for unfinished ones."""
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
-        """Tensors that a mark knows the state of, though nothing has copied them yet."""
+        """Tensors whose versions marks record, although they were not copied yet."""
 
     def begin(self, seed: int) -> None:
-        """Draw by `seed` from now on."""
+        """Use `seed` from now on."""
         self.random = random.Random(seed)
         self.haste = self.random.choice([0.0, 0.3, 1.0])
 
     def device_of(self, tensor: Any) -> Device:
-        """For `LoopConfig`: tensors with elements live here."""
+        """For `LoopConfig`: tensors with elements are on this device."""
         return self if isinstance(tensor, torch.Tensor) and not tensor.is_meta else HOST
 
     def check(self) -> None:
@@ -187,7 +187,7 @@ class StandIn:
         self.check()
         self.check_is_there()
         with self._lock:
-            if threading.get_ident() != self._thread:  # which has a stream of its own
+            if threading.get_ident() != self._thread:  # other threads have streams of their own
                 return Written(self._tick(), {}, is_aside=True)
             watched = {tensor.data_ptr(): tensor._version for tensor in self.watched()}
             clock = self.order.clock_of(self._stream) if self.order else {}
@@ -221,7 +221,7 @@ class StandIn:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
         if any(begin < other_end and other < end for other, other_end in self.pinned.copy().items()):
             raise Unordered(f"a part of {memory.nbytes} bytes at {begin:#x} is pinned already")
-        memory[:: mmap.PAGESIZE].sum()  # all pages are there
+        memory[:: mmap.PAGESIZE].sum()  # makes all pages resident
         if self.refuses_every and self.num_pins % self.refuses_every == 0:
             raise PinRefused(f"the stand-in refuses each {self.refuses_every}th")
         self.pinned[begin] = end
@@ -242,7 +242,7 @@ class StandIn:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} were not pinned as a whole")
 
     def lose(self) -> None:
-        """From now on whatever is asked of it raises; what is under way stays as it is."""
+        """Lose the device: from now on all calls raise; work in progress stays unfinished."""
         with self._lock:
             self.is_lost = True
             for queue in self._queues.values():
@@ -260,7 +260,7 @@ class StandIn:
                 self.progress()
 
     def progress(self) -> None:
-        """The next copy of some stream runs, or is over."""
+        """Let the next copy of a random stream run, or end."""
         with self._lock:
             ready = [queue for queue in self._queues.values() if queue and (queue[0].has_run or queue[0].may_run)]
             queue = self.random.choice(ready)
@@ -270,7 +270,7 @@ class StandIn:
                 queue[0].run()
 
     def users_of(self, memory: Array) -> Iterator[Any]:
-        """What is under way and reads or writes it."""
+        """Work in progress that reads or writes this memory."""
         for queue in self._queues.values():
             for each in queue:
                 if any(np.may_share_memory(used, memory) for used in each.used):
@@ -315,7 +315,7 @@ class StandIn:
         if newest is None:
             raise Unordered(f"a {stream} comes after nothing that the current stream was given")
         if place not in newest.versions and threading.get_ident() != self._thread:
-            return  # the thread that copies a state has made it just now, or nobody has said that it is watched
+            return  # a thread that copies a state has just created it, or it is not watched
         if newest.versions.get(place, -1) != version and newest.time < now - 1:
             raise Unordered(f"a {stream} may come before what the current stream has written last")
         self._seen[place] = version
@@ -335,7 +335,7 @@ class StandIn:
     def _tick(self) -> int:
         if threading.get_ident() != self._thread and threading.current_thread().name != "shoal-copy":
             raise Unordered(f"{threading.current_thread().name} has called the device of another thread")
-        self._time += threading.get_ident() == self._thread  # what others do comes between nothing of this thread
+        self._time += threading.get_ident() == self._thread  # other threads do not affect this thread's order
         return self._time
 
 
@@ -357,7 +357,7 @@ def _bytes(array: Array) -> Array:
 
 
 def _of_tensor(tensor: Any) -> Array:
-    with torch._C.DisableTorchFunction():  # nobody else reads it
+    with torch._C.DisableTorchFunction():  # this read must not be counted
         assert tensor.is_contiguous() and tensor.ndim == 1
         found: Array = tensor.detach().view(torch.uint8).numpy()
         return found

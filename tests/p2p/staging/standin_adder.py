@@ -1,9 +1,9 @@
-"""Sums of the stand-in. One is made as late as its copies are, in the order of the calls, and reads its sources then.
+"""Sums of the stand-in. A sum runs as late as its copies, in the order of the calls, and reads its sources then.
 
-1. Until then its target holds poison, unless something reads that which is under way.
-2. What it writes must not have been written by others since it was begun, nor until it is over: a sum that lands in the
-   region of a later operation is refused.
-3. Sources and target lie in one piece of pinned memory each.
+1. Until then its target holds poison, unless work in progress reads it.
+2. Its target must not be written by others from its call until it is over: a sum into the region of a later operation
+   is refused.
+3. Sources and target are in one piece of pinned memory each.
 """
 
 import sys
@@ -19,16 +19,16 @@ from collectives.tensor_sum import add_tensors, can_add, torch_type
 from p2p.device import Mark, MemoryShort
 
 LEAST_HASTE = 0.2
-"""Nobody waits for a sum: it is asked for."""
+"""Least probability of progress, since sums are polled, not waited for."""
 
 
 class Unordered(AssertionError):
-    """Something does not come after what it depends on."""
+    """An action does not come after an action that it depends on."""
 
 
 @dataclass(eq=False)
 class Sum:
-    """The mark of one."""
+    """The mark of a sum."""
 
     device: Any
     sources: Sequence[Array]
@@ -37,7 +37,7 @@ class Sum:
     dtype: np.dtype[Any]
     completes: bool
     found: bytes | None = None
-    """In the target at the beginning; None: another sum is to write it before."""
+    """Bytes of the target at the call; None: another sum is to write it before."""
     stream = "add"
     has_run = is_done = is_held = False
     may_run = True
@@ -65,7 +65,7 @@ class Sum:
         self.found, self.has_run = self.into.tobytes(), True
 
     def finish(self) -> None:
-        if next(self.device.users_of(self.into), None) is None:  # else that says so
+        if next(self.device.users_of(self.into), None) is None:  # otherwise that work checks it
             self._check()
         self.is_done, self.sources, self.into = True, (), np.empty(0, np.uint8)
 
@@ -76,14 +76,14 @@ class Sum:
 
 
 class StandInAdder:
-    """Of one stand-in."""
+    """The adder of one stand-in."""
 
     least_bytes = 64
 
     def __init__(self, device: Any) -> None:
         self.device, self.num_sums = device, 0
         self.room = sys.maxsize
-        """Of its memory, for each sum."""
+        """Device memory for each sum, in bytes."""
 
     def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
         return can_add(reduction, dtype)

@@ -1,8 +1,8 @@
-"""Where the host waits for a device in a step that is like the one before: in one place, at the end of backward.
+"""Waits of the host for a device in a steady step: there is one place, at the end of the backward pass.
 
-That is behind the last copy that the step fetches, and before the first result that is stored. All else that the host
-reads of the device (digests, statistics, buffers, verdicts) has come by then, and nothing is read as it lies there. On
-a GPU, whatever torch would wait for it in such a step raises; the marks it is waited for by are not counted.
+It is after the last copy that the step fetches, and before the first result that is stored. All other data that the
+host reads from the device (digests, statistics, buffers, verdicts) have arrived by then, and no tensor is read in
+place. On a GPU, synchronising calls of torch in such a step raise; marks that are waited for are not counted.
 """
 
 import gc
@@ -23,13 +23,13 @@ from tests.p2p.staging.standin import StandIn
 
 NUM_FIRST, NUM_STEPS = 2, 20
 NUM_UNPINNED = 3
-"""In the first steps memory is taken, which a thread pins beside the step."""
+"""Number of first steps in which memory is allocated, which a thread pins meanwhile."""
 ONE_AT_A_TIME: Final = threading.Lock()
 READS: Final = {Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__bool__, Tensor.__float__, torch.equal}
 
 
 class HostReads(TorchFunctionMode):
-    """What torch would wait for the device for, of these storages."""
+    """Detects operations of torch that would wait for the device, on these storages."""
 
     def __init__(self, far: set[int]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class HostReads(TorchFunctionMode):
 
 
 class Model(nn.Module):
-    """With running statistics, a buffer that each step changes, and one of whole numbers."""
+    """A model with running statistics, a buffer that each step changes, and an integer buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Model(nn.Module):
 
 
 def steps(peer: Peer, device: Any, buffers: Any, *, state_digest: Any = "part") -> None:
-    """Raises AssertionError where the host has waited elsewhere."""
+    """Train steps; raises AssertionError if the host has waited elsewhere."""
     device.refuses_every = 0
     gc.collect()  # with the model of the case before
     with ONE_AT_A_TIME:  # the generator is that of the process
@@ -84,7 +84,7 @@ def steps(peer: Peer, device: Any, buffers: Any, *, state_digest: Any = "part") 
             parallel(x).square().mean().backward()
             optimizer.step()
         memory.end_pinning()
-        device.drain()  # it has done what it was given when the forward pass is over
+        device.drain()  # the device is idle when the forward pass is over
         tensors = [*model.parameters(), *model.buffers()]
         tensors += [each for state in optimizer.state.values() for each in state.values()]
         tensors += [bucket.flat for bucket in parallel._gradients._buckets]
@@ -92,7 +92,7 @@ def steps(peer: Peer, device: Any, buffers: Any, *, state_digest: Any = "part") 
         assert model.total.tolist() == [float(step)] * 3 and model.calls.item() == step
     view = peer.view
     assert view is not None and view.is_mixed == (len(view.members) > 1)
-    parallel._passes.end()  # hooks keep the model, which would be read as a copy of that of the next case
+    parallel._passes.end()  # hooks keep the model, which would be taken for a copy of the next case's model
 
 
 def _check(step: int, happened: list[str], read: list[str]) -> None:
@@ -134,12 +134,12 @@ MODES: Final = ["mean", "check", "rank0", "local"]
 
 
 def steady(seeds: range, make: Make = of_kinds) -> None:
-    """As a campaign, with buffers and digests of other kinds by seed: one peer, or two of other numerics classes.
+    """A campaign with buffers and digests by seed: one peer, or two of different numerics classes.
 
-    A GPU is of one class: of the first 2 * len(MODES) seeds.
+    A GPU has one class: use the first 2 * len(MODES) seeds.
 
     Raises:
-        Wrong: the host waits elsewhere, or has read what was not there yet.
+        Wrong: the host waits elsewhere, or has read data that had not arrived yet.
     """
     for seed in seeds:
         mode, digest = MODES[seed % len(MODES)], "all" if seed // len(MODES) % 2 else "part"

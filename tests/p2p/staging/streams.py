@@ -1,7 +1,7 @@
-"""Which stream of a stand-in may read and write what: each use of a tensor comes after those that it depends on.
+"""Order between a stand-in's streams: each use of a tensor must come after the uses that it depends on.
 
-Each stream has a clock of its own, and of others what it comes after, as marks say that were held. What torch is called
-for is looked at by storages: who reads comes after who wrote last, who writes after all who have used it before.
+Each stream has a vector clock: its own time, and the times of others that it comes after, by marks that were held.
+Operations of torch are checked by storage: a read comes after the last write, a write after all earlier uses.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from tests.p2p.staging.standin_adder import Unordered
 MAIN: Final = "main"
 
 Clock = dict[str, int]
-"""Of streams."""
+"""Vector clock: times by stream."""
 
 
 class Order:
-    """Of one device."""
+    """The order of one device's streams."""
 
     def __init__(self) -> None:
         self._clocks: dict[str, Clock] = {}
         self._host: Clock = {}
-        """What it has waited for, and so all that comes later."""
+        """What the host has waited for, and so all later work comes after."""
         self._wrote: dict[int, tuple[str, int]] = {}
         self._read: dict[int, Clock] = {}
 
@@ -32,21 +32,21 @@ class Order:
         return dict(self._clocks.get(stream, {}))
 
     def waited(self, clock: Clock) -> None:
-        """By the host."""
+        """Record a wait of the host."""
         _merge(self._host, clock)
 
     def follow(self, stream: str, clock: Clock) -> None:
         _merge(self._clocks.setdefault(stream, {}), clock)
 
     def copied(self, stream: str, after: Sequence[Clock], tensor: Tensor, *, is_written: bool) -> Clock:
-        """A copy on a stream of the device uses a tensor."""
+        """Record a copy that uses a tensor, on a stream of the device."""
         for clock in after:
             self.follow(stream, clock)
         self.use(stream, [] if is_written else [tensor], [tensor] if is_written else [])
         return self.clock_of(stream)
 
     def use(self, stream: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> None:
-        """Something that reads and writes these."""
+        """Record and check an operation that reads and writes these tensors."""
         mine = self._clocks.setdefault(stream, {})
         mine[stream] = now = mine.get(stream, 0) + 1
         for tensor in (*read, *written):
@@ -60,7 +60,7 @@ class Order:
             self._read.setdefault(_place(tensor), {})[stream] = now
 
     def forget(self, tensor: Tensor) -> None:
-        """Its memory is new."""
+        """Forget a tensor's uses: its memory is new."""
         self._wrote.pop(_place(tensor), None)
         self._read.pop(_place(tensor), None)
 
@@ -70,7 +70,7 @@ class Order:
 
 
 class Watching(TorchDispatchMode):
-    """All that torch is called for in this block, on the current stream of a stand-in."""
+    """Checks all operations of torch in this block, on the current stream of a stand-in."""
 
     def __init__(self, device: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

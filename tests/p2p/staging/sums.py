@@ -1,6 +1,6 @@
-"""Sums on a device, as a seed draws them: peers of this process, whose memory each other's device reads.
+"""Random sums on devices, drawn by a seed: peers of this process, whose devices read each other's memory.
 
-Their open steps, runners and memories are those that ship; views are installed, and steps withdrawn, in the middle.
+Open steps, runners and memories are the production ones; views are installed, and steps withdrawn, in the middle.
 """
 
 import mmap
@@ -40,7 +40,7 @@ MOST_TURNS = 100_000
 
 
 class DeviceGroup(Group):
-    """Members of one host, each with a device; the last one sometimes without."""
+    """Members of one host, each with a device; sometimes the last one has none."""
 
     def __init__(self, make: Callable[[int], Any] = StandIn, num_devices: int = NUM_PEERS) -> None:
         super().__init__(NUM_PEERS)
@@ -69,7 +69,7 @@ class DeviceGroup(Group):
         super().install(*members)
 
     def register(self) -> None:
-        """All that the devices may read is registered."""
+        """Register all memory that the devices may read."""
         for me in self.members:
             adding = self.memories[me]._adding
             assert adding is not None
@@ -84,14 +84,14 @@ class DeviceGroup(Group):
         return self.memories[me].runner(self.view, MEMBERS[me])
 
     def turn(self) -> RunState:
-        """Somebody goes on, and something of what is under way on some device."""
+        """Advance a random member, and work in progress on a random device."""
         device = self.devices[self.rng.randrange(NUM_PEERS)]
         if isinstance(device, StandIn) and self.rng.random() < 0.3 and any(device._queues.values()):
             device.progress()
         return self.advance(self.rng.choice(self.members))
 
     def advance(self, me: int) -> RunState:
-        """Where nothing more runs, nothing is under way, whatever ended it: what was lent may be written."""
+        """Advance a member; checks that no work is in progress after the end of a run: lent memory may be written."""
         state, run, device = self.all[me].advance(), self.all[me].open_step.run, self.devices[me]
         is_over = run is not None and isinstance(run.runner, SharedRunner) and run.runner.is_broken
         if is_over and isinstance(device, StandIn) and device._queues["add"]:
@@ -99,7 +99,7 @@ class DeviceGroup(Group):
         return state
 
     def deliver(self, num_turns: int | None = None) -> None:
-        """So many turns, or until all have finished the step."""
+        """Run `num_turns` turns, or until all have finished the step."""
         for _ in range(MOST_TURNS if num_turns is None else num_turns):
             self.turn()
             if num_turns is None and all(self.all[me].finish is not None for me in self.members):
@@ -107,7 +107,7 @@ class DeviceGroup(Group):
         assert num_turns is not None, "they wait in vain"
 
     def renew(self) -> None:
-        """Who was removed comes back, and has what the others have committed."""
+        """Let removed members return, with the others' committed steps."""
         done = max(each.open_step.done for each in self.all)
         for each in self.all:
             if each.open_step.done < done:
@@ -125,7 +125,7 @@ class DeviceGroup(Group):
 
 
 class Script:
-    """What one peer calls; its memory is used again and again."""
+    """Calls of one peer, which reuse its memory."""
 
     def __init__(self, memory: HostMemory) -> None:
         self._memory = memory
@@ -141,7 +141,7 @@ class Script:
         return self._kept[key]
 
     def scribble(self, drawn: random.Random) -> None:
-        """All of it is the script's: it writes what it likes."""
+        """Overwrite all memory, which belongs to the script now."""
         for operation in self.operations:
             for array in (operation.input, operation.result):
                 array.view(np.uint8).fill(drawn.randrange(256))
@@ -171,7 +171,7 @@ class Case:
         return made
 
     def expected(self, members: Sequence[int]) -> bytes:
-        """In rank order; exact in any, where nothing is weighted."""
+        """The expected bytes, summed in rank order; exact in any order, if it is not weighted."""
         values, op = [self.values[me] for me in members], self.op
         if self.samples:
             found, op = [self.samples[me] for me in members], "mean"
@@ -201,14 +201,14 @@ def group_of(make: Callable[[int], Any]) -> Iterator[DeviceGroup]:
     try:
         yield group
     except BaseException:
-        with suppress(AssertionError):  # of what went wrong before
+        with suppress(AssertionError):  # caused by an earlier error
             group.close()
         raise
     group.close()
 
 
 def play_steps(group: DeviceGroup, drawn: random.Random) -> None:
-    """Some steps of the group."""
+    """Run some steps of the group."""
     group.rng = drawn
     scripts = [Script(memory) for memory in group.memories]
     for _ in range(3):
@@ -226,7 +226,7 @@ def play_steps(group: DeviceGroup, drawn: random.Random) -> None:
 
 
 def leave_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
-    """Scripts end while parts are added up: each peer's training thread lets go of what is registered."""
+    """Scripts end during sums: each peer's training thread unregisters its memory."""
     group.rng = drawn
     group.renew()
     enter(group, *range(NUM_PEERS))
@@ -241,7 +241,7 @@ def leave_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
 
 
 def lose_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
-    """A device fails while parts are added up: nothing of them is published, and the others do the step over."""
+    """A device fails during sums: none of its results is published, and the others redo the step."""
     group.rng = drawn
     enter(group, *range(NUM_PEERS))
     group.register()
@@ -268,7 +268,7 @@ def lose_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
 
 
 class Sometimes(DeviceSum):
-    """Not all that is wanted is registered in time."""
+    """A sum whose memory is not always registered in time."""
 
     def __init__(self, drawn: random.Random, *given: Any) -> None:
         super().__init__(*given)
@@ -279,7 +279,7 @@ class Sometimes(DeviceSum):
 
 
 def add_in_turns(device: Any, drawn: random.Random) -> None:
-    """One rank adds to the same chunk again and again: on its device, or on the host."""
+    """One rank repeatedly sums into the same chunk: on its device, or on the host."""
     host, reduction = Host(2), Reduction("sum", 2)
     (rank, other), dtype = ranks_of(host, 2), np.dtype(np.float32)
     length = rank.arena.size - REGIONS_OFFSET
@@ -317,7 +317,7 @@ def check_devices(group: DeviceGroup) -> None:
 
 
 class Step:
-    """What all call, and who may take it back or leave in the middle."""
+    """A step of all members, in which one may withdraw or leave."""
 
     def __init__(self, group: DeviceGroup, scripts: Sequence[Script], drawn: random.Random) -> None:
         self.group, self.scripts, self.drawn = group, scripts, drawn
@@ -329,7 +329,7 @@ class Step:
             self.how = "commits"
 
     def run(self) -> None:
-        """Until all members have finished it."""
+        """Run the step until all members have finished it."""
         group = self.group
         for me in group.members:
             self.call(me, is_whole=self.how != "withdraws" or me != self.one)
@@ -349,7 +349,7 @@ class Step:
             self.group.all[me].close()
 
     def withdraw(self) -> None:
-        """One takes it back, and its memory is its script's; it calls the same again in another view."""
+        """One member withdraws, and its memory belongs to its script; it calls the same again in another view."""
         self.group.all[self.one].withdraw()
         self.scripts[self.one].scribble(self.drawn)
         self.go_on_without()
@@ -357,7 +357,7 @@ class Step:
         self.call(self.one)
 
     def leave(self) -> None:
-        """One is removed, and its memory is its script's; the others do the step over."""
+        """One member is removed, and its memory belongs to its script; the others redo the step."""
         group, one = self.group, self.one
         others = [me for me in group.members if me != one]
         group.memories[one].install(None)

@@ -1,4 +1,4 @@
-"""What a peer with a device is told that calls it wrongly, or whose device fails; and that nothing of it is sent."""
+"""Wrong calls of a peer with a device, and failing devices: the errors, and that no data are sent."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ ONES = torch.ones(1, 2)
 
 
 def trained(peer: Peer, **given: Any) -> tuple[nn.Linear, DataParallel, torch.optim.Optimizer]:
-    """A model of two weights, of which each gradient is that of `ONES`."""
+    """A model of two weights, whose gradients are those of `ONES`."""
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return model, DataParallel(peer, model, optimizer, **given), optimizer
@@ -41,7 +41,7 @@ def test_a_tensor_of_another_device_than_the_model_is_refused_and_both_are_named
             peer.all_reduce(elsewhere)
         with pytest.raises(ValueError, match="out is on meta, and the tensor on cpu"):
             peer.all_reduce(torch.ones(3), out=elsewhere)
-        with pytest.raises(ValueError, match=error), peer.step(samples=1):  # the first of two is taken back
+        with pytest.raises(ValueError, match=error), peer.step(samples=1):  # the first of two is withdrawn
             peer.all_reduce(torch.ones(3))
             peer.all_gather(elsewhere)
         with pytest.raises(ValueError, match=r"the gradient of weight is .* on meta, and the parameter .* on cpu"):
@@ -127,7 +127,7 @@ def test_the_end_of_a_step_while_a_graph_is_captured_is_refused_and_may_come_lat
                 (peer.wait if how == "wait" else handle.wait)()
         device.is_captured = False
         assert peer.last_step == 0
-        if how == "block":  # it is taken back
+        if how == "block":  # the step is withdrawn
             peer.all_reduce(tensor)
         peer.wait()
         assert peer.last_step == 1 and tensor.tolist() == [0, 1, 2]
@@ -178,7 +178,7 @@ def test_buckets_that_do_not_fit_are_refused_at_construction_with_bytes_asked_fo
 
 
 class Tables(nn.Module):
-    """One whose layer is sparse, and one that is used as if it was."""
+    """A table with sparse gradients, and one that is used similarly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_sparse_gradients_of_tables_are_averaged_and_others_are_refused_by_name(
         ):
             parallel(rows, is_sparse=True).backward()
         assert peer.last_step == 0
-        for _ in range(2):  # the first ends the step in which this peer counts for nothing
+        for _ in range(2):  # the first ends the step in which this peer does not count
             parallel(rows, is_sparse=False).backward()
         found = model.table.weight.grad
         assert found is not None and found.is_sparse and peer.last_step == 2
@@ -258,7 +258,7 @@ def test_a_peer_whose_device_fails_leaves_at_once_and_the_others_go_on(fail: Fai
                     DeviceLost, match=r"so it leaves, and the others go on: CUDA error: .* encountered$"
                 ):
                     fail(peer, device, parallel)
-                assert is_over.wait(20.0)  # the other one goes on though this script does not end
+                assert is_over.wait(20.0)  # the other peer continues although this script does not end
                 with pytest.raises(DeviceLost):
                     peer.barrier()
                 return
@@ -345,7 +345,7 @@ def test_a_state_for_whose_copy_there_is_no_thread_holds_nobody_up(monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="new thread"):  # which a donor catches, and says
+    with pytest.raises(RuntimeError, match="new thread"):  # a donor catches and reports it
         copies.aside(lambda: None, lambda: None, lambda: None)
     copies.hold()
     copies.end()
@@ -376,7 +376,7 @@ def test_a_state_for_which_the_device_has_no_memory_is_not_given_and_its_peer_go
 
 
 def test_a_peer_whose_device_could_not_copy_its_state_ends_with_the_error_of_the_device() -> None:
-    """Who is interrupted waits for the copies that are under way, and this one is what it is interrupted by."""
+    """An interrupted peer waits for copies in progress; here a failed copy is the cause of the interruption."""
 
     def script(peer: Peer, device: StandIn) -> None:
         _, parallel, _ = trained(peer)

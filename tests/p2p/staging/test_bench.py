@@ -1,4 +1,4 @@
-"""What is measured on a GPU, with the stand-in: the numbers mean nothing, and the code runs."""
+"""The benchmarks of a GPU, with the stand-in: the code runs, and the numbers mean nothing."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ NEEDS_NONE = pytest.mark.skipif(bool(cuda_devices()[0]), reason="there is a GPU"
 
 @pytest.fixture(autouse=True)
 def threads_of_autograd() -> Iterator[None]:
-    """As they were: a model on a device does without."""
+    """Restores autograd's threads, which a model on a device switches off."""
     before = torch._C._is_multithreading_enabled()
     yield
     torch.autograd.set_multithreading_enabled(before)

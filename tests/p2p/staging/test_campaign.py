@@ -1,4 +1,4 @@
-"""Copies that are late, in any order: nothing of what comes out is wrong."""
+"""Late copies, in any order: all results are right."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.p2p.staging.pair import Make
 from tests.p2p.staging.standin import StandIn
 
 NUM_SEEDS = 10
-"""`make staging` takes as many as it is told."""
+"""Seeds of each campaign; `make staging` runs a given number."""
 
 
 ON_GPU = [pytest.param(name, Gpu, marks=pytest.mark.gpu) for name in CAMPAIGNS if name not in OF_STAND_INS]
@@ -17,7 +17,7 @@ ON_GPU = [pytest.param(name, Gpu, marks=pytest.mark.gpu) for name in CAMPAIGNS i
 
 @pytest.mark.parametrize(("name", "make"), [*((name, StandIn) for name in CAMPAIGNS), *ON_GPU])
 def test_every_element_is_right_however_late_copies_are(name: str, make: Make) -> None:
-    make(0)  # or the test is skipped
+    make(0)  # skips the test if there is no such device
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What p2p/cuda.py asks torch for, as far as that can be seen without a GPU."""
+"""Calls of p2p/cuda.py to torch, as far as they can be tested without a GPU."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ FETCHING, STORING, EVENT, FLAT = 1, 2, 3, 4096
 
 
 class TracedEvent:
-    """One that is over, and tells the sanitizer what torch tells it: nothing of `query`."""
+    """A finished event, which reports to the sanitizer what torch reports: not its `query`."""
 
     def __init__(self, handler: EventHandler) -> None:
         self._handler = handler

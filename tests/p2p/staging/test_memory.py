@@ -1,4 +1,4 @@
-"""What staging takes does not grow with the steps."""
+"""Memory of staging does not grow with the steps."""
 
 import resource
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.p2p.staging.standin import StandIn
 
 NUM_STEPS, NUM_FIRST = 10_000, 200
 MOST_GROWTH_KB = 4 << 10
-"""Of the process, in 10,000 steps: less than half a KiB a step."""
+"""Limit of the process's growth in 10,000 steps: less than half a KiB per step."""
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""One peer whose tensors live on a device, and one of the host, call the same."""
+"""A peer with tensors on a device, and one with tensors of the host, make the same calls."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ NUM_SEEDS = 10
 
 
 class OnHost(StandIn):
-    """Tensors live in memory of the host, and nothing adds up but that."""
+    """A stand-in for the host: tensors are in its memory, and only the host computes sums."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -1,4 +1,4 @@
-"""A wait that is left out is seen, by a seed on record for it. `make mutants` tries every one, too."""
+"""A removed wait is detected by its recorded seed. `make mutants` tries every wait."""
 
 from collections.abc import Iterator
 

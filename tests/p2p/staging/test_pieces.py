@@ -1,4 +1,4 @@
-"""Copies in several pieces, on a device whose copies keep their memory as those of a GPU do."""
+"""Copies in several pieces, on a device whose copies keep their memory alive as those of a GPU do."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from p2p.training.tensors.staged_buckets import make_staged_bucket
 
 
 class Kept:
-    """The mark of a copy, which is over at once, and keeps the tensor until somebody has seen that."""
+    """The mark of a copy that is over immediately, and keeps its tensor until that was observed."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor: torch.Tensor | None = tensor
@@ -28,7 +28,7 @@ class Kept:
 
 
 class Keeping(_Host):
-    """A device, which has the marks of all copies."""
+    """A device that keeps the marks of all copies."""
 
     def __init__(self) -> None:
         self.marks: list[Kept] = []
@@ -52,7 +52,7 @@ def halves(array: Array) -> Sequence[slice]:
 
 
 def test_a_buffer_that_was_stored_in_pieces_is_used_again_in_the_next_step() -> None:
-    """Else each step took memory of the device for another one, though the script has kept nothing of it."""
+    """Otherwise each step would allocate another buffer on the device, although the script keeps none."""
     device, parameter = Keeping(), nn.Parameter(torch.zeros(6))
     bucket = make_staged_bucket([parameter], None, make_staged=lambda: Staged(device, halves))
     flat = bucket.flat

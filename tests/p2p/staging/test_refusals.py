@@ -1,4 +1,4 @@
-"""A registration that is refused: nothing of that is heard of by what is computed and copied next."""
+"""A refused registration does not affect later computations and copies."""
 
 import mmap
 import secrets
@@ -60,7 +60,7 @@ def test_a_step_is_computed_right_though_each_registration_before_it_was_refused
         assert torch.equal(model.weight, ((before - 0.5) - 0.5) - 0.5) and peer.last_step == 3
         assert device.num_pins > 0 and not device.pinned
 
-    make(0)  # or the test is skipped
+    make(0)  # skips the test if there is no such device
     play(script, make=make)
 
 

@@ -1,4 +1,4 @@
-"""The stand-in shows what a device may do, and refuses what it may get wrong."""
+"""The stand-in behaves as a device may, and refuses uses that a device may carry out wrongly."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A steady step waits for its device once, where gradients have to be there."""
+"""A steady step waits for its device once, where gradients are needed."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ ON_GPU = [pytest.param(Gpu, seed, marks=pytest.mark.gpu) for seed in range(2 * l
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 @pytest.mark.parametrize(("make", "seed"), [*SEEDS, *ON_GPU])
 def test_a_steady_step_waits_for_its_device_at_the_end_of_backward_and_nowhere_else(make: Make, seed: int) -> None:
-    make(seed)  # or the test is skipped
+    make(seed)  # skips the test if there is no such device
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

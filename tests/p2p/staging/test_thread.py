@@ -1,4 +1,4 @@
-"""Where parameters live on a device, backward runs in the thread that has called it."""
+"""With parameters on a device, the backward pass runs in the thread that has called it."""
 
 import pytest
 import torch
