@@ -1,4 +1,4 @@
-"""What `import p2p` gives: its page says what the code says, and the code says enough."""
+"""The names exported by p2p: the page agrees with the code, and the docstrings are complete."""
 
 import builtins
 import dataclasses
@@ -82,7 +82,7 @@ def test_every_attribute_is_explained_and_there(name: str) -> None:
         assert set(explained) <= {*vars(cls), *(init.__code__.co_names if init else ())}
 
 
-# Errors.
+# Errors
 
 
 def test_every_error_that_is_explained_can_be_caught_by_its_name() -> None:
@@ -96,12 +96,12 @@ def test_every_error_of_ours_is_there_but_those_that_no_script_can_see() -> None
     for module in pkgutil.walk_packages(p2p.__path__, "p2p."):
         importlib.import_module(module.name)
     inside = {
-        AllMembersDead,  # a RegistryError to whoever sees it
+        AllMembersDead,  # seen as a RegistryError
         ArenaError,
         MappingRefused,
         OtherVersion,
         UnusableCheckpointError,
-    }  # there is a way without them, and it is taken
+    }  # handled internally, by a fallback
     of_the_command_line = {LaunchError, ImportFailed, LabError, ExperimentError}
     assert set(subclasses(p2p.ShoalError)) - inside - of_the_command_line == {
         value for value in exported().values() if is_error(value) and value is not p2p.ShoalError
@@ -115,11 +115,11 @@ def subclasses(cls: type) -> Iterator[type]:
         yield from subclasses(child)
 
 
-# Types.
+# Types
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
-    """The classes that an annotation is made of."""
+    """The classes in an annotation."""
     arguments = annotation if isinstance(annotation, list) else get_args(annotation)
     if isinstance(annotation, type) and not arguments:
         yield annotation

@@ -1,4 +1,4 @@
-"""How the words of a command line are taken apart."""
+"""Parsing of command lines."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What settings of a peer mean for its loop."""
+"""Effects of a peer's settings on its loop."""
 
 import threading
 from pathlib import Path

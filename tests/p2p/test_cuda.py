@@ -1,4 +1,4 @@
-"""What can be asked of the code for CUDA where there is no GPU."""
+"""The code for CUDA, as far as it can be tested without a GPU."""
 
 import numpy as np
 import torch
@@ -12,5 +12,5 @@ def test_memory_that_may_only_be_read_is_a_tensor_without_a_warning() -> None:
     tensor = cuda._of_bytes(array)
     assert tensor.data_ptr() == array.ctypes.data and torch.equal(tensor.view(torch.float32), torch.arange(40.0))
     expected = array.copy()
-    del array  # which the tensor keeps
+    del array  # the tensor keeps it alive
     assert tensor.numpy().tobytes() == expected.tobytes()

@@ -1,4 +1,4 @@
-"""What scripts give: another type is refused by name, and what is like the right one is taken."""
+"""Arguments of scripts: wrong types are refused by name, compatible ones are accepted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The program `shoal` in an environment that lacks something."""
+"""The program `shoal` in an incomplete environment."""
 
 import subprocess
 import sys

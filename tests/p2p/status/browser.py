@@ -1,4 +1,4 @@
-"""A browser without a window, told what to do over a pipe (Chrome DevTools Protocol)."""
+"""A headless browser, controlled over a pipe (Chrome DevTools Protocol)."""
 
 import base64
 import json
@@ -19,12 +19,12 @@ ANSWER_S: Final = 40.0
 
 
 def program() -> str | None:
-    """Where it is, or what SHOAL_BROWSER says; None: there is none."""
+    """The path of a browser, or the value of SHOAL_BROWSER; None: there is none."""
     return os.environ.get("SHOAL_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """One tab."""
+    """A browser with one tab."""
 
     def __init__(self, sink: int, source: int) -> None:
         self._sink, self._source = sink, source
@@ -34,7 +34,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """What it answers. AssertionError: an error, or nothing in time."""
+        """Call a method; returns the answer. Raises AssertionError for an error or a timeout."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -46,7 +46,7 @@ class Browser:
         return result
 
     def _hear(self, key: str, value: object) -> dict[str, Any]:
-        """The first message in which `key` is `value`; others are kept."""
+        """Wait for the first message in which `key` is `value`; others are kept."""
         for index, said in enumerate(self._kept):
             if said.get(key) == value:
                 return self._kept.pop(index)
@@ -67,7 +67,7 @@ class Browser:
             self._kept.append(new)
 
     def open(self, url: str, *, is_dark: bool, width: int = 1400, height: int = 500) -> None:
-        """It is there afterwards, but for what its script gets later."""
+        """Open a page; returns when it is loaded, except data that its script requests later."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
@@ -76,13 +76,13 @@ class Browser:
         self._hear("method", "Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
-        """Of JavaScript; a promise is waited for."""
+        """The value of a JavaScript expression; waits for promises."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
-        """Until the page has changed so that this holds."""
+        """Wait until `condition` holds on the page."""
         self.evaluate(
             "new Promise(done => { const look = () => { if (document.body && (" + condition + ")) done(true); };"
             " new MutationObserver(look).observe(document,"
@@ -90,13 +90,13 @@ class Browser:
         )
 
     def screenshot(self) -> bytes:
-        """As PNG."""
+        """A screenshot as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
 
 @contextmanager
 def browsing(folder: Path) -> Iterator[Browser]:
-    """A browser that ends with this; its profile is in `folder`."""
+    """A browser that ends with the context; its profile is in `folder`."""
     path = program()
     assert path is not None
     (their_source, sink), (source, their_sink) = os.pipe(), os.pipe()
@@ -127,7 +127,7 @@ def browsing(folder: Path) -> Iterator[Browser]:
 
 
 def pixels(png: bytes) -> list[bytes]:
-    """Rows of RGB, or RGBA, of 8 bits; what browsers make (RFC 2083, section 6)."""
+    """Rows of 8-bit RGB or RGBA pixels, as written by browsers (RFC 2083, section 6)."""
     at, data, width, channels = 8, b"", 0, 3
     while at < len(png):
         (length,) = struct.unpack_from(">I", png, at)

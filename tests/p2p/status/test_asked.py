@@ -1,4 +1,4 @@
-"""What `shoal status` is asked, with and without the parser of all commands."""
+"""Arguments of `shoal status`, with and without the full parser."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The page of a run, and a report, as a browser shows them."""
+"""The page of a run, and a report, in a browser."""
 
 import time
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """Of a swarm with a peer that is this process, and one that has died."""
+    """The page's address, for a swarm with this process as a peer, and a dead one."""
     home = tmp_path / "home"
     (home / "pond").mkdir(parents=True)
     whos = [identity(A, **of_this_process()), identity(B, **{**of_this_process(), "name": "1", "pid": 1 << 21})]
@@ -46,7 +46,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 def _show(made: Page) -> None:
     for step in range(1, NUM_STEPS):
-        for _ in range(step % 7):  # so that they take different times
+        for _ in range(step % 7):  # so that steps take different times
             made.loop.note(Kind.SUBMITTED, step)
         made.loop.note(Kind.COMMITTED, step)
     counted = Counted(steps=NUM_STEPS, samples=8)
@@ -55,14 +55,14 @@ def _show(made: Page) -> None:
 
 
 def colors(browser: Browser, *, is_dark: bool) -> set[tuple[int, ...]]:
-    """Of a screenshot, whose corner is the background."""
+    """Colours of a screenshot; checks that its corner has the background's."""
     rows = pixels(browser.screenshot())
     assert tuple(rows[0][:3]) == BACK[is_dark]
     return {tuple(row[i : i + 3]) for row in rows for i in range(0, len(row), 3)}
 
 
 def is_shown(color: tuple[int, ...], found: set[tuple[int, ...]]) -> bool:
-    """Or one that is close: edges of thin lines are mixed with what is behind them."""
+    """Whether a colour, or a similar one, is shown: edges of thin lines are mixed with the background."""
     return any(sum(abs(a - b) for a, b in zip(color, each, strict=True)) < 120 for each in found)
 
 

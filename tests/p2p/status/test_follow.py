@@ -1,4 +1,4 @@
-"""Who looks again and again at the pages of a host."""
+"""Repeated looks at the pages of a host."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MS = 10**6
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Page]:
-    """Of this process; its clock ticks by a millisecond."""
+    """The page of this process; its clock advances by a millisecond per reading."""
     (tmp_path / "pond").mkdir()
     yield page(tmp_path / "pond", identity(**of_this_process()))
 
@@ -57,7 +57,7 @@ def test_what_is_new_is_seen_with_the_times_of_steps(tmp_path: Path, made: Page)
     assert follower.steps_us() == {A: [1000] * NUM_STEPS}
     made.loop.note(Kind.GONE)
     made.loop.note(Kind.COMMITTED, 400)
-    made.loop.note(Kind.COMMITTED, 402)  # of 401 there is no time
+    made.loop.note(Kind.COMMITTED, 402)  # step 401 has no record, so this step has no duration
     (looked,) = follower.look()["pond"]
     assert follower.steps_us()[A] == [1000] * (NUM_STEPS - 2) + [2000]
     assert looked.condition is Condition.RUNNING

@@ -1,4 +1,4 @@
-"""What `shoal status` imports: it should answer at once."""
+"""Imports of `shoal status`, which should answer quickly."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ UNUSED = {
     "rich.live",
     "p2p.cli",
 }
-"""By what `shoal status` shows: parsers, sockets and threads of other commands."""
+"""Modules that `shoal status` must not import: parsers, sockets and threads of other commands."""
 
 IMPORTED = re.compile(r"import time:.*\| +(\S+)")
 

@@ -17,7 +17,7 @@ S = 10**9
 
 
 def peer_of(process: int, home: Path, peer_id: str, swarm: str, name: str) -> None:
-    """A page that says it is of this process, with a snapshot of second 2."""
+    """Write a page with the identity of this process, and a snapshot of second 2."""
     folder = home / swarm
     folder.mkdir(exist_ok=True)
     start = process_start(process)

@@ -1,4 +1,4 @@
-"""What is shown of swarms, to programs and to people."""
+"""Reports of swarms, for programs and for people."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The page of a run, and what programs are told."""
+"""The page of a run, and its answers to programs."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SAMPLE = re.compile(r'[a-z_]+(\{([a-z_]+="([^"\\\n]|\\["\\n])*",?)+\})? (-?[0-9.
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """With a peer in step 2, which is this process."""
+    """A home folder with a peer in step 2, which is this process."""
     (tmp_path / "pond").mkdir()
     made = page(tmp_path / "pond", identity(**of_this_process()))
     for step in (1, 2):
@@ -136,7 +136,7 @@ def test_of_many_that_hold_on_the_last_are_not_served_and_a_place_is_free_again(
         asked(port, "/metrics")
     waiting.pop().close()
     status = 0
-    while not status:  # until the server has seen that
+    while not status:  # until the server has noticed
         try:
             status, _ = asked(port, "/metrics")
         except ConnectionError:
@@ -163,7 +163,7 @@ def test_who_keeps_a_connection_and_asks_nothing_makes_room_for_who_does(port: i
         each.getresponse().read()
     assert asked(port, "/metrics")[0] == 200
     (gone,), _, _ = select.select([each.sock for each in kept], [], [], 20)
-    assert gone.recv(1) == b""  # it was idle for longest: one of the first, each of which has a thread of its own
+    assert gone.recv(1) == b""  # it was idle for the longest time; each connection has a thread of its own
     other = next(each for each in kept if each.sock is not gone)
     other.request("GET", "/nothing")
     assert other.getresponse().status == 404

@@ -1,6 +1,6 @@
 """The open steps of several peers, and a network in memory that delivers in any order.
 
-What an open step asks of its core is only written down: each test decides what the members agree on.
+Requests of an open step to its core are only recorded: each test decides what the members agree on.
 """
 
 import random
@@ -41,11 +41,11 @@ def only(kind: type[Kind], found: Iterable[object]) -> list[Kind]:
 
 
 class Peer:
-    """One peer: its open step, its script's attempt, and what came of both.
+    """One peer: its open step, its script's attempt, and their notices and requests.
 
     Attributes:
-        told: what the training thread hears.
-        asked: what its core is asked for, in the installed view, since the last commit.
+        told: notices to the training thread.
+        asked: requests to its core, in the installed view, since the last commit.
     """
 
     def __init__(self, group: "Group", member: Member) -> None:
@@ -73,7 +73,7 @@ class Peer:
         return state
 
     def commit(self, finish: Finish, view: View) -> Commit:
-        """All have finished the step, in `view`, as this peer has."""
+        """Commit a step that all have finished in `view` as this peer has."""
         finished = Finished(finish.step, finish.digest, finish.state_digest, finish.view_number)
         commit = self.open_step.committed(finished, view)
         self.asked, self.attempt = [], self.attempt + 1
@@ -85,7 +85,7 @@ class Peer:
 
     @property
     def finish(self) -> Finish | None:
-        """What it has finished, once."""
+        """The step that it has finished, at most one."""
         found = only(Finish, self.asked)
         assert len(found) <= 1
         return found[0] if found else None
@@ -108,12 +108,12 @@ class Peer:
 
 
 class Group:
-    """Peers that have founded their swarm together, unless a test says so.
+    """Peers that have founded their swarm together, unless a test defines joiners.
 
     Attributes:
         members: of the installed view, by their numbers, in rank order.
-        in_flight: what is on its way, and to whom.
-        joiners: who has joined since, in view 2.
+        in_flight: messages in flight, with their targets.
+        joiners: peers that have joined later, in view 2.
     """
 
     def __init__(self, size: int, seed: int = 0, joiners: Collection[int] = ()) -> None:
@@ -139,7 +139,7 @@ class Group:
         self.in_flight.append((self.of(self.view.members[rank]), sent))
 
     def install(self, *members: int) -> None:
-        """Another view, of which all have heard: what was under way in the last one is dropped."""
+        """Install another view at all members; messages of the last one are dropped."""
         self.in_flight, self.members = [], list(members)
         seats = tuple(Seat(MEMBERS[me], 2 if me in self.joiners else 1) for me in members)
         self.view = replace(view_of(self.view.number + 1, A), seats=seats)
@@ -148,7 +148,7 @@ class Group:
             self.all[me].carry_out(self.all[me].open_step.installed(self.view))
 
     def activate(self, *members: int) -> None:
-        """At all of them, or at those named."""
+        """Activate the view at all members, or at those named."""
         for me in members or self.members:
             each = self.all[me].open_step
             self.all[me].carry_out(each.activated(self.view, each.done, self.runner(me), founded_in=1))
@@ -157,7 +157,7 @@ class Group:
         return MessageRunner(SEGMENT_BYTES)
 
     def deliver(self, num_messages: int | None = None) -> None:
-        """So many messages, or all there will be."""
+        """Deliver `num_messages` messages, or all that there will be."""
         while self.in_flight and num_messages != 0:
             target, message = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
             if isinstance(message, Segment):
@@ -167,7 +167,7 @@ class Group:
             num_messages = None if num_messages is None else num_messages - 1
 
     def finished(self) -> Finish:
-        """What all members have finished: the same."""
+        """The finish of all members; checks that it is the same."""
         (finish,) = {self.all[me].finish for me in self.members}
         assert finish is not None
         return finish
@@ -178,13 +178,13 @@ class Group:
 
     @property
     def mismatched(self) -> dict[int, str]:
-        """Who has given the step up, and why."""
+        """Peers that have given the step up, with their reasons."""
         found = {me: only(GiveUp, each.asked) for me, each in enumerate(self.all)}
         return {me: effects[0].reason for me, effects in found.items() if effects}
 
     @property
     def parted(self) -> set[int]:
-        """Who goes alone."""
+        """Peers that go alone."""
         return {me for me, each in enumerate(self.all) if only(Leave, each.asked)}
 
 
@@ -205,7 +205,7 @@ class SharedGroup(Group):
         return self._runners.get(me) or super().runner(me)
 
     def deliver(self, num_turns: int | None = None) -> None:
-        """So many turns, of a message or of a member, or all until nobody goes on."""
+        """Run `num_turns` turns, of a message or of a member, or all until no member advances."""
         idle = set[int]()
         while (self.in_flight or idle != set(self.members)) and num_turns != 0:
             chosen = self.rng.choice([*self.members, *([-1] if self.in_flight else [])])
@@ -236,7 +236,7 @@ def shared_view(machine: Machine, size: int, seed: int = 0) -> SharedGroup:
 
 
 def enter(group: Group, *members: int) -> Group:
-    """Install and activate a view; nobody has anything to hear but that."""
+    """Install and activate a view; checks that there are no other notices."""
     group.install(*members)
     group.activate()
     for me in members:
@@ -269,7 +269,7 @@ def weighted(values: Array, algorithm: str | None = None) -> Operation:
 
 
 def other_calls(algorithm: str) -> list[Operation]:
-    """What is not `all_reduce(np.arange(10))`, in one way each."""
+    """Operations that each differ from `all_reduce(np.arange(10))` in one property."""
     return [
         all_reduce(np.arange(11)),
         all_reduce(np.arange(10, dtype=np.float32)),
@@ -288,13 +288,13 @@ def other_calls(algorithm: str) -> list[Operation]:
 
 
 def inputs_of(world_size: int, length: int, dtype: type = np.float32) -> list[Array]:
-    """Whole numbers, whose sums are exact in any order."""
+    """Integers, whose sums are exact in any order."""
     rng = np.random.default_rng(length)
     return [rng.integers(-99, 99, length).astype(dtype) for _ in range(world_size)]
 
 
 def submit_all(group: Group, operations: Sequence[Sequence[Operation]], num_turns: int = 5) -> None:
-    """The operations of each member, who do not wait for each other; up to `num_turns` after each of them."""
+    """Submit the operations of all members in random order, with up to `num_turns` turns after each."""
     turns = [me for me, own in zip(group.members, operations, strict=True) for _ in own]
     group.rng.shuffle(turns)
     submitted = dict.fromkeys(group.members, 0)
@@ -305,7 +305,7 @@ def submit_all(group: Group, operations: Sequence[Sequence[Operation]], num_turn
 
 
 def run_step(group: Group, *operations: Operation, state_digest: bytes = b"") -> Finish:
-    """One operation per member, until all have finished the step."""
+    """Run one operation per member until all have finished the step."""
     for me, operation in zip(group.members, operations, strict=True):
         group.all[me].submit(operation)
         group.all[me].close(state_digest)
@@ -324,7 +324,7 @@ def submit_weighted(
 
 
 def early_results(peer: Peer) -> list[Operation]:
-    """Whose results the script was given before the commit, since the last time it was asked."""
+    """Operations whose results the script got before the commit, since the last call."""
     found = peer.heard(Uncommitted)
     assert all(notice.outcome == notice.operation.outcome for notice in found)
     peer.told = [notice for notice in peer.told if not isinstance(notice, Uncommitted)]
@@ -332,5 +332,5 @@ def early_results(peer: Peer) -> list[Operation]:
 
 
 def submission_of(step: int = 0, attempt: int = 0, state_digest: bytes | None = None) -> Submission:
-    """Of a peer that has measured nothing."""
+    """The submission of a peer without measurements."""
     return Submission(step, attempt, AgreedRows(Member("a", 1)), state_digest=state_digest)

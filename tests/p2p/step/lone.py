@@ -1,4 +1,4 @@
-"""One open step, that of A, and what B sends it; operations have one element, so that effects can be compared."""
+"""The open step of A, and messages of B to it; operations have one element, so that effects can be compared."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def one(value: float = 1.0, *, early: bool = False) -> Operation:
 
 
 def enter(step: OpenStep, view: View, done: int = -1) -> list[StepEffect]:
-    """The barrier of `view` is over; what follows but for that."""
+    """Complete the barrier of `view`; returns the further effects."""
     assert step.installed(view) == []
     told, *effects = activate(step, view, done)
     assert told == Tell(Admitted(view, done))
@@ -47,7 +47,7 @@ def alone() -> OpenStep:
 
 
 def in_pair() -> OpenStep:
-    """Of A, beside B; both are founders."""
+    """The open step of A in a pair with B; both are founders."""
     step = OpenStep(A, segment_bytes=SEGMENT_BYTES)
     step.loaded(-1, None)
     enter(step, PAIR)
@@ -57,26 +57,26 @@ def in_pair() -> OpenStep:
 def sent(
     operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0, view: View = PAIR
 ) -> SendSegment:
-    """To B, of an operation of one element."""
+    """The segment to B, for an operation of one element."""
     fingerprint = operation.fingerprint(SEGMENT_BYTES, index, step)
     number = index if sequence is None else sequence
     return SendSegment(view.number, number, fingerprint, Outgoing(1, 0, 0, operation.input))
 
 
 def taken_back(*, is_in_use: bool) -> GiveUp:
-    """What A asks for when it has withdrawn from step 0."""
+    """A's request after it has withdrawn from step 0."""
     cause = Cause.VOIDED if is_in_use else Cause.WITHDRAWN
     return GiveUp(0, cause, "a took back what it had submitted", is_told=False)
 
 
 def from_b(operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0) -> Segment:
-    """What B sends of it, with the same value."""
+    """B's segment of an operation, with the same value."""
     fingerprint = operation.fingerprint(SEGMENT_BYTES, index, step)
     return Segment(index if sequence is None else sequence, 1, 0, 0, fingerprint, operation.input.tobytes())
 
 
 def finish_of(view: View, *results: float, step: int = 0) -> Finish:
-    """What is finished with these results of operations of one element."""
+    """The finish of a step with these results of operations of one element."""
     lone, number = alone(), len(results)
     for value in results:
         lone.submit(0, 0, one(value))

@@ -1,4 +1,4 @@
-"""A runner whose operations are not ready when they start: what tensors on a device will need, without a device."""
+"""A runner whose operations are not ready when they start, as with tensors on a device, but without a device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from p2p.step.runner import Runner
 
 
 class StagedRunner:
-    """Copies an input in when `is_ready` says that it is there, lets `inner` run it, and copies the result out."""
+    """Copies an input in when `is_ready` is true, lets `inner` run the operation, and copies the result out."""
 
     def __init__(self, inner: Runner, is_ready: Callable[[int], bool]) -> None:
         self._inner, self._is_ready = inner, is_ready

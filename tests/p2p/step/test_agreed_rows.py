@@ -1,4 +1,4 @@
-"""How rows of measured links become agreed, and a table of them the way in which operations run."""
+"""Agreement on rows of measured links, and the use of their table for operations."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ROW = np.arange(4, dtype=np.uint8)
 
 @dataclass(frozen=True)
 class Always:
-    """A table that says one thing."""
+    """A table with only one answer."""
 
     algorithm: str
 
@@ -28,7 +28,7 @@ class Always:
 
 
 def train(group: Group) -> list[Commit]:
-    """A training step of all members."""
+    """Run a training step of all members."""
     for me in group.members:
         peer = group.all[me]
         peer.submit(counts(1), weighted(np.full(6, 1.0 + me)))
@@ -45,7 +45,7 @@ def measured(group: Group) -> Group:
 
 
 def tabulate(group: Group, *members: int, algorithm: str = "ring") -> None:
-    """These have made their tables."""
+    """Let these members complete their tables."""
     for me in members:
         agreed = group.all[me].open_step.agreed
         assert agreed.untabulated is not None
@@ -54,7 +54,7 @@ def tabulate(group: Group, *members: int, algorithm: str = "ring") -> None:
 
 
 def with_table(*members: int) -> Group:
-    """A group in which all have agreed on a table that says `ring`."""
+    """A group that has agreed on a table that chooses `ring`."""
     group = measured(enter(Group(3), *members))
     train(group)
     train(group)
@@ -205,7 +205,7 @@ def test_a_step_that_is_renumbered_gathers_rows_if_they_are_due_in_the_step_that
 
 
 def test_rows_are_gathered_over_shared_memory_as_over_messages() -> None:
-    """Those who measure may come to be on one host, by the death of others."""
+    """After deaths, the remaining members that measure may all be on one host."""
     machine = Machine(3)
     group = shared_view(machine, 3)
     rows = [Row(1, 2, rank).pack() for rank in range(3)]

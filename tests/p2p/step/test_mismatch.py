@@ -1,4 +1,4 @@
-"""Members that call one operation differently: who hears of it, who gives the step up, and who goes alone."""
+"""Members that call one operation differently: the notices, and which of them give the step up or go alone."""
 
 from collections import Counter
 from dataclasses import replace
@@ -55,7 +55,7 @@ def in_view(view: View = TRIO) -> OpenStep:
     return step
 
 
-# Founders without a majority give up.
+# Founders without a majority give up
 
 
 @pytest.mark.parametrize("other", other_calls("ring"), ids=Operation.describe)
@@ -108,7 +108,7 @@ def test_who_calls_something_else_than_most_goes_and_without_a_majority_all_give
 
 def test_the_step_is_part_of_what_has_to_match() -> None:
     group = Group(2)
-    group.all[1].open_step.loaded(0, None)  # its core knows better
+    group.all[1].open_step.loaded(0, None)  # although its core has not committed step 0
     enter(group, 0, 1)
     operations = [all_reduce(np.arange(10)) for _ in group.all]
     for each, operation in zip(group.all, operations, strict=True):
@@ -161,7 +161,7 @@ def test_what_is_said_of_another_step_or_after_it_was_given_up_changes_nothing()
 
 
 def test_what_was_given_up_in_a_barrier_is_not_given_up_again_when_that_is_over() -> None:
-    """The script has not heard of it yet: it does with the view that starts over."""
+    """The script does not know yet: it is told with the view that redoes the step."""
     step, after = in_view(PAIR), view_of(3, A, B)
     step.submit(0, 0, alone(1))
     step.installed(after)
@@ -180,7 +180,7 @@ def test_what_was_heard_in_a_view_that_is_over_is_forgotten() -> None:
 
 
 def test_what_was_heard_in_a_barrier_of_a_step_that_it_has_given_up_is_forgotten() -> None:
-    """It was said of an attempt that is over."""
+    """The message was about an attempt that is over."""
     step, after = in_view(PAIR), view_of(3, A, B)
     step.installed(after)
     step.overhear(B, said(alone(2)))
@@ -221,7 +221,7 @@ def test_who_has_no_view_yet_hears_nothing() -> None:
     assert step.overhear(B, said(alone(2))) == []
 
 
-# Who goes.
+# Members that go
 
 
 def submit_lengths(group: Group, *lengths: int) -> None:

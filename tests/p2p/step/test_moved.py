@@ -49,7 +49,7 @@ def peer_id(me: int) -> str:
 
 
 def operation_of(kind: str, algorithm: str, values: Array, me: int, world_size: int, root: int) -> Operation:
-    """What member `me` calls, with `values`, which are all of its chunks."""
+    """The operation that member `me` calls; `values` are all chunks."""
     if kind in ("all-gather", "gather"):
         values = values[split_by_weight(values.size, even_chunks(world_size))[me]].copy()
     if kind == "all-gather":
@@ -60,7 +60,7 @@ def operation_of(kind: str, algorithm: str, values: Array, me: int, world_size: 
 
 
 def check(kind: str, inputs: Sequence[Array], operations: Sequence[Operation], root: int) -> None:
-    """Each has in each chunk what its collective says."""
+    """Check that each member has in each chunk the collective's result."""
     goal, num, length = GOALS[kind], len(inputs), inputs[0].size
     num_chunks = num ** (goal.chunks_per_rank or 0)
     for rank, operation in enumerate(operations):
@@ -105,7 +105,7 @@ def test_half_types_are_moved_as_they_are() -> None:
 
 
 def begun(group: Group, operations: Sequence[Operation], num_messages: int) -> None:
-    """All have called them, and some of what was sent has come; then member 0 is gone."""
+    """All members have submitted, and some messages have arrived; then member 0 is gone."""
     for me, operation in enumerate(operations):
         group.all[me].submit(operation)
         group.all[me].close()
@@ -201,7 +201,7 @@ def test_who_calls_another_root_operation_shape_or_type_goes_alone_and_both_are_
 
 
 def test_a_root_that_has_finished_is_told_by_who_calls_something_else() -> None:
-    """It waits for nobody; so the other one gives the step up, and says why."""
+    """A root waits for no member, so the other one gives the step up, and says why."""
     group = new_view(2)
     for me, operation in enumerate([moved("broadcast", np.arange(4), root="a"), moved("reduce-scatter", np.arange(4))]):
         group.all[me].submit(operation)

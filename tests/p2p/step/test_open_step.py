@@ -1,4 +1,4 @@
-"""The open step of one peer: what each command, frame and decision does, as effects."""
+"""The open step of one peer: the effects of each command, frame and decision."""
 
 from collections.abc import Sequence
 
@@ -35,14 +35,14 @@ INTERRUPTED = GivenUp(0, 2, Cause.IN_USE, "members have come")
 
 
 def raised(step: OpenStep, effects: Sequence[StepEffect], kind: type[ShoalError]) -> str:
-    """The only effect is to tell of an error, and nothing is open after it."""
+    """Check that the only effect is to tell of an error, and that no step is open afterwards."""
     (effect,) = effects
     assert isinstance(effect, Tell) and isinstance(effect.notice, kind)
     assert (step.stage, step.submission) == (Stage.EMPTY, None)
     return str(effect.notice)
 
 
-# A step that commits: one test for each transition.
+# A step that commits: one test for each transition
 
 
 def test_the_first_operation_opens_the_step_and_is_sent_at_once() -> None:
@@ -111,7 +111,7 @@ def test_step_0_is_committed_with_nothing_in_it() -> None:
     assert (step.stage, step.done) == (Stage.EMPTY, 0)
 
 
-# A step that does not.
+# A step that does not commit
 
 
 def test_what_has_not_run_is_taken_back_without_a_word_to_the_others() -> None:
@@ -203,7 +203,7 @@ def test_what_the_barrier_gives_up_before_it_is_called_raises_when_it_is() -> No
 
 
 def test_who_withdraws_before_calling_anything_of_a_step_that_is_given_up_hears_of_that() -> None:
-    """It waits for an answer."""
+    """The script waits for an answer."""
     step = in_pair()
     step.installed(NEXT)
     step.aborted(INTERRUPTED)
@@ -240,7 +240,7 @@ def test_who_goes_on_without_a_step_that_the_others_have_given_up_has_nothing_to
     assert step.submit(0, 1, again) == [sent(again, view=NEXT)]
 
 
-# Attempts.
+# Attempts
 
 
 def test_what_was_on_its_way_for_an_attempt_that_is_over_is_dropped() -> None:
@@ -281,7 +281,7 @@ def test_what_no_script_can_do_is_loud(stage: Stage) -> None:
         step.close(0, STATE)
 
 
-# Results before the commit.
+# Results before the commit
 
 
 def test_what_is_complete_and_wanted_is_offered_once_in_a_view_and_told_once() -> None:
@@ -315,7 +315,7 @@ def test_nothing_is_handed_out_of_a_step_that_is_not_open_any_more() -> None:
     assert step.hand_out(0) == []
 
 
-# Views, and who is barred from one.
+# Views, and peers that are barred from one
 
 
 def test_nothing_runs_in_a_view_from_which_this_peer_has_withdrawn_but_in_the_next() -> None:
@@ -329,7 +329,7 @@ def test_nothing_runs_in_a_view_from_which_this_peer_has_withdrawn_but_in_the_ne
 
 
 def test_who_withdraws_in_a_barrier_what_may_be_in_use_is_barred_from_that_view() -> None:
-    """Or the others would do over what they have used already, together with something else."""
+    """Otherwise the others would redo operations whose results they have used, with other inputs."""
     step = in_pair()
     step.submit(0, 0, one(early=True))
     step.installed(NEXT)

@@ -1,4 +1,4 @@
-"""Collectives as data, an operation in words and in one view, and what a script has submitted."""
+"""Collectives as data, operations in words and in one view, and submissions of scripts."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, move
 
 VIEW = view_of(1, A, B)
 
-# Collectives.
+# Collectives
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_is_multiplied_before_is_only_added() -> None:
     assert AllGather().reduction(3, None) == Reduction("sum", 3)
 
 
-# Operations.
+# Operations
 
 
 def test_what_is_called_is_said_in_words() -> None:
@@ -174,7 +174,7 @@ def test_a_result_of_another_size_is_refused() -> None:
         all_reduce(np.zeros(4)).take_over(bytes(31), ["a"])
 
 
-# What a script has submitted.
+# Submissions
 
 
 def test_an_operation_is_found_by_its_index_also_behind_the_end() -> None:
@@ -208,7 +208,7 @@ def test_the_counts_are_no_operation_of_the_receipt() -> None:
     assert submission.algorithms == ("ring", "one-shot")
 
 
-# Parts.
+# Parts
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8])

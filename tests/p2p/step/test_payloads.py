@@ -1,4 +1,4 @@
-"""Whose payload nobody can decode has no samples, whatever its bytes are."""
+"""A member whose payload cannot be decoded has no samples, whatever its bytes are."""
 
 import numpy as np
 import pytest

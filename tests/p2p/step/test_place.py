@@ -1,4 +1,4 @@
-"""Where a script calls an operation of its own."""
+"""The place where a script calls an operation of its own."""
 
 import runpy
 from pathlib import Path

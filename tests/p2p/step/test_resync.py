@@ -1,4 +1,4 @@
-"""An operation that takes the bytes of one member: the view in which it runs says whose."""
+"""The operation that takes the bytes of one member, which the view determines."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def submitted(rank: int, *, is_far: bool = False) -> Submission:
 
 
 def carried_out(view: View, submissions: list[Submission]) -> list[Finish]:
-    """What each member says of the step."""
+    """The finish of each member."""
     runs = [Run(MessageRunner(64), view, me, AgreedRows(me)) for me in view.members[: len(submissions)]]
     for run, submission in zip(runs, submissions, strict=True):
         assert run.start(submission)
@@ -70,7 +70,7 @@ def test_who_is_far_says_so_where_there_are_several_classes() -> None:
 
 
 def test_a_sum_over_several_classes_has_one_nan() -> None:
-    """Which of two processors leave is theirs."""
+    """Which NaN a sum has depends on the processor."""
     odd = np.array([0x7FC00001, 0x7FC00002], np.uint32).view(np.float32)
     for classes, bits in (("ab", 0x7FC00000), ("aa", 0x7FC00001)):
         submissions = []

@@ -1,4 +1,4 @@
-"""The operations of a step by messages: what comes out, in which view, and what is sent for it."""
+"""The operations of a step by messages: results, views, and the messages."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**32 - 1)
 world_sizes = st.integers(1, 5)
 
 
-# Sums.
+# Sums
 
 
 @given(world_sizes, st.lists(st.sampled_from([0, 1, 5, 100]), min_size=1, max_size=4), st.booleans(), seeds)
@@ -97,7 +97,7 @@ def test_a_gather_has_the_input_of_each_rank_in_its_place(length: int) -> None:
     assert {commit.receipt.algorithms for commit in group.commit()} == {("one-shot",)}
 
 
-# Steps one after the other.
+# Sequences of steps
 
 
 def test_steps_follow_each_other_in_one_view() -> None:
@@ -125,7 +125,7 @@ def test_a_step_that_some_commit_before_another_view_and_some_at_its_barrier_lea
     assert all((operation.result == 2 * np.arange(20)).all() for operation in operations)
 
 
-# When a step is finished.
+# Finish
 
 
 def test_a_step_is_finished_when_it_is_closed_and_complete() -> None:
@@ -163,7 +163,7 @@ def test_what_is_missing_is_named() -> None:
     assert group.all[0].open_step.explain_missing("abc") == ""
 
 
-# Another view in the middle.
+# Another view in the middle
 
 
 @given(st.integers(2, 5), st.integers(0, 60), st.data(), seeds)
@@ -192,7 +192,7 @@ def test_another_view_runs_the_step_again_from_untouched_inputs(
             assert (operation.result == sum(values[other] for other in survivors)).all()
 
 
-# Weights.
+# Weights
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), seeds)
@@ -292,11 +292,11 @@ def test_nothing_that_is_weighted_is_sent_before_the_counts_are_known_nor_what_i
     group.finished()
 
 
-# The runner by itself.
+# The runner alone
 
 
 def runs_of(values: Sequence[Array], algorithm: str) -> tuple[list[MessageRunner], list[Operation]]:
-    """Each rank has started one operation; what it sends is in `outgoing`."""
+    """Runners that have each started one operation; their messages are in `outgoing`."""
     operations, runners = [all_reduce(each, algorithm) for each in values], [MessageRunner(64) for _ in values]
     for rank, (runner, operation) in enumerate(zip(runners, operations, strict=True)):
         runner.start(0, task_of(operation, bytes(16), rank, (0,) * len(values), None, 0))
@@ -304,14 +304,14 @@ def runs_of(values: Sequence[Array], algorithm: str) -> tuple[list[MessageRunner
 
 
 def pass_on(source: int, runners: Sequence[MessageRunner]) -> None:
-    """What a rank has to send, to all others."""
+    """Deliver a rank's outgoing messages to all others."""
     sent, runners[source].outgoing = runners[source].outgoing, []
     for index, (rank, transfer, segment, payload) in sent:
         runners[rank].receive(index, Segment(0, source, transfer, segment, bytes(16), payload.tobytes()))
 
 
 def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
-    """It is in the cache still, and there is nothing else to do."""
+    """The chunk is still in the cache, and the runner is otherwise idle."""
     runners, operations = runs_of(inputs_of(2, 16), "direct")
     pass_on(1, runners)
     pass_on(0, runners)
@@ -324,7 +324,7 @@ def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
 
 @pytest.mark.parametrize("operation", [all_reduce(np.zeros(3)), weighted(np.zeros(3), "ring")], ids=Operation.describe)
 def test_what_is_added_is_what_lies_ready_for_it(operation: Operation) -> None:
-    """Which may be a copy of what the script has called it with."""
+    """The ready input may be a copy of the script's tensor."""
     task = task_of(operation, bytes(16), 0, (0,), np.array([[0, 5, 5]]), 0)
     runner = MessageRunner(64)
     runner.start(0, replace(task, input=np.ones(3)))

@@ -1,4 +1,4 @@
-"""Segments of the open step: which operation each is for, which wait, which are refused; and how far it is."""
+"""Segments of the open step: their operations, which wait, which are refused; and the step's progress."""
 
 from collections.abc import Sequence
 
@@ -47,7 +47,7 @@ def test_operations_are_numbered_through_all_steps_of_a_view() -> None:
         step.receive(from_b(operation, index))
     (finish,) = step.close(0, STATE)
     assert isinstance(finish, Finish)
-    assert step.receive(from_b(second, 0, sequence=2, step=1)) == []  # B has heard before A that it is committed
+    assert step.receive(from_b(second, 0, sequence=2, step=1)) == []  # B knows of the commit before A
     step.committed(committed_in(PAIR, finish), PAIR)
     assert step.submit(1, 1, second) == [sent(second, 0, sequence=2, step=1)]
     assert step.close(1, STATE) == [finish_of(PAIR, 6.0, step=1)]
@@ -119,7 +119,7 @@ def test_a_weighted_operation_and_those_behind_it_wait_for_the_counts() -> None:
     assert [effect.sequence for effect in effects if isinstance(effect, SendSegment)] == [1, 2]
 
 
-# For people, and for the core.
+# Progress, for people and for the core
 
 
 def test_progress_is_told_when_something_has_got_on() -> None:
@@ -174,7 +174,7 @@ def test_what_is_missing_is_named_while_a_view_is_active() -> None:
 
 def test_a_thread_that_asks_what_is_missing_while_the_step_ends_is_told_nothing() -> None:
     class Ending(MessageRunner):
-        """Whose step ends while it is asked, as it may in the loop's thread."""
+        """A runner whose step ends during a query, as it may in the loop's thread."""
 
         def missing(self, index: int) -> Sequence[Awaited]:
             self.end_step()

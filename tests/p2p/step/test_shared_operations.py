@@ -1,4 +1,4 @@
-"""The operations of a step where the members read each other's memory."""
+"""The operations of a step with shared memory."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ def machine() -> Iterator[Machine]:
     machine.host.close()
 
 
-# Sums.
+# Sums
 
 
 @given(
@@ -137,7 +137,7 @@ def test_a_gather_has_the_result_and_the_digest_of_the_message_path_however_long
     assert finished[0] == finished[1]
 
 
-# Weights.
+# Weights
 
 
 numbers_of_samples = st.lists(st.integers(0, 9), min_size=2, max_size=4)
@@ -196,7 +196,7 @@ def test_what_is_weighted_waits_for_the_counts(machine: Machine) -> None:
     assert not one.open_step.explain_missing(["me", "you"])
 
 
-# Another view in the middle.
+# Another view in the middle
 
 
 @given(st.integers(2, 4), st.integers(0, 40), st.booleans(), st.data(), seeds)
@@ -255,7 +255,7 @@ def test_each_piece_is_progress(machine: Machine) -> None:
     assert told.count((0, 1, 0)) > 1
 
 
-# What does not match.
+# Mismatches
 
 
 @pytest.mark.parametrize("other", other_calls("direct"), ids=Operation.describe)
@@ -292,7 +292,7 @@ def call_differently(machine: Machine, names: Sequence[str], length: int, seed: 
 def test_who_calls_something_else_than_most_goes_and_without_a_majority_all_give_up_whoever_reads_whom(
     machine: Machine, world_size: int, length: int, data: st.DataObject, seed: int
 ) -> None:
-    """Around a ring, and in a tree, not everybody reads everybody."""
+    """In rings and trees not every member reads every other."""
     names = data.draw(st.lists(st.sampled_from(sorted(ALGORITHMS)), min_size=world_size, max_size=world_size))
     assume(len(set(names)) > 1)
     group = call_differently(machine, names, length, seed)

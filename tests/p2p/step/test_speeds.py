@@ -1,4 +1,4 @@
-"""Which member is the slowest, by what all have said in the counts."""
+"""The slowest member, by the times that all members send with their counts."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ ABC = (A, B, C)
 
 
 def steps(speeds: Speeds, members: tuple[Named, ...], took_us: Sequence[int], first: int, number: int) -> list[Slowest]:
-    """Training steps in which all say the same each time: what is news in them."""
+    """Run training steps with constant times; returns the new verdicts."""
     told = (speeds.committed(step, members, took_us) for step in range(first, first + number))
     return [each for each in told if each is not None]
 
@@ -57,7 +57,7 @@ def test_a_few_long_steps_make_nobody_slow() -> None:
 
 
 def test_steps_of_two_kinds_make_nobody_slow() -> None:
-    """Data is loaded in every second one, and one is late or counts as the other kind now and then."""
+    """Data are loaded in every second step; at times a step is late, or counts as the other kind."""
     speeds = Speeds(2.0)
     for step in range(6 * WINDOW):
         took = [6_000, 6_500, 6_200] if step % 2 else [100_000, 97_000, 99_000]

@@ -26,7 +26,7 @@ class StagedGroup(SharedGroup):
     """Two members whose operations are ready when the test says so.
 
     Attributes:
-        ready: how many operations of the open step are, at each of them.
+        ready: number of ready operations of the open step, at each member.
     """
 
     def __init__(self, machine: Machine, *, shares: bool) -> None:
@@ -48,7 +48,7 @@ def group(machine: Machine, request: pytest.FixtureRequest) -> StagedGroup:
 
 
 def submit(group: Group, *calls: tuple[Operation, Operation]) -> None:
-    """Each is called by both."""
+    """Submit each pair of operations at both members."""
     for operations in calls:
         for each, operation in zip(group.all, operations, strict=True):
             each.submit(operation)
@@ -78,7 +78,7 @@ def test_results_are_right_and_come_when_the_inputs_are_there(group: StagedGroup
 def test_inputs_are_those_of_the_moment_at_which_they_are_ready_and_results_come_when_they_are_complete(
     group: StagedGroup,
 ) -> None:
-    """So nothing of the copies is the tensor itself."""
+    """So no copy is the tensor itself."""
     gathers = gather(np.zeros(3)), gather(np.zeros(3))
     means = weighted(np.full(5, np.nan)), weighted(np.full(5, np.nan))
     totals = all_reduce(np.zeros(4)), all_reduce(np.zeros(4))

@@ -1,4 +1,4 @@
-"""The open step of a peer without a seat: it takes over what the members have committed."""
+"""The open step of a peer without a seat, which takes over the members' committed steps."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The table of the open step: no transition is missing, and none is there that never happens."""
+"""The table of the open step: no transition is missing, and each of them occurs."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ MOST_TURNS = 5_000
 
 
 def walk(seed: int, num_turns: int) -> World:
-    """So many turns in which scripts withdraw and call what others do not, and members die; then all come to an end."""
+    """Run `num_turns` turns in which scripts withdraw or call differently, and members die; then let all complete."""
     world = World(seed)
     for _ in range(num_turns):
         world.turn(is_calm=False)
@@ -28,19 +28,19 @@ def walk(seed: int, num_turns: int) -> World:
 
 
 def check(commits: dict[str, Commit]) -> None:
-    """One step, at all who have committed it: the same, and of the inputs of those who are on its receipt."""
+    """Check a step at all peers that have committed it: equal, and of the inputs of the members on its receipt."""
     first, *_ = commits.values()
     names = {entry.peer_id for entry in first.receipt.contributions}
     for commit in commits.values():
         assert (commit.receipt, commit.fingerprints, commit.view) == (first.receipt, first.fingerprints, first.view)
     for index, operation in enumerate(first.operations):
         assert len({commit.operations[index].result.tobytes() for commit in commits.values()}) == 1
-        if names <= commits.keys() and operation.collective.name == "all_reduce sum":  # who died may have committed it
+        if names <= commits.keys() and operation.collective.name == "all_reduce sum":  # dead members may have committed
             assert (operation.result == sum(commits[name].operations[index].input for name in names)).all()
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400))
-@example(43357, 134)  # two members call the same wrong thing, so an observer that calls what is right differs
+@example(43357, 134)  # two members make the same wrong call, so an observer with the right call differs
 @settings(deadline=None)
 def test_whatever_scripts_and_views_do_nobody_waits_for_ever_and_all_commit_the_same(seed: int, turns: int) -> None:
     world = walk(seed, turns)
@@ -51,7 +51,7 @@ def test_whatever_scripts_and_views_do_nobody_waits_for_ever_and_all_commit_the_
 
 
 def test_every_transition_of_the_table_happens_and_no_other() -> None:
-    """One that is missing fails where it happens."""
+    """A missing transition raises where it occurs."""
     seen: set[tuple[Stage, Event]] = set()
     for seed in range(60):
         seen |= walk(seed, 300).seen

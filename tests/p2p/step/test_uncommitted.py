@@ -1,4 +1,4 @@
-"""Operations whose results are wanted before the commit."""
+"""Operations whose results are returned before the commit."""
 
 from collections.abc import Iterator
 
@@ -70,7 +70,7 @@ def test_each_is_handed_out_once_and_complete_and_the_others_are_not(
 def take(
     group: Group, handed_out: list[list[Operation]], operations: list[list[Operation]], inputs: list[list[Array]]
 ) -> None:
-    """What is there now has its final result."""
+    """Check that all results available now are final."""
     for me in group.members:
         for operation in early_results(group.all[me]):
             assert (operation.result == sum(inputs[operations[me].index(operation)])).all()
@@ -113,7 +113,7 @@ def test_a_result_is_there_before_the_step_is_closed_and_the_commit_has_all_oper
 
 
 def test_who_is_barred_runs_nothing_with_those_who_have_used_a_result() -> None:
-    """Or they would do over what they have used already, together with something else."""
+    """Otherwise they would redo operations whose results they have used, with other inputs."""
     group = new_view(2)
     one, other = group.all
     for value, each in ((1.0, one), (10.0, other)):

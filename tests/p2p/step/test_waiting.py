@@ -12,7 +12,7 @@ from tests.p2p.step.group import all_reduce
 
 
 def called(peer: Core, count: int) -> OpenStep:
-    """Of `peer`, which has submitted so many operations."""
+    """The open step of `peer`, which has submitted `count` operations."""
     step = OpenStep(peer.me, segment_bytes=64)
     step.installed(view_of(peer))
     step.activated(view_of(peer), -1, MessageRunner(64))

@@ -1,8 +1,8 @@
-"""Open steps, the machines that commit their steps (gossip.commit), and scripts that do what scripts may do.
+"""A world of open steps, the machines that commit them (gossip.commit), and scripts with all permitted actions.
 
-Views come as they are drawn, and reach each peer when that is drawn; nothing is lost, all else may happen in any order.
-Either one peer observes at first, and is fed with what the others commit; or some results are wanted before the commit.
-The simulation has all of the protocol; here are the open step and the barrier alone, so that a walk takes milliseconds.
+Views are drawn, and so are the times at which they reach each peer; no message is lost, all else happens in any order.
+Either one peer observes at first, and is fed the others' commits; or some results are used before the commit. The
+simulation has the whole protocol; this has only the open step and the barrier, so that a walk takes milliseconds.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ NUM_FOUNDERS = 3
 
 
 class Watched(OpenStep):
-    """Remembers which transitions it has made."""
+    """An open step that records its transitions."""
 
     def __init__(self, me: Member, seen: set[tuple[Stage, Event]]) -> None:
         super().__init__(me, segment_bytes=SEGMENT_BYTES)
@@ -48,10 +48,10 @@ class Watched(OpenStep):
 
 
 class Script:
-    """A training thread: it hears of something only when it waits for it.
+    """A training thread: it receives notices only when it waits for them.
 
     Attributes:
-        inbox: what it has not heard of yet.
+        inbox: notices that it has not received yet.
         done: the last step that it knows to be committed.
     """
 
@@ -69,7 +69,7 @@ class Script:
         return self._awaited is None or bool(self.inbox)
 
     def act(self, *, is_calm: bool) -> None:
-        """One call, or one notice. Who is calm calls what all call, and takes nothing back."""
+        """Make one call, or receive one notice. If `is_calm`, calls are the common ones, and none is withdrawn."""
         host, step = self._host, self.done + 1
         is_odd = not is_calm and self._rng.random() < 0.1
         if self._awaited is not None:
@@ -91,11 +91,11 @@ class Script:
             self._end(Commit)
 
     def can_take_back(self) -> bool:
-        """Whether it observes, and waits for the commit of what it has called."""
+        """Whether it observes, and waits for the commit of its calls."""
         return self._host.view is None and self._host.open_step.stage is Stage.CLOSED and not self.inbox
 
     def take_back(self) -> None:
-        """A state has come, which is not loaded in the middle of a round."""
+        """Withdraw, since a state has arrived, which is not loaded in the middle of a round."""
         self._host.carry_out(self._host.open_step.withdraw(self.done + 1, self._attempt - 1))
         self._awaited = Withdrawn
 
@@ -119,7 +119,7 @@ class Script:
             self._skips = self._host.view is not None and self._rng.random() < 0.5
 
     def _program(self, *, is_wrong: bool) -> list[Operation]:
-        """What all call in the next step. Where nobody observes, they want some results of every other one early."""
+        """The common calls of the next step. Without an observer, every other step has some early results."""
         value = float(self._rng.randrange(100))
         calls = [counts(1 + int(value) % 3), weighted(np.full(3, value)), all_reduce(np.full(9, value))]
         if self.done % 2 == 0 and not self._host.is_observed:
@@ -130,12 +130,12 @@ class Script:
 
 
 class Host:
-    """One peer: what its machines ask for is carried out in order.
+    """One peer, which carries out the effects of its machines in order.
 
     Attributes:
         fed: committed steps that it observes.
         commits: of all steps.
-        is_observed: there is an observer.
+        is_observed: whether there is an observer.
     """
 
     def __init__(self, world: "World", me: Member) -> None:
@@ -223,13 +223,13 @@ class Host:
             self._used = []
 
     def beat(self) -> None:
-        """Say again how far it is."""
+        """Report its progress again."""
         if (progress := self.open_step.progress()) is not None:
             _, self.machine.submitted, self.machine.complete = progress
         self.carry_out(self.machine.beat())
 
     def receive(self, source: Member, body: Segment | Body) -> None:
-        """Something that was said in the installed view."""
+        """Receive a message of the installed view."""
         match body:
             case Segment():
                 self.carry_out(self.open_step.receive(body))
@@ -241,14 +241,14 @@ class Host:
                 raise AssertionError(f"{body} from {source}")
 
     def take_over(self) -> None:
-        """The next step that it was fed, if all of it is called, and it has no seat yet."""
+        """Take over the next fed step, if all its operations are called, and the peer has no seat yet."""
         record, parts = self.fed[0]
         if self.machine.seated or record.finish.step <= self.machine.done:
             self.fed.popleft()
             return
         try:
             commit = self.open_step.take_over(record, parts)
-        except OperationMismatch:  # those who have called the same wrong thing were more than the others
+        except OperationMismatch:  # more members made the same wrong call than the right one
             self._world.end(self)
             return
         if commit is not None:
@@ -262,7 +262,7 @@ class World:
 
     Attributes:
         seen: the transitions that were made.
-        restarts: somebody has asked for another view.
+        restarts: whether a peer has asked for another view.
     """
 
     def __init__(self, seed: int) -> None:
@@ -286,7 +286,7 @@ class World:
         self._in_flight.append((self.hosts[MEMBERS.index(target)], sender.view, sender.me, body))
 
     def feed(self, machine: StepMachine, finish: Finish, commit: Commit) -> None:
-        """Whoever commits a step first gives it to the observer."""
+        """Feed the observer a step when the first member commits it."""
         observer, receipt = self._observer, commit.receipt
         if any(record.finish.step == finish.step for record, _ in observer.fed) or observer.machine.done >= finish.step:
             return
@@ -295,18 +295,18 @@ class World:
         observer.fed.append((StepRecord(machine.previous, machine.digest, *told), results))
 
     def end(self, host: Host) -> None:
-        """It dies, or leaves: the others go on without it."""
+        """Let a peer die or leave: the others continue without it."""
         host.is_alive, self.restarts = False, True
 
     def part(self, host: Host, outvoted: int) -> None:
-        """It leaves, since it differs in this step, and all who are in its view hear so."""
+        """Let a peer leave, since it differs in this step; all members of its view are told."""
         for other in self.living:
             if other.view == host.view:
                 other.carry_out(other.machine.part_from(host.me, outvoted))
         self.end(host)
 
     def turn(self, *, is_calm: bool) -> None:
-        """One thing that can happen; if there is none, somebody's beat is due."""
+        """One possible event; if there is none, the beat of a random peer."""
         chosen = self._choices(is_calm=is_calm)
         self.rng.choice(chosen or [host.beat for host in self.living])()
 
@@ -340,7 +340,7 @@ class World:
         target.receive(source, body)
 
     def _decide(self) -> None:
-        """Another view: of those who are left, and maybe of the observer."""
+        """Decide another view: of the remaining members, and possibly the observer."""
         members = [host.me for host in self.living if self._view.since(host.me) is not None]
         if self._observer.is_alive and self._observer.me not in members and self.rng.random() < 0.5:
             members.append(self._observer.me)

@@ -1,4 +1,4 @@
-"""Pages and snapshots of peers that do nothing else."""
+"""Pages and snapshots of peers that have nothing else."""
 
 import itertools
 import os
@@ -20,12 +20,12 @@ def identity(peer_id: str = A, **changes: Any) -> Identity:
 
 
 def of_this_process() -> dict[str, Any]:
-    """What an identity says of it."""
+    """The fields of an identity for this process."""
     return {"pid": os.getpid(), "process_start": process_start(os.getpid()), "host": read_host()}
 
 
 def page(folder: Path, who: Identity) -> Page:
-    """Its clock ticks by a millisecond."""
+    """A page whose clock advances by a millisecond per reading."""
     return Page(folder, who, itertools.count(10**9, 10**6).__next__)
 
 
@@ -36,6 +36,6 @@ def snapshot(who: Identity, **changes: Any) -> Snapshot:
 
 
 def pack_record(record: Record) -> bytes:
-    """As it is in a half of a page, and in a trace."""
+    """A record's bytes in a half of a page, and in a trace."""
     *values, peer_id, value = record
     return _RECORD.pack(*values, peer_number(peer_id) if peer_id else 0, value, record.number)

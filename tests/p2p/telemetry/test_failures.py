@@ -1,4 +1,4 @@
-"""Who failed first, and what came of it."""
+"""The first failure of a run, and its consequences."""
 
 from dataclasses import replace
 
@@ -22,11 +22,11 @@ def steps(*times_ms: float) -> list[Record]:
 
 
 KILLED = Trail(peer_id=A, name="0", records=steps(50, 100), code=-9, how="was killed by SIGKILL", has_failed=True)
-"""In step 3, some time after 100 ms."""
+"""A peer killed in step 3, some time after 100 ms."""
 
 
 def survivor(peer_id: str, name: str, gone_ms: float, how: int = How.KERNEL) -> Trail:
-    """It waits for step 3 from 110 ms on, and has done it over at 150."""
+    """A peer that waits for step 3 from 110 ms on, and has redone it at 150 ms."""
     records = [
         *steps(50, 100),
         record(110, Kind.SUBMITTED, 3),
@@ -77,7 +77,7 @@ def test_who_was_stopped_and_killed_later_fell_silent_first() -> None:
 
 
 def test_who_ended_since_it_waited_comes_after_the_one_that_stood_still() -> None:
-    """The first one gives up waiting for the second, which hangs, and is killed only then."""
+    """The first peer gives up waiting for the second, which hangs, and is killed only then."""
     waiter = Trail(
         peer_id=B,
         name="1",
@@ -96,11 +96,11 @@ def test_who_ended_since_it_waited_comes_after_the_one_that_stood_still() -> Non
         "peer 1 failed then, in step 3: it ended with exit code 1 while exchanging step 3 with the others (StepTimeout)"
     )
     killed_too = replace(waiter, code=-9, how="was killed by SIGKILL")
-    assert [each.name for each in failures([killed_too, hanging])] == ["1", "0"]  # from outside, whoever it waited for
+    assert [each.name for each in failures([killed_too, hanging])] == ["1", "0"]  # it was killed from outside
 
 
 def test_a_peer_that_stands_still_and_has_not_failed_is_named_by_those_that_gave_up() -> None:
-    """Its script is stuck; its loop hears of the others' going."""
+    """Its script is stuck; its loop receives the others' departures."""
     stuck = Trail(peer_id=A, name="0", records=[*steps(50, 100), record(9001, Kind.INSTALLED, 2)])
     waiter = Trail(
         peer_id=B,

@@ -1,4 +1,4 @@
-"""What `peer.log` takes, and refuses in words."""
+"""Values that `peer.log` accepts, and refusals with reasons."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page of a peer, as others find it: while it writes, when it is dead, and when it is none."""
+"""The page of a peer as seen by others: during writes, after its death, and invalid pages."""
 
 import os
 import resource
@@ -71,7 +71,7 @@ def test_a_writer_that_is_read_all_the_time_and_then_killed_leaves_whole_records
 
 
 def check(path: Path) -> int:
-    """Look at the page; the last number in it."""
+    """Read and check a page; returns the last number in it."""
     seen = read_page(path)
     for number, _, kind, how, size, step, view, peer_id, value in seen.records:
         assert (kind, how) == (Kind.COMMITTED, 0) and number == (step + 1) // 2
@@ -115,7 +115,7 @@ def test_a_page_is_made_once_and_removed_by_its_process_only(tmp_path: Path) -> 
     made.remove()
     made.remove()
     assert not made.path.exists()
-    made.loop.note(Kind.LEFT)  # what is mapped stays
+    made.loop.note(Kind.LEFT)  # mapped memory stays
     assert isinstance(made, Page)
 
 

@@ -1,4 +1,4 @@
-"""The flight recorder: what was written is read, whole or not at all."""
+"""The flight recorder: a record is read completely or not at all."""
 
 import struct
 from itertools import count
@@ -40,7 +40,7 @@ def test_the_last_records_are_kept_in_order(number: int) -> None:
 
 @pytest.mark.parametrize("num_before", [1, NUM_RECORDS + 1])
 def test_a_record_that_was_cut_short_is_left_out(num_before: int) -> None:
-    """Its writer is killed after any byte; it stores them in order."""
+    """The writer may be killed after any byte; bytes are stored in order."""
     memory = bytearray(HALF_BYTES)
     recorder = half(memory)
     for step in range(num_before):
@@ -64,5 +64,5 @@ def test_a_record_that_another_thread_is_about_to_write_is_not_taken_for_an_olde
     for step in range(NUM_RECORDS + 1):
         recorder.note(Kind.COMMITTED, step)
     at = (NUM_RECORDS + 1) % NUM_RECORDS * RECORD_BYTES
-    struct.pack_into("<Q", memory, at, 1)  # as it was before
+    struct.pack_into("<Q", memory, at, 1)  # the old value
     assert [record.step for record in recorder.latest(2)] == [NUM_RECORDS - 1]

@@ -1,4 +1,4 @@
-"""What records say: how fast a peer is, what a change of the view has cost, what it is at."""
+"""Figures from records: a peer's pace, the cost of a view change, the current activity."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def record(ms: float, kind: Kind, step: int = -1, *, view: int = 0, peer_id: str
 
 
 def step(begin_ms: int, number: int) -> list[Record]:
-    """Of 100 ms: 70 of its own, 20 until it is complete here, 10 until it is for all."""
+    """Records of a step of 100 ms: 70 of its own work, 20 until it is complete here, 10 until it commits."""
     return [
         record(begin_ms + 30, Kind.BEGUN, number),
         record(begin_ms + 70, Kind.SUBMITTED, number),
@@ -40,7 +40,7 @@ def test_the_rate_is_that_of_the_last_seconds_and_of_two_steps_at_least() -> Non
 
 
 def test_steps_of_which_less_is_known_than_their_commits_do_not_make_the_parts_shorter() -> None:
-    """Of the training thread's records fewer may be at hand than of the loop's: it has logged a lot."""
+    """There may be fewer records of the training thread than of the loop, if the script logs a lot."""
     some = [each for each in STEPS if each.time_ns > 1500 * MS or each.kind in (Kind.FINISHED, Kind.COMMITTED)]
     assert pace(some, 3100 * MS) == Pace(steps_per_s=10.0, compute_s=0.07, exchange_s=0.02, wait_s=0.01)
 
@@ -59,7 +59,7 @@ DEATH = [
     record(10, Kind.INSTALLED, 4, view=2),
     record(11, Kind.ACTIVE, 4, view=2),
     record(20, Kind.COMMITTED, 5),
-    record(25, Kind.GONE, peer_id="c" * 16),  # of an observer
+    record(25, Kind.GONE, peer_id="c" * 16),  # an observer
     record(30, Kind.GONE, peer_id=B, how=How.KERNEL),
     record(41, Kind.INSTALLED, 5, view=3),
     record(41, Kind.OUT, view=3, peer_id=B),

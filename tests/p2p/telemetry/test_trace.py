@@ -65,7 +65,7 @@ def test_a_trace_has_all_that_was_appended_in_the_order_of_time(tmp_path: Path) 
 
 
 def test_a_trace_that_is_cut_short_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
-    """A full disk leaves an empty one."""
+    """A full disk leaves an empty file."""
     path = tmp_path / f"{A}.trace"
     own = page(tmp_path, identity())
     write_trace(path, identity(), [])
@@ -89,7 +89,7 @@ def test_what_is_no_page_and_no_trace_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_trace_begins_with_the_arguments_of_the_script_and_its_commit(tmp_path: Path) -> None:
-    """As long as they may be, and in any writing."""
+    """Arguments of the maximal length, with any characters."""
     mine = identity(arguments="\N{FISH}" * MOST_ARGUMENTS, commit="0123456789" * 4, script="\N{FISH}" * 60 + ".py")
     own = page(tmp_path, mine)
     write_trace(tmp_path / "a.trace", Tail(own.path).identity, [])

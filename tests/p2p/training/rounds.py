@@ -14,7 +14,7 @@ from p2p.training.rounds.outer import Outer, OuterConfig
 Array = NDArray[Any]
 SHAPES = {"weight": (3, 100), "bias": (1,), "table": (4200,)}
 MAX_BYTES = 600
-"""Cuts payloads of all codecs."""
+"""Small enough to cut the payloads of all codecs."""
 SUMS_OF_FOUR = {1: [4], 2: [2, 2], 3: [1, 2, 1], 4: [1, 1, 1, 1]}
 """Weights that are powers of two."""
 
@@ -30,7 +30,7 @@ def flat(parameters: dict[str, torch.Tensor]) -> Array:
 
 
 def gathered(payloads: list[list[Array]]) -> list[Array]:
-    """What an `all_gather` of each piece makes of those of all ranks."""
+    """The result of an `all_gather` of each piece over all ranks."""
     return [np.stack(rows) for rows in zip(*payloads, strict=True)]
 
 
@@ -42,7 +42,7 @@ def decoded(outer: Outer, payloads: list[Array]) -> Array:
 
 
 class Replica:
-    """A model, its outer step, and what the test knows of both."""
+    """A model, its outer step, and the test's expectations of both."""
 
     def __init__(self, kind: type[Outer], config: OuterConfig, is_dyadic: bool) -> None:
         self.parameters = model(scale=0.0 if is_dyadic else 0.1, half=torch.float32 if is_dyadic else torch.bfloat16)
@@ -52,7 +52,7 @@ class Replica:
         self.sent = np.zeros(self.outer.anchor.size)
 
     def delta(self) -> Array:
-        """Against the anchor, as a parameter of its type has it."""
+        """The difference to the anchor, in the precision of each parameter's type."""
         start = self.outer.anchor.copy()
         begin = 0
         for each in self.parameters.values():
@@ -73,7 +73,7 @@ class Replica:
 
 
 class Rounds(RuleBasedStateMachine):
-    """Four replicas. Whether numbers are dyadic, so that no sum is rounded, is drawn with the codec."""
+    """Four replicas. The codec is drawn, and whether numbers are dyadic, so that no sum is rounded."""
 
     kind: ClassVar[type[Outer]] = Outer
 
@@ -89,7 +89,7 @@ class Rounds(RuleBasedStateMachine):
         return Replica(self.kind, self.config, self.is_dyadic)
 
     def train(self, seed: int) -> None:
-        """Inner steps; of deltas of a sixteenth no element of the table has any."""
+        """Inner steps; a sixteenth of the table's elements does not change."""
         for index, member in enumerate(self.members):
             rng = np.random.default_rng([seed, index])
             for name, each in member.parameters.items():
@@ -115,7 +115,7 @@ class Rounds(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 99), skipped=st.sets(st.integers(0, 3)))
     def round(self, seed: int, skipped: set[int]) -> None:
-        """Who skips says so itself, by payloads of nothing."""
+        """A round; a member that skips sends empty payloads."""
         self.train(seed)
         payloads = [
             member.outer.nothing() if index in skipped else member.outer.payloads()
@@ -136,7 +136,7 @@ class Rounds(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 99))
     def withdraw(self, seed: int) -> None:
-        """The step is given up, or done over: the same payloads again."""
+        """A step that is given up or redone: the payloads are the same."""
         self.train(seed)
         first, again = ([member.outer.payloads() for member in self.members] for _ in range(2))
         for one, other in zip(first, again, strict=True):
@@ -154,17 +154,17 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) > 1)
     @rule(gone=st.integers(0, 3))
     def exclude(self, gone: int) -> None:
-        """Between two exchanges; nobody of the others notices."""
+        """A member is removed between two exchanges; the others are not affected."""
         del self.members[gone % len(self.members)]
 
     @precondition(lambda self: len(self.members) < 4)
     @rule(seed=st.integers(0, 99), donor=st.integers(0, 3))
     def join(self, seed: int, donor: int) -> None:
-        """In the middle of a round: what is given is what was committed."""
+        """A joiner in the middle of a round: it receives the committed state."""
         joiner = self.new()
         self.members.append(joiner)
         self.train(seed)
-        joiner.outer.payloads()  # of its first round, which does not count
+        joiner.outer.payloads()  # those of its first round, which does not count
         joiner.outer.load_state_dict(self.members[donor % (len(self.members) - 1)].outer.state_dict())
         assert not joiner.delta().any()
 

@@ -1,4 +1,4 @@
-"""What members hold of `extra`, as it is compared in a step."""
+"""Members' states of `extra`, as compared in a step."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A checkpoint of another script: what that one has frozen, which optimizers it had, and what these were set to."""
+"""A checkpoint of another script: its frozen parameters, its optimizers, and their settings."""
 
 import logging
 from typing import Any
@@ -29,7 +29,7 @@ def test_the_same_script_goes_on_as_the_checkpoint_has_it(caplog: pytest.LogCapt
     model, begun = make()
     (loaded, again) = make()
     model[0].requires_grad_(False)  # in the middle of the run
-    loaded[0].requires_grad_(False)  # as its state says
+    loaded[0].requires_grad_(False)  # as in its state
     assert resume(begun.state_dict(), again, caplog) == ("", []) and not loaded[0].weight.requires_grad
     assert resume(None, again, caplog) == ("", []), "an older checkpoint does not say how its script began"
 
@@ -40,7 +40,7 @@ def test_what_this_script_trains_is_trained_and_what_it_freezes_is_frozen(
 ) -> None:
     _, before = make(frozen=frozen)
     model, begun = make(frozen=not frozen)
-    model[0].requires_grad_(not frozen)  # as the state of the checkpoint says
+    model[0].requires_grad_(not frozen)  # as in the state of the checkpoint
     said, _ = resume(before.state_dict(), begun, caplog)
     now, then = ("trained", "frozen") if frozen else ("frozen", "trained")
     assert said == (

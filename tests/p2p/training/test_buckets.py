@@ -25,14 +25,14 @@ shapes = st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 40)), min_si
 
 @pytest.fixture(params=["host", "stand-in"])
 def make(request: pytest.FixtureRequest) -> Make:
-    """One bucket, of memory of the host or of a device."""
+    """Creates a bucket in memory of the host, or on a device."""
     if request.param == "host":
         return lambda parameters: make_buckets(parameters, 1000, None)[0]
     return lambda parameters: make_staged_bucket(parameters, None, make_staged=lambda: Staged(StandIn(0)))
 
 
 def run_alone(bucket: Bucket) -> None:
-    """As one peer alone does it, from a full bucket to its result."""
+    """Carry a full bucket to its result, as a peer alone does."""
     bucket.mark()
     bucket.fetch()
     bucket.wait()
@@ -42,7 +42,7 @@ def run_alone(bucket: Bucket) -> None:
 
 
 def sent(bucket: Bucket) -> list[float]:
-    """Of a full bucket: what others get, without marks."""
+    """The values that others get of a full bucket, without marks."""
     bucket.fetch()
     bucket.wait()
     found: list[float] = carried(bucket.operation.input).tolist()
@@ -159,7 +159,7 @@ def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtyp
             bucket.check(index)
 
     largest = torch.finfo(dtype).max
-    fill([largest] * 3, [0.0] * 3)  # whose sum is not finite
+    fill([largest] * 3, [0.0] * 3)  # their sum is not finite
     assert is_found_finite(bucket)
     for value in (math.nan, math.inf, -math.inf):
         bucket.begin_step()
@@ -182,12 +182,12 @@ def test_what_one_of_several_passes_adds_is_found_if_it_is_not_finite(make: Make
         bucket.add(0, torch.tensor([50000.0]), 1.0)
         bucket.check(0)
         bucket.zero_empty()
-        assert not is_found_finite(bucket)  # by the pass before, or since the sum is more than float16 holds
+        assert not is_found_finite(bucket)  # because of the pass before, or since the sum exceeds float16
         assert bucket.first_not_finite() is bucket.parameters[0]
 
 
 def committed(bucket: Bucket) -> list[Tensor]:
-    """What a step without anybody else hands out, as `grad`."""
+    """The gradients that a step of one peer alone returns as `grad`."""
     bucket.take_back()
     bucket.begin_step()
     for index, values in enumerate(bucket.inputs):

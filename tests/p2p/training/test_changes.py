@@ -1,4 +1,4 @@
-"""What becomes of a model after it was wrapped is found, and named; what needs no gradient may come and go."""
+"""Changes of a model after wrapping are detected and named; tensors without gradients may change freely."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +57,7 @@ def test_a_change_is_found_and_named(change: Callable[[Any], None], words: str) 
     watched = watch(found)
     watched.check()
     change(found)
-    for _ in range(2):  # it is found again, until something is done about it
+    for _ in range(2):  # it is reported again until it is corrected
         with pytest.raises(ShoalError, match=words):
             watched.check()
 
@@ -169,7 +169,7 @@ def test_which_layers_are_in_evaluation_mode_is_said_in_words_that_are_their_own
     assert watched.evaluates() == ""
     found.eval()
     assert watched.evaluates() not in (both, "") and watched.evaluates() == watched.evaluates()
-    for layer in (found[0], found[1], *found[2]):  # and not the containers, which do nothing
+    for layer in (found[0], found[1], *found[2]):  # not the containers, which compute nothing
         layer.train()
     assert watched.evaluates() == ""
     found.append(nn.Dropout())

@@ -1,4 +1,4 @@
-"""Which copies of a model are named: those that change, and that no joiner is given."""
+"""Copies of a model that are reported: those that change, and that joiners do not receive."""
 
 import copy
 import logging
@@ -21,12 +21,12 @@ RECEIPT = Receipt(lineage="", view_number=1, step=1, contributions=(), algorithm
 
 
 def standing() -> float:
-    """A clock by which no look takes any time."""
+    """A clock by which looks take no time."""
     return 0.0
 
 
 class Average:
-    """As libraries have it: a state, and its tensors in an attribute."""
+    """A moving average as in libraries: with a state, and its tensors in an attribute."""
 
     def __init__(self, kept: Any) -> None:
         self.kept = kept
@@ -65,7 +65,7 @@ def named(copies: ModelCopies, holder: Any, caplog: pytest.LogCaptureFixture, nu
 def train(
     copies: ModelCopies, model: nn.Module, num_steps: int, update: Callable[[], None] = lambda: None
 ) -> list[int]:
-    """The steps behind which a copy was named. Each moves the model a little, and then comes `update`."""
+    """Train, with `update` after each step; returns the steps after which a copy was reported."""
     found = []
     for step in range(1, num_steps + 1):
         copies.hand_out(RECEIPT)
@@ -78,7 +78,7 @@ def train(
 
 
 def looks(copies: ModelCopies, num_steps: int) -> list[int]:
-    """The steps in which it looks."""
+    """The steps in which the search runs."""
     found = []
     for step in range(1, num_steps + 1):
         before = copies._known
@@ -111,7 +111,7 @@ def test_a_copy_of_one_of_several_models_is_named(caplog: pytest.LogCaptureFixtu
 
 
 class Shadow:
-    """As it is often written: without a state, and with new tensors in each update."""
+    """A moving average as often written: without a state, and with new tensors in each update."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -127,7 +127,7 @@ def shadow_of(model: nn.Module) -> Callable[[], None]:
 
 
 def dict_of(model: nn.Module) -> Callable[[], None]:
-    """With statistics."""
+    """A dict of averages, including statistics; returns its update."""
     values = copy.deepcopy(model.state_dict())
 
     def update() -> None:
@@ -138,7 +138,7 @@ def dict_of(model: nn.Module) -> Callable[[], None]:
 
 
 def list_of(model: nn.Module) -> Callable[[], None]:
-    """Of those that are trained."""
+    """A list of averages of trained parameters; returns its update."""
     originals: list[torch.Tensor] = [each for each in model.parameters() if each.requires_grad]
     values = [each.detach().clone() for each in originals]
 
@@ -168,7 +168,7 @@ def test_a_list_or_dict_that_follows_the_model_is_named(
 
 
 def test_a_list_or_dict_that_is_made_anew_or_is_no_copy_is_not_named() -> None:
-    """Snapshots before each update, moments, sums of gradients, weights that were tried, and a model that stays."""
+    """Snapshots before each update, moments, sums of gradients, trial weights, and a constant model."""
     model = model_of(3, 10, 2)
     moments = [torch.zeros_like(each) for each in model.parameters()]
     frozen = copy.deepcopy(model.state_dict())
@@ -185,7 +185,7 @@ def test_a_list_or_dict_that_is_made_anew_or_is_no_copy_is_not_named() -> None:
 
 
 def test_a_thousand_tensors_of_one_shape_hide_no_copy() -> None:
-    """A data set of samples, each as long as a bias; another shape of the model has fewer."""
+    """The samples of a dataset are as long as a bias; another shape of the model occurs less often."""
     model = model_of(11, 12, 12)
     samples = [torch.zeros(12) for _ in range(1000)]
     assert train(ModelCopies(model, {}, standing), model, 20, list_of(model)) == [4]
@@ -250,7 +250,7 @@ def test_looks_become_rare_and_do_not_end(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_later_looks_take_a_hundredth_of_the_time() -> None:
-    seconds = count()  # a look takes one, and so does each step that one is due in
+    seconds = count()  # one second per look, and per step in which a look is due
     found = looks(ModelCopies(model_of(3, 8, 2), {}, lambda: float(next(seconds))), 1000)
     assert found[:3] == list(FIRST_LOOKS)
     waits_s = 1 / MOST_SHARE
@@ -258,7 +258,7 @@ def test_later_looks_take_a_hundredth_of_the_time() -> None:
 
 
 def test_a_look_at_all_objects_lets_other_threads_make_theirs() -> None:
-    """A tuple that is just made cannot be made longer while somebody else has it."""
+    """A tuple under construction cannot be resized while the search refers to it."""
     kept, is_over = Average([]), threading.Event()
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""What forward passes change, in the state that is lent while they do, by a peer of its own."""
+"""Changes by forward passes, in a state that is lent meanwhile; at a peer that is alone."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Counted(nn.Module):
-    """Counts its forward passes in all ways there are."""
+    """A model that counts its forward passes in all possible ways."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Counted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for name in ("number", "hidden"):
-            self.get_buffer(name).data.add_(1)  # which `_version` does not show
+            self.get_buffer(name).data.add_(1)  # does not change `_version`
         self.in_words = str(int(self.in_words) + 1)
         return x * self.scale
 
@@ -60,7 +60,7 @@ def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
 
 
 def loaded(state: PackedState, *, is_amid_step: bool) -> list[int]:
-    """What a joiner has counted with `state`."""
+    """The counts of a joiner with `state`."""
     model, optimizer = make()
     module_state = ModuleState(model, Edge(model, lambda: -1), {})
     unpack_into(state, tensors_of(model), [optimizer, module_state])
@@ -73,7 +73,7 @@ def loaded(state: PackedState, *, is_amid_step: bool) -> list[int]:
 
 @pytest.mark.parametrize("calls", ["the wrapper", "the model", "the model, with a loader"])
 def test_the_state_has_what_the_forward_pass_changes_as_the_step_begins_with_it(calls: str) -> None:
-    """Whoever joins in the middle of a step has made the forward passes of it, so it is given what they leave, too."""
+    """A joiner in the middle of a step has run its forward passes, so it also gets the values after them."""
     model, optimizer = make()
     lent: dict[str, list[list[int]]] = {"before": [], "amid": []}
 
@@ -96,7 +96,7 @@ def test_the_state_has_what_the_forward_pass_changes_as_the_step_begins_with_it(
             wrapped(x).sum().backward()
             optimizer.step()
     after = [[number] * 3 for number in (1, 2, 3)]
-    before = after if calls == "the model" else [[number] * 3 for number in (0, 1, 2)]  # nothing shows its begin
+    before = after if calls == "the model" else [[number] * 3 for number in (0, 1, 2)]  # its begin is not observable
     assert lent == {"before": before, "amid": after}
 
 
@@ -165,7 +165,7 @@ def test_what_has_no_edge_is_lent_as_it_is() -> None:
 
 
 class MomentumEncoder(nn.Module):
-    """Averages the encoder in each forward pass."""
+    """A model that averages its encoder in each forward pass."""
 
     def __init__(self) -> None:
         super().__init__()

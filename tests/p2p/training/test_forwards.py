@@ -15,7 +15,7 @@ def layer(x: Tensor) -> Tensor:
 
 
 def unused(train: Callable[[Forwards], Any]) -> int:
-    """So many passes of this step had no backward pass."""
+    """Number of forward passes of this step without a backward pass."""
     share = Share()
     forwards = Forwards(share)
     train(forwards)

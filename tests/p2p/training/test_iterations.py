@@ -9,7 +9,7 @@ def optimizers(number: int) -> list[SGD]:
 
 
 def ends(which: Iterations, updates: str, batches: str = "") -> str:
-    """Where an inner step ends, of these updates by number: on these batches, or on data of the script's own."""
+    """Ends of inner steps for these updates by number: on these batches, or on the script's own data."""
     found = ""
     for place, update in enumerate(updates):
         batch = int(batches[place]) if batches else None
@@ -38,5 +38,5 @@ def test_the_optimizer_whose_first_update_came_last_ends_a_step_of_ones_own_data
         assert ends(which, updates) == expected
         assert which.num_steps == 3
     which = Iterations(optimizers(3))
-    assert ends(which, "102102102") == ".x...x..x"  # the middle one's counts until the order is known
+    assert ends(which, "102102102") == ".x...x..x"  # the middle optimizer counts until the order is known
     assert which.num_steps == 3

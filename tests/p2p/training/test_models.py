@@ -1,4 +1,4 @@
-"""Several models of one wrapper, as they are given."""
+"""Several models in one wrapper."""
 
 from typing import Any
 

@@ -81,7 +81,7 @@ def test_a_layer_that_is_new_at_a_refresh_is_as_it_is_then() -> None:
 
 
 def committed(settings: ModuleSettings, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is said once a step is trained."""
+    """Messages after a trained step."""
     caplog.clear()
     settings.hand_out(RECEIPT)
     return [*caplog.messages]
@@ -110,7 +110,7 @@ def test_what_is_computed_goes_on_from_where_it_was(number: float, caplog: pytes
 
 
 def test_what_begins_anew_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """A script takes a hundredth off after each step."""
+    """The script subtracts a hundredth after each step."""
     model = Scaled()
     settings = ModuleSettings(model)
     model.tau *= 0.99

@@ -40,7 +40,7 @@ def test_a_state_that_is_loaded_leaves_the_code_of_the_optimizer_as_it_is() -> N
 
 
 def test_the_number_of_threads_changes_no_clipped_update() -> None:
-    """So it makes no class; sums and means of that length do depend on it."""
+    """So the number is not part of the numerics class; sums and means of that length do depend on it."""
     num_threads = torch.get_num_threads()
     found = set()
     try:

@@ -45,7 +45,7 @@ def test_replicas_stay_equal_and_residuals_are_a_transaction() -> None:
 
 
 class Hasty(Outer):
-    """Takes for sent what may never be."""
+    """Mutant: counts deltas as sent that may never be."""
 
     def payloads(self) -> list[Array]:
         pieces = super().payloads()
@@ -54,7 +54,7 @@ class Hasty(Outer):
 
 
 class Owned(Outer):
-    """Takes off what it meant to send, and not what the others decode."""
+    """Mutant: subtracts the delta that it meant to send, not the one that others decode."""
 
     def apply(self, gathered: Any, num_samples: Any, rank: int | None) -> None:
         pending = self._pending
@@ -64,7 +64,7 @@ class Owned(Outer):
 
 
 class Inherited(Outer):
-    """Goes on with the residual that it had."""
+    """Mutant: continues with its old residual."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         pending = self._pending
@@ -114,7 +114,7 @@ def test_replicas_on_a_device_and_on_the_host_have_the_same_bits(codec: str, mom
     ]
     for turn in range(3):
         for index, each in enumerate(models):
-            train(each, seed + 10 * turn + index // 2, 10.0 ** (turn - 3))  # two and two do the same
+            train(each, seed + 10 * turn + index // 2, 10.0 ** (turn - 3))  # pairs do the same
         assert [p.tobytes() for p in outers[0].payloads()] == [p.tobytes() for p in outers[1].payloads()]
         exchange(outers, [3, 3, 5, 5 * (turn != 1)])
         for name in ("anchor", "momentum") if momentum else ("anchor",):
@@ -124,7 +124,7 @@ def test_replicas_on_a_device_and_on_the_host_have_the_same_bits(codec: str, mom
             assert np.array_equal(np.asarray(outers[0].residual), np.asarray(outers[1].residual))
         assert not any(outer.follow() for outer in outers)
         for each in models:
-            next(iter(each.values()))[:1] = turn + 1.5  # all set the same between two rounds
+            next(iter(each.values()))[:1] = turn + 1.5  # all set the same value between two rounds
         assert all(outer.follow() for outer in outers)
         assert len({bytes(outer.part(outer.anchor, 0, 1 << 20)) for outer in outers}) == 1
     state = outers[0].state_dict()
@@ -145,7 +145,7 @@ def test_what_is_not_finite_on_a_device_is_named_and_nothing_is_sent() -> None:
 
 
 def on_each(parameters: dict[str, torch.Tensor], config: OuterConfig) -> list[Outer]:
-    """Of copies of `parameters`, which the second has on a device."""
+    """Outer steps for copies of `parameters`; the second has its copies on a device."""
     copies = {name: each.clone() for name, each in parameters.items()}
     return [Outer(parameters, config), OuterOnDevice(copies, config, Staged(StandIn(0)), np.empty)]
 
@@ -156,7 +156,7 @@ def test_a_residual_that_makes_a_change_infinite_is_dropped_and_the_next_round_g
         for _ in range(2):
             outer._parameters["fine"] += 1
             outer._parameters["huge"] -= torch.tensor([2e38, 1, 0, 0])
-            if outer.residual_ratio():  # of the first round
+            if outer.residual_ratio():  # after the first round
                 with pytest.raises(NonFiniteGradient, match=f"the change of huge and what {codec} has left out before"):
                     outer.payloads()
                 outer.apply(gathered([outer.nothing()]), [0], 0)
@@ -212,7 +212,7 @@ def test_a_model_that_does_not_train_leaves_the_anchor_as_it_is(codec: str, mome
 def test_an_anchor_is_finer_than_parameters_of_half_a_type() -> None:
     parameters = {"weight": torch.ones(1, dtype=torch.bfloat16)}
     outer = Outer(parameters, OuterConfig(codec="float32", outer_lr=0.25, momentum=0.0))
-    step = 2.0**-7  # between two bfloat16
+    step = 2.0**-7  # the distance of two bfloat16
     for number in range(1, 9):
         parameters["weight"] += step
         outer.apply(gathered([outer.payloads()]), [1], 0)

@@ -11,7 +11,7 @@ from p2p.training.checks.outside import Outside
 def test_an_optimizer_of_parameters_that_the_same_passes_train_is_found_once(is_of_one_pass: bool) -> None:
     last, found = [-1], list[str]()
     model, centers = nn.Linear(3, 2), nn.Parameter(torch.zeros(2))
-    follow = partial(model.weight.register_post_accumulate_grad_hook)  # which has no types
+    follow = partial(model.weight.register_post_accumulate_grad_hook)  # untyped
     follow(lambda _: last.__setitem__(0, torch._C._current_graph_task_id()))
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1)), centers], lr=0.1)
     outside = Outside(lambda: last[0], found.append)

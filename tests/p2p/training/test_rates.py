@@ -20,7 +20,7 @@ class Several:
 
 
 class Unknown:
-    """May be a schedule that knows its optimizer under another name."""
+    """A possible schedule that holds its optimizer under another name."""
 
 
 def make() -> torch.optim.Optimizer:
@@ -28,7 +28,7 @@ def make() -> torch.optim.Optimizer:
 
 
 def said(caplog: pytest.LogCaptureFixture, optimizer: torch.optim.Optimizer, *parts: Any, forgets: bool = False) -> int:
-    """How often, in four updates between which the rate changes."""
+    """Number of messages in four updates between which the rate changes."""
     rates = Rates({"optimizer G (SGD)": optimizer, **{f"part {i}": part for i, part in enumerate(parts)}})
     with caplog.at_level(logging.WARNING, "p2p"):
         for _ in range(4):

@@ -23,12 +23,12 @@ from p2p.training.state.replica_state import (
 )
 
 SAMPLES = ["a", [20, [[3, 4]]]]
-"""Whatever a `Share` packs."""
+"""An example of a packed `Share`."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Several would wait for each other where cores are few."""
+    """Use one thread of torch: several would wait for each other on few cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Replica:
-    """A model with buffers, and what trains it; each seed gives another one."""
+    """A model with buffers, its optimizer and schedule; different for each seed."""
 
     def __init__(self, seed: int, make: Callable[..., torch.optim.Optimizer]) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -63,7 +63,7 @@ class Replica:
             self.schedule.step()
 
     def packed(self) -> PackedState:
-        """As it comes from the wire."""
+        """The state as received."""
         state = pack(self.tensors, self.parts, SAMPLES)
         return PackedState(state.tree, [bytes(raw) for raw in state.tensors])
 
@@ -206,7 +206,7 @@ def test_a_state_that_comes_while_a_buffer_lies_otherwise_is_taken_over() -> Non
 
 
 class Holder:
-    """A part whose state is what it was given."""
+    """A part whose state is its argument."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
@@ -286,7 +286,7 @@ def test_a_value_of_another_type_is_refused_by_name_and_place(value: Any, path: 
         pack({}, [Holder({}), Holder(state)], SAMPLES)
 
 
-# What does not fit.
+# States that do not fit
 
 
 def other_shape(model: nn.Sequential) -> None:
@@ -323,7 +323,7 @@ def test_the_state_of_another_layout_is_refused_and_changes_nothing(change: Call
 
 def test_an_optimizer_may_have_a_state_of_its_own_form() -> None:
     class Lookahead(torch.optim.SGD):
-        """Keeps its own state beside that of another one."""
+        """An optimizer that keeps its own state beside that of another one."""
 
         def state_dict(self) -> dict[str, Any]:
             return {"inner": super().state_dict(), "slow": [1.0]}
@@ -409,7 +409,7 @@ def test_bytes_that_are_no_state_are_refused() -> None:
             unpack_into(PackedState(tree, ()), {}, ())
 
 
-# Layouts in words.
+# Layouts in words
 
 
 def layout(model: nn.Module) -> bytes:

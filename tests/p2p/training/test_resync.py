@@ -20,7 +20,7 @@ PLAIN, MIXED = (
 
 
 class Replica:
-    """A model with moments, and what synchronises it."""
+    """A model with moments, and its re-synchronisation."""
 
     def __init__(self, seed: int, *sizes: int, view: View = MIXED) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -40,7 +40,7 @@ class Replica:
 
 
 def take(source: Replica, *others: Replica, step: int) -> list[bool]:
-    """A step: who is far from the source."""
+    """Run a step; returns which of the others are far from the source."""
     (given,) = source.resync.operations(step)
     taken = [next(each.resync.operations(step)) for each in others]
     for operation in (given, *taken):

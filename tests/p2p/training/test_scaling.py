@@ -1,4 +1,4 @@
-"""How learning rates follow what a step has counted."""
+"""Scaling of learning rates by a step's counted samples."""
 
 import math
 from typing import Any
@@ -38,7 +38,7 @@ def test_rates_are_scaled_in_an_update_and_as_they_were_after_it(lr: float | tor
     scaled.restore()
     assert rates(optimizer) == [0.5, 2.0] and optimizer.param_groups[0]["lr"] is lr
     scaled.committed([other], 4)
-    scaled.apply(optimizer)  # its gradients are those of the step before
+    scaled.apply(optimizer)  # with the gradients of the previous step
     assert rates(optimizer) == [1.5, 6.0]
 
 

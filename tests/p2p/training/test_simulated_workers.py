@@ -58,7 +58,7 @@ def test_losses_are_compared_seed_by_seed() -> None:
     page = StringIO()
     Console(width=200, file=page).print(rounds.table(rows, rows))
     lines = [line.replace("│", " ").split() for line in page.getvalue().splitlines() if "│" in line]
-    assert lines[1][-2:] == ["+10.00", "%"]  # two of three seeds are there without rounds
+    assert lines[1][-2:] == ["+10.00", "%"]  # only two of three seeds have a run without rounds
     assert lines[2][-5:] == ["2.3100", "+15.50", "%", "+5.00", "%"]
     assert lines[3][-5:] == ["2.0000", "+0.00", "%", "-9.09", "%"]
     assert rounds.table(rows[-1:], rows).row_count == 1
