@@ -280,7 +280,7 @@ class Simulation:
         self.recent.append((self.clock.now, peer.member, "is removed", reason))
         if self.invariants.seen["removed"] > MOST_CHURN:
             raise Violation("churn", f"{brief(peer.member)} is removed: {reason}")
-        is_odd = bool(self.invariants.damaged) and reason.startswith("the parameters of")  # or who stays is
+        is_odd = bool(self.invariants.damaged) and reason.startswith("the parameters of")  # or those that stay are
         if not is_odd and (self.plan.is_quiet or self.clock.now > self.plan.calm_s + SETTLED_S):
             raise Violation("I14", f"{brief(peer.member)} is removed, and nothing had happened to it: {reason}")
         again = self._go_on_as_another(peer)

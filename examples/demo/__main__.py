@@ -29,20 +29,20 @@ DRAW_EVERY_S = 0.25
 DELAY_MAX_S = 0.2
 """Longer than a step, so that a kill can hit any part of one."""
 MIN_STEPS, MAX_STEPS = 45, 600
-"""A peer has to have the time to join; and the text is finite."""
+"""A joiner needs time; and the text is finite."""
 LAST_LINES = 25
 LOSS = re.compile(rb"loss (\d+\.\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens when.
+    """The times of the demo's events.
 
     Attributes:
         victim: rank of the peer that is killed.
-        kill_step: it is killed after this step,
-        delay_s: by so much.
-        join: another peer's process starts `after` the others have gone on, or in the same instant, `at-kill`; or it
+        kill_step: the victim is killed after this step.
+        delay_s: time from `kill_step` to the kill.
+        join: another peer's process starts `after` the others have continued, or at the same time, `at-kill`; or it
             starts at `kill_step`, and the kill comes when it is `entering` the registry.
     """
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 class Screen:
-    """Shows the stage, where the output is a terminal; and says what happens, line by line, everywhere."""
+    """Shows the stage, if the output is a terminal; and prints a line for each event."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)
@@ -61,13 +61,13 @@ class Screen:
         self._draw_at_s = 0.0
 
     def draw(self, stage: Stage) -> None:
-        """Four times a second."""
+        """Draw the stage, at most four times a second."""
         if self.console.is_terminal and time.monotonic() >= self._draw_at_s:
             self._draw_at_s = time.monotonic() + DRAW_EVERY_S
             self.live.update(self._picture(stage), refresh=True)
 
     def say(self, stage: Stage, text: str) -> None:
-        """`text`, and when it was."""
+        """Print `text` with the current step."""
         self.console.print(f"step {max(stage.done, 0):3}: {text}")
 
     def _picture(self, stage: Stage) -> Group:
@@ -112,7 +112,7 @@ def start_joiner(stage: Stage, screen: Screen) -> None:
 
 
 def run_demo(plan: Plan, steps: int, home: Path, folder: Path) -> Verdict:
-    """Run one demo and check what it left; whatever happens, nothing of it runs afterwards."""
+    """Run one demo and check its receipts; all its processes end, also after failures."""
     screen = Screen()
     stage = Stage(home, folder, steps, screen.draw)
     try:
@@ -127,7 +127,7 @@ def run_demo(plan: Plan, steps: int, home: Path, folder: Path) -> Verdict:
 
 
 def show(figures: Figures, console: Console) -> None:
-    """What the kill cost, as a table."""
+    """Print the cost of the kill as a table."""
     rows = {
         "SIGKILL to the next step, committed without the victim": figures.next_commit_s,
         "  until its death was known": figures.detection_s,
@@ -141,14 +141,14 @@ def show(figures: Figures, console: Console) -> None:
 
 
 def print_output(folder: Path) -> None:
-    """The last words of the peers, for whoever has to find out what went wrong."""
+    """Print the last lines of the peers' output, to diagnose a failure."""
     for path in sorted(folder.glob("*.log")):
         print(f"--- the end of {path.name}")
         print("\n".join(path.read_text(errors="replace").splitlines()[-LAST_LINES:]))
 
 
 def read_options() -> tuple[Plan, argparse.Namespace]:
-    """The plan that the command line asks for, with the seed's choice where it does not say."""
+    """The plan from the command line; the seed chooses what it leaves open."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="chooses the victim and the moment")
     parser.add_argument("--steps", type=int, default=150, help="how many steps to train, up to a few that are redone")

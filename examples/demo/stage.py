@@ -1,4 +1,4 @@
-"""The stage of the demo: starts and ends processes, and watches the files that they write."""
+"""The stage of the demo: starts and ends processes, and reads the files that they write."""
 
 import os
 import signal
@@ -25,20 +25,20 @@ SCRIPT = Path(__file__).parents[1] / "gpt.py"
 NUM_PEERS = 4
 SWARM = "demo"
 KILLED_IN = "peers"
-"""The launch of which a peer is killed: it ends with 1, and says so."""
+"""The launch whose peer is killed: it ends with 1, and reports that."""
 GLOBAL_BATCH = 96
 LOOK_EVERY_S = 0.02
 LIMIT_S = 240.0
 GRACE_S = 15.0
-"""The launcher itself kills after 10 s who was asked to leave and did not."""
+"""Longer than the launcher waits, 10 s, before it kills peers that were asked to leave."""
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; says why."""
+    """The demo cannot continue; the text says why."""
 
 
 class Stage:
-    """The peers of one demo. When `with` ends, none of them runs any more."""
+    """The peers of one demo; all of them have ended when `with` ends."""
 
     def __init__(self, home: Path, folder: Path, steps: int, draw: Callable[["Stage"], None]) -> None:
         """Start nothing yet.
@@ -81,10 +81,10 @@ class Stage:
                 process.kill()
                 process.wait()
 
-    # What happens.
+    # Events
 
     def start(self, name: str, num_peers: int) -> None:
-        """`shoal run`, in a session of its own, so that Ctrl-C reaches the director only; its output to a file."""
+        """Start `shoal run` in its own session, so that Ctrl-C reaches only the director; output goes to a file."""
         command = [sys.executable, "-m", "p2p.cli", "run", "-n", str(num_peers), "--receipts", str(self._receipts)]
         command += ["--swarm", SWARM, str(SCRIPT), "--steps", str(self.steps), "--global-batch", str(GLOBAL_BATCH)]
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -99,7 +99,7 @@ class Stage:
             )
 
     def kill(self, rank: int) -> str:
-        """SIGKILL to the member of this rank; says to whom."""
+        """Send SIGKILL to the member of this rank; returns its description."""
         self.victim = self.members[rank]
         pid = self.entries[self.victim].pid
         self.killed_at_s = time.monotonic()
@@ -110,7 +110,7 @@ class Stage:
         """Look at the files until something has happened.
 
         Raises:
-            DemoFailed: it took too long, or a launcher ended before.
+            DemoFailed: that took too long, or a launcher ended before.
         """
         while not happened():
             for name, process in self._launches.items():
@@ -130,7 +130,7 @@ class Stage:
         self._look()
         self._draw(self)
 
-    # What can be seen.
+    # Observations
 
     @property
     def done(self) -> int:
@@ -139,11 +139,11 @@ class Stage:
 
     @property
     def members(self) -> list[str]:
-        """Who was counted in it, in rank order."""
+        """The members on that step's receipt, in rank order."""
         return [] if self.newest is None else member_ids(self.newest)
 
     def _look(self) -> None:
-        """Of the receipts the longest file is read, as it has the last step."""
+        """Read the longest file of receipts, which has the last step, and new registry entries."""
         sizes = {path: path.stat().st_size for path in self._receipts.glob("*.receipts.jsonl")}
         longest = max(sizes, key=sizes.__getitem__, default=None)
         if longest is not None and sizes[longest] > self._size:
@@ -154,13 +154,13 @@ class Stage:
                 with suppress(FileNotFoundError):
                     self.entries[path.stem] = parse_entry(path.read_bytes())
 
-    # What is left.
+    # Results
 
     def gather(self) -> tuple[Run, dict[str, list[Record]]]:
         """Receipts and records of all peers.
 
         Raises:
-            DemoFailed: it is not the founders and one joiner who wrote them.
+            DemoFailed: they are not of the founders and one joiner.
         """
         names = [path.name.split(".")[0] for path in self._receipts.glob("*.receipts.jsonl")]
         receipts = {name: read_receipts(self._receipts / f"{name}.receipts.jsonl") for name in names}
@@ -173,7 +173,7 @@ class Stage:
         return Run(receipts=receipts, victim=self.victim, joiner=joiners[0], num_samples=num_samples), records
 
     def leftovers(self) -> tuple[str, ...]:
-        """What should not be there once everybody has ended."""
+        """Processes, files and exit codes that should not exist once all peers have ended."""
         failed = {name: p.returncode for name, p in self._launches.items() if p.returncode and name != KILLED_IN}
         codes = [f"{name} ended with exit code {code}" for name, code in failed.items()]
         files = [f"{path.name} is left in the registry" for path in self._registry.glob("*") if path.name != "lock"]

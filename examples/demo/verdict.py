@@ -1,7 +1,7 @@
-"""What receipts and flight recorders say about a run in which one peer was killed and another joined.
+"""Verdict on a run in which one peer was killed and another joined, from receipts and flight recorders.
 
-Pure functions over what the peers have written. The verdict takes nobody's word for it: it says "0 lost" only if every
-step and every sample can be pointed at, and names whatever cannot.
+Pure functions over the files of the peers. The verdict is "0 lost" only if every step and every sample is on a receipt;
+it names those that are not.
 """
 
 import statistics
@@ -18,10 +18,10 @@ DIGEST_LENGTH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the peers of one run left behind.
+    """The receipts of one run's peers.
 
     Attributes:
-        receipts: of each peer by peer_id, as they stand in its file.
+        receipts: of each peer by peer_id, in the order of its file.
         victim: the founding member that was killed.
         joiner: the peer that came later.
         num_samples: the stream has the positions 0 to num_samples - 1.
@@ -38,14 +38,14 @@ class Run:
         return [peer_id for peer_id in self.receipts if peer_id not in (self.victim, self.joiner)]
 
     def committed(self) -> list[Receipt]:
-        """One receipt per step that anybody has committed, in order of steps."""
+        """One receipt per step that any peer has committed, in order of steps."""
         by_step = {receipt.step: receipt for receipts in self.receipts.values() for receipt in receipts}
         return [by_step[step] for step in sorted(by_step)]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a run ended; `failures` is empty if it lost nothing."""
+    """The outcome of a run; `failures` is empty if it lost no step and no sample."""
 
     num_steps: int
     num_peers: int
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def judge(run: Run) -> Verdict:
-    """Check everything. Step 0, in which the first members meet, is on record and does not count as a step."""
+    """Check everything. Step 0, in which the founders meet, has a receipt but does not count as a step."""
     committed = run.committed()
     if not committed or committed[-1].step < 1:
         return Verdict(0, 0, "", ("no step was committed",))
@@ -87,7 +87,7 @@ def check_steps(run: Run) -> Iterator[str]:
 
 
 def check_bytes(run: Run) -> Iterator[str]:
-    """All who have committed a step have the same receipt of it, the victim too."""
+    """All peers that have committed a step have the same receipt of it, including the victim."""
     versions: dict[int, dict[str, str]] = {}
     for peer_id, receipts in run.receipts.items():
         for receipt in receipts:
@@ -102,7 +102,7 @@ def check_bytes(run: Run) -> Iterator[str]:
 
 
 def check_digests(run: Run) -> Iterator[str]:
-    """Every step shows the bits of its results and of the parameters that it was computed with."""
+    """Every receipt has digests of the step's results and of the parameters that it was computed with."""
     for name in ("digest", "state_digest"):
         without = [receipt.step for receipt in run.committed() if receipt.step > 0 and not getattr(receipt, name)]
         if without:
@@ -164,18 +164,18 @@ def check_samples(run: Run) -> Iterator[str]:
 
 
 def member_ids(receipt: Receipt) -> list[str]:
-    """In rank order."""
+    """The peer_ids of the members on a receipt, in rank order."""
     return [entry.peer_id for entry in receipt.contributions]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the kill cost, at the survivor that it cost most; None where nobody has noted it.
+    """The cost of the kill, at the slowest survivor; None: not recorded.
 
     Attributes:
         next_commit_s: from SIGKILL to the first step committed without the victim.
         median_step_s: from commit to commit, over the whole run.
-        detection_s: from SIGKILL to the kernel's word that the process is gone.
+        detection_s: from SIGKILL to the kernel's proof that the process is gone.
         view_change_s: from there until the view without the victim is active.
     """
 

@@ -64,7 +64,7 @@ def test_three_thousand_connections_that_say_nothing_end_nobody_and_keep_nobody_
                 hosts[0].environ = {"SHOAL_SEEDS": f"127.0.0.1:{port}", "SHOAL_BIND": "127.0.0.1:0", **secured(key)}
                 peers.append(hosts[0].start(COUNT))
             if index % BURST == BURST - 1:
-                wait_for_refused(peers[0], index - 2 * MOST)  # who listens at both ports
+                wait_for_refused(peers[0], index - 2 * MOST)  # the peer listens at both ports
         peers[2].expect("step")
         for peer in peers:
             peer.expect_step(last_step(peer) + 50)
