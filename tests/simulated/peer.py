@@ -461,7 +461,7 @@ class Peer:
         self.perform(self.training.open_step.activated(view, done, runner, effect.founded_in))
 
     def _finish(self, effect: sx.Finish) -> None:
-        """Finish a step, unless another view has come, whose READY is fixed by then, or is held for a slow joiner."""
+        """Finish a step, unless another view is installed, whose READY is fixed by then. The core may hold it."""
         if self.core.holds_step(self.now()):
             self._world.invariants.seen["steps held"] += 1
             self._held = effect

@@ -14,7 +14,7 @@ from tests.p2p.staging.standin import StandIn, Unordered
 TIMEOUT_S = 20.0
 
 REFUSES_EVERY = 3
-"""Every how manyth registration is refused, so that operations use pinned extents, others, and both."""
+"""One in this many registrations is refused, so that operations use pinned extents, unpinned ones, and both."""
 
 Script = Callable[[Peer, Any], None]
 Make = Callable[[int], Any]
