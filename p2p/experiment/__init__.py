@@ -1,1 +1,1 @@
-"""Experiments: somebody's own script, with joins, leaves, kills and pauses as planned, and what each has cost."""
+"""Experiments: run a user's script with planned joins, leaves, kills and pauses, and report the cost of each."""

@@ -1,10 +1,10 @@
-"""One clock for records of several hosts, from the records themselves. Pure.
+"""One clock for records of several hosts, derived from the records themselves. Pure.
 
-Nobody commits a step before all its members have finished it. So of two hosts x and y, in any step, x's commit less y's
-finish is at least what x's clock is ahead of y's, and y's commit less x's finish at least what it is behind. Over many
-steps these bounds are two one-way delays apart, and nobody has to trust NTP. Clocks drift, by `MOST_DRIFT` at the most,
-so there are bounds for each window of steps, about its middle; what is far from there binds less. Bounds of two pairs
-bind a third.
+No member commits a step before all its members have finished it. So for two hosts x and y, in any step, x's commit
+minus y's finish is at least the lead of x's clock over y's, and y's commit minus x's finish is at least its lag. Over
+many steps these bounds are two one-way delays apart, without any trust in NTP. Clocks drift, by `MOST_DRIFT` at most,
+so each window of steps has its own bounds, for the middle of the window; steps far from the middle constrain them less.
+Bounds of two pairs constrain a third.
 """
 
 import math
@@ -20,14 +20,14 @@ from ..telemetry.records import Kind, Record
 WINDOW: Final = 200
 """Steps."""
 MOST_DRIFT: Final = 2e-4
-"""Of one clock against another; two crystals of 100 ppm."""
+"""The largest drift of one clock against another: two crystals of 100 ppm each."""
 
 Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of one host in one step: when the last of its members had finished it, and the first had committed it."""
+    """One step on one host: when the last of its members had finished the step, and the first had committed it."""
 
     finished_ns: int
     committed_ns: int
@@ -35,7 +35,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far a clock is ahead of the reference's, about a time of its own."""
+    """Bounds on how far a clock is ahead of the reference clock, around the time `at_ns` of the former."""
 
     at_ns: int
     low_ns: int
@@ -48,11 +48,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Those of all hosts.
+    """The clocks of all hosts.
 
     Attributes:
-        reference: the host whose clock all times are shown in.
-        bounds: of each other host, one for each window of steps.
+        reference: the host by whose clock all times are shown.
+        bounds: for each other host, one per window of steps.
     """
 
     reference: str
@@ -60,16 +60,16 @@ class Clocks:
 
     @property
     def plus_minus_ms(self) -> float:
-        """A time between two hosts may be wrong by so much."""
+        """The largest error of a time between two hosts."""
         widths = [(each.high_ns - each.low_ns) / 2e6 for found in self.bounds.values() for each in found]
         return round(max(widths, default=0.0), 3)
 
     def to_reference(self, host: str, time_ns: int) -> int:
-        """A time of a host, by the reference's clock; between windows, in a straight line."""
+        """Convert a time of a host to the reference clock; interpolated linearly between windows."""
         found = self.bounds.get(host, ())
         if not found:
             return time_ns
-        base = found[0].middle_ns  # differences are small, so that a float has them to the nanosecond
+        base = found[0].middle_ns  # differences are small, so a float holds them to the nanosecond
         offset = np.interp(
             time_ns - found[0].at_ns,
             [each.at_ns - found[0].at_ns for each in found],
@@ -78,25 +78,25 @@ class Clocks:
         return time_ns - base - round(float(offset))
 
     def drift_ppm(self, host: str) -> float | None:
-        """How much faster it runs than the reference; None: there is one window only."""
+        """How much faster the clock of `host` runs than the reference clock; None: there is only one window."""
         first, last = self.bounds[host][0], self.bounds[host][-1]
         passed_ns = last.at_ns - first.at_ns
         return round((last.middle_ns - first.middle_ns) / passed_ns * 1e6, 1) if passed_ns > 0 else None
 
 
 class ClocksDisagree(ValueError):
-    """No clocks that drift so little could have made these records."""
+    """These records contradict each other under any clocks that drift by at most `MOST_DRIFT`."""
 
 
 def fit(steps: Sequence[Mapping[str, Moments]], window: int = WINDOW) -> Clocks:
-    """The clocks of all hosts.
+    """Estimate the clocks of all hosts.
 
     Args:
-        steps: moments by host, of each step that members of two hosts have committed, in order.
-        window: so many steps make one bound.
+        steps: moments by host, for each step that members on two or more hosts have committed, in order.
+        window: steps per bound.
 
     Raises:
-        ClocksDisagree: there are none, whatever the offsets.
+        ClocksDisagree: no offsets fit the records.
     """
     hosts = sorted({host for step in steps for host in step})
     counts = {host: sum(host in step for step in steps) for host in hosts}
@@ -117,15 +117,16 @@ def fit(steps: Sequence[Mapping[str, Moments]], window: int = WINDOW) -> Clocks:
 
 
 def _middles(steps: Sequence[Mapping[str, Moments]]) -> dict[str, int]:
-    """Which step nearest to the middle each host has committed: its middle is the moment at which it has."""
+    """For each host the index of the step nearest to the middle that it has committed; that commit is its middle."""
     nearest = sorted(range(len(steps)), key=lambda index: abs(index - len(steps) // 2), reverse=True)
     return {host: index for index in nearest for host in steps[index]}
 
 
 def _apart(steps: Sequence[Mapping[str, Moments]], middles: Mapping[str, int]) -> dict[tuple[str, str], int]:
-    """Of each pair how far clocks may drift, at the most, from the middle of the first to that of the second.
+    """For each pair of hosts the largest drift of their clocks between the middle of the first and of the second.
 
-    In one step each has committed behind the other's finish, so they lie no further apart than that is from its commit.
+    Within one step each host commits after the other's finish, so the two commits lie no further apart than the longer
+    of their times from finish to commit.
     """
     committed = {host: [step[host].committed_ns for step in steps if host in step] for host in middles}
     all_ns = sum(max(own) - min(own) for own in committed.values())
@@ -139,16 +140,16 @@ def _apart(steps: Sequence[Mapping[str, Moments]], middles: Mapping[str, int]) -
 
 
 def _drift_of(passed_ns: int) -> int:
-    """How far two clocks drift apart meanwhile, at the most: with what is rounded when both are read."""
+    """The largest drift between two clocks in this time, including the rounding when both are read."""
     return math.ceil(MOST_DRIFT * passed_ns) + 2 if passed_ns else 0
 
 
 def _ahead_at_most(
     steps: Sequence[Mapping[str, Moments]], middles: Mapping[str, int], apart: Mapping[tuple[str, str], int]
 ) -> dict[tuple[str, str], float]:
-    """Of each pair how far the first clock may be ahead of the second in its middle, by any way from one to the other.
+    """For each pair of hosts the most that the first clock can be ahead of the second, at the middle of the first.
 
-    Sums are of ints, or infinite.
+    Bounds via other hosts are included. Values are ints, or infinite.
     """
     ahead: dict[tuple[str, str], float] = {
         pair: 0 if pair[0] == pair[1] else np.inf for pair in product(middles, middles)
@@ -164,7 +165,7 @@ def _ahead_at_most(
 
 
 def moments(records: Sequence[Record], lineages: Mapping[int, str]) -> dict[Key, Moments]:
-    """Of one peer: each step that it has committed as a member. `lineages`: of its receipts, by step."""
+    """Moments of each step that one peer has committed as a member. `lineages`: of its receipts, by step."""
     found: dict[Key, Moments] = {}
     finished: dict[int, int] = {}
     for record in records:
@@ -176,7 +177,10 @@ def moments(records: Sequence[Record], lineages: Mapping[int, str]) -> dict[Key,
 
 
 def merge(peers: Sequence[tuple[str, Mapping[Key, Moments]]], order: Sequence[Key]) -> list[dict[str, Moments]]:
-    """The steps that members of two hosts have committed. `peers`: (host, its moments); `order`: of all steps."""
+    """Merge moments by host, for steps that members on two or more hosts have committed.
+
+    `peers`: (host, moments) of each peer; `order`: the order of all steps.
+    """
     found: list[dict[str, Moments]] = []
     for key in order:
         step: dict[str, Moments] = {}

@@ -27,10 +27,10 @@ JSON, HTML, TOML = "report.json", "report.html", "experiment.toml"
 def experiment(
     path: Path, out: Path | None, *, repeat: int, seed: int, is_dry: bool, say: Callable[[str], None]
 ) -> int:
-    """Check a file, run it as often as asked, and report; the exit code.
+    """Check a file, run it `repeat` times, and report; returns the exit code.
 
     Raises:
-        ExperimentError: nothing was run.
+        ExperimentError: no run took place.
     """
     if repeat < 1:
         raise ExperimentError(f"--repeat is at least 1, got {repeat}")
@@ -50,7 +50,7 @@ def experiment(
         is_done = conductor.conduct(asked, planned, folder)
     except ShoalError:
         raise
-    except Exception:  # a fault of this program: what ran is reported all the same
+    except Exception:  # a bug in this program: completed runs are reported all the same
         with suppress(ShoalError):
             report(folder, None, say)
         raise
@@ -63,10 +63,10 @@ def experiment(
 
 
 def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Path | None = None) -> int:
-    """Evaluate a folder, and write report.json and report.html into it, or into `out`; 1 if not all is as expected.
+    """Evaluate a folder, and write report.json and report.html into it, or into `out`; 1 if expectations are not met.
 
     Raises:
-        ExperimentError: there is no run in it.
+        ExperimentError: the folder holds no readable run, or the report cannot be written.
     """
     evaluated, unread = _readable(folder)
     about = _about(folder, evaluated)
@@ -97,7 +97,7 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
 
 
 def _readable(folder: Path) -> tuple[list[Evaluated], list[str]]:
-    """Each run that can be read, and what is wrong with the others. ExperimentError: there is none that can."""
+    """All readable runs, and what is wrong with the others. ExperimentError: no run is readable."""
     evaluated, unread, runs = [], list[ExperimentError](), runs_in(folder)
     for each in runs:
         try:
@@ -115,7 +115,7 @@ def _readable(folder: Path) -> tuple[list[Evaluated], list[str]]:
 
 
 def evaluate_all(folder: Path) -> list[Evaluated]:
-    """Each run in it. ExperimentError: there is none."""
+    """Evaluate each run in `folder`. ExperimentError: it holds no run, or one cannot be read."""
     return [evaluate(read_run(each)) for each in runs_in(folder)]
 
 
@@ -128,10 +128,10 @@ def _about(folder: Path, evaluated: Sequence[Evaluated]) -> About:
 
 
 def compare_reports(a: Path, b: Path) -> int:
-    """Print what is slower in B, or lost; 1 if anything is.
+    """Print the comparison of two reports; 1 if anything is slower in B, or more is lost.
 
     Raises:
-        ExperimentError: there is no run in one of them.
+        ExperimentError: one of the folders holds no run.
     """
     before, after = evaluate_all(a), evaluate_all(b)
     rows, counted = compare(before, after), counts(before, after)
@@ -144,7 +144,7 @@ def compare_reports(a: Path, b: Path) -> int:
 
 
 def _missed(evaluated: Sequence[Evaluated]) -> list[str]:
-    """Events that have not happened, or were not over, and why; not all of very many."""
+    """Events that have not happened, or were not over, and why; at most `MOST_SAID` of them."""
     lines = []
     for cost in (cost for each in evaluated for cost in each.costs if is_missed(cost)):
         what = "has not happened" if cost.event.why_not else "was not over"
@@ -153,7 +153,7 @@ def _missed(evaluated: Sequence[Evaluated]) -> list[str]:
 
 
 def _free(path: Path) -> Path:
-    """This folder, or with a number, if it is there."""
+    """`path`, with a number appended if it exists already."""
     number = 1
     found = path
     while found.exists():

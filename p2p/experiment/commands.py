@@ -1,4 +1,4 @@
-"""`shoal experiment`, `shoal report` and `shoal postmortem`. What they need is imported when they run."""
+"""The commands `shoal experiment`, `shoal report` and `shoal postmortem`, which import dependencies when they run."""
 
 import os
 import sys
@@ -39,7 +39,7 @@ def experiment(
 
 
 def _say(text: str) -> None:
-    """A line for people. A run goes on where nobody takes it any more: the terminal is closed, or the pipe."""
+    """Print a line. The run continues after the terminal or the pipe is closed."""
     try:
         print(text, flush=True)
     except OSError:

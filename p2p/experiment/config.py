@@ -1,4 +1,4 @@
-"""What an experiment is: a TOML file, checked before anything starts. Pure, but for `read`."""
+"""The TOML file that describes an experiment, checked before anything starts. Pure, except `read`."""
 
 import math
 import re
@@ -38,29 +38,30 @@ DECIDED: Final = {
     "SHOAL_WEB_TOKEN": "it is of shoal run",
     "SHOAL_EXPORTED": "it is of shoal run",
 }
-"""Variables that are what they are whatever `env` says, and why."""
+"""Environment variables that `env` cannot set, and why."""
 
 _BOUND: Final = re.compile(r"\s*(<=|>=|<|>|==?)?\s*([-+0-9.eE_]+)\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """`[run]`: what is run.
+    """`[run]`: what the peers run, and for how long.
 
     Attributes:
-        script, module, command: one of them: what each peer runs; `script` from the folder of the file.
-        args: of a script or module; `{run}` in them is the folder of the run.
-        peers: that begin.
-        until_step, until_s: from then on nothing is begun but what comes after something that was, and once all that is
-            over, all are asked to leave; without both the script ends as it does.
-        limit_s: of the whole run; it is ended then, and not as expected.
-        start: `exec`: each peer is a program of its own; `fork`: a fork of one process that has imported torch.
-        cycles: all events so many times, one time after the other.
-        imports: what the process has imported that peers are forked from, beside torch: `transformers`, say.
-        resident: memory that each peer keeps beside its own, 2G, say; empty: none.
-        env: for the peers.
-        policy: who goes on after deaths: `live` or `majority`.
-        loss: a pattern of what the script prints, with one group; empty: by `peer.log(loss=...)`, if at all.
+        script, module, command: exactly one of them: what each peer runs; `script` is relative to the file's folder.
+        args: for a script or module; `{run}` in them stands for the folder of the run.
+        peers: number of peers at the start.
+        until_step, until_s: from then on no event begins but those `after` one that has happened; once all of these
+            are over, all peers are asked to leave. Without both the script ends by itself.
+        limit_s: for the whole run; a run that reaches it is ended, and counts as not as expected.
+        start: `exec`: each peer is a separate program; `fork`: a fork of one process that has imported torch.
+        cycles: how many times the list of events is run through.
+        imports: modules, such as `transformers`, that the process imports beside torch before peers are forked.
+        resident: extra memory that each peer holds, such as 2G; empty: none.
+        env: environment variables for the peers.
+        policy: which survivors continue after deaths: `live` or `majority`.
+        loss: pattern, with one group, that finds the loss in the script's output; empty: taken from
+            `peer.log(loss=...)`, if called.
     """
 
     script: str = ""
@@ -81,11 +82,11 @@ class RunSettings:
 
     @property
     def resident_bytes(self) -> int:
-        """LaunchError: `resident` is no size."""
+        """`resident` in bytes. LaunchError: it is not a size."""
         return parse_size(self.resident) if self.resident else 0
 
     def target(self, folder: Path, run: Path) -> Target:
-        """What to start; `{run}` in its words is the folder of the run. LaunchError: it is not there."""
+        """The program to start, with `{run}` replaced by the folder of the run. LaunchError: it does not exist."""
         args = [word.replace("{run}", str(run)) for word in self.args]
         if self.command:
             target = Target.of_command([word.replace("{run}", str(run)) for word in self.command])
@@ -99,13 +100,13 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a figure is expected to be: `sign` is one of <, <=, ==, >=, >."""
+    """The expected value of a figure: `sign` is one of <, <=, ==, >=, >."""
 
     sign: str
     value: float
 
     def is_met(self, found: float) -> bool:
-        """NaN meets nothing."""
+        """Whether `found` meets this bound; NaN never does."""
         match self.sign:
             case "<":
                 return found < self.value
@@ -124,14 +125,14 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A checked file.
+    """An experiment file that has been checked.
 
     Attributes:
         name: of the file.
-        folder: where it lies.
+        folder: that contains the file.
         text: of the file.
-        network: hosts and links between them; None: all peers live on this host.
-        network_table: what it was read from.
+        network: hosts and the links between them; None: all peers run on this host.
+        network_table: the table that `network` was parsed from.
     """
 
     name: str
@@ -145,7 +146,7 @@ class Experiment:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """ExperimentError says what is wrong, and in which line."""
+        """Read and check a file. ExperimentError says what is wrong, and in which line."""
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeError) as error:
@@ -157,7 +158,7 @@ class Experiment:
 
     @classmethod
     def parse(cls, text: str, name: str, folder: Path) -> Self:
-        """The same of its text."""
+        """Check the text of a file, like `read`."""
         try:
             tables = tomllib.loads(text)
         except ValueError as error:
@@ -187,7 +188,7 @@ class Experiment:
         )
 
     def where(self, key: str, table: str = "expect") -> str:
-        """The line of an expectation, or of a key of another table, for an error."""
+        """The line of an expectation, or of a key of another table, as the beginning of an error message."""
         return Lines(self.text).where(table, 0, key)
 
 

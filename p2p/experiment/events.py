@@ -1,4 +1,7 @@
-"""What is done in an experiment, when, and to whom: `[[event]]`, checked by itself. Pure."""
+"""The events of an experiment, `[[event]]`, each checked on its own. Pure.
+
+Checks against the other events, and against the peers that exist, are in `run/plan.py`.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -13,7 +16,7 @@ IN_THE_LAB: Final = ("cut", "heal", "link", "kill_host")
 ENDS: Final = ("leave", "kill")
 HAVE_VICTIMS: Final = (*ENDS, "pause")
 MOST_PEERS: Final = 64
-"""At a time."""
+"""Peers at the same time."""
 AFTER: Final = "previous resumed"
 STATE: Final = "state transfer"
 DURING: Final = ("backward", "exchange", STATE)
@@ -23,11 +26,11 @@ _HOST: Final = re.compile(r"host (\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Random:
-    """`random = {per_minute = 6, until_s = 60}`: at moments that a seed draws.
+    """`random = {per_minute = 6, until_s = 60}`: events at random times, drawn with the seed.
 
     Attributes:
-        per_minute: so often on average.
-        from_s, until_s: between these times.
+        per_minute: the average rate.
+        from_s, until_s: the times between which events are drawn.
     """
 
     per_minute: float = 0.0
@@ -37,26 +40,27 @@ class Random:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """`[[event]]`: what is done, when, and to whom.
+    """`[[event]]`: an action on peers, hosts or links, its time, and its target.
 
     Attributes:
-        do: one of `DOS`, or of `IN_THE_LAB`.
-        at_step: as soon as anybody has committed this step.
-        at_s: so long after the first committed step.
-        after: `previous resumed`: once the event before it has been dealt with.
-        random: many events, at moments that are drawn.
-        wait_s: so much later than that.
-        jitter_s: and later still, by up to so much, as the seed draws it.
-        who: `rank K`, `newest`, `random`, `donor` (who feeds a joiner), or the number of a peer in the order of starts;
-            `host K` of what is done to a host, or its links.
-        during: only while that peer is at it, one of `DURING`; empty: at any moment. Of a state transfer `newest` is
-            the one that takes it.
-        number: of peers that join; of equal events for the others.
-        for_s: how long a pause takes, a cut, or a change of links, which are then what they were before; 0: these stay.
-        to: of a cut, heal or link: another host; empty: all.
-        one_way: of a cut, heal or link: only of what `who` sends.
-        net: of a link, as of `shoal lab set`.
-        draw: decides who is `random`, from 0 up to 1; None: the seed draws it.
+        do: the action: one of `DOS`, or of `IN_THE_LAB`.
+        at_step: due as soon as any peer has committed this step.
+        at_s: due this long after step 1 was committed.
+        after: `previous resumed`: due once the event before is over.
+        random: many events, at times that are drawn.
+        wait_s: delay after the event is due.
+        jitter_s: upper limit of a further delay, drawn with the seed.
+        who: the target: `rank K`, `newest`, `random`, `donor` (the peer that sends a joiner the state), or the index of
+            a peer in the order of starts; `host K` for actions on a host or its links.
+        during: act only while the target is in this phase, one of `DURING`; empty: in any. In a state transfer `newest`
+            is the peer that receives the state.
+        number: of peers for a join; for the other actions, how many times the event is repeated.
+        for_s: duration of a pause, cut or change of links, after which links have their former settings; 0: a cut or
+            change is permanent.
+        to: the other host of a cut, heal or link; empty: all.
+        one_way: a cut, heal or link affects only what `who` sends.
+        net: settings of a link, as in `shoal lab set`.
+        draw: decides which peer `random` is, from 0 up to 1; None: drawn with the seed.
         line: in the file.
     """
 
@@ -112,7 +116,7 @@ def read_event(values: Any, lines: Lines, index: int, num_hosts: int) -> Event:
 
 
 def _check_hosts(event: Event, lines: Lines, index: int, num_hosts: int) -> None:
-    """Of what is done to hosts and links."""
+    """Check an action on hosts and links."""
     for key, word in (("who", event.who), ("to", event.to)):
         where = lines.where("event", index, key) or lines.where("event", index)
         number = host_number(word)
@@ -140,7 +144,7 @@ def _check_hosts(event: Event, lines: Lines, index: int, num_hosts: int) -> None
 
 
 def _check_net(event: Event, lines: Lines, index: int) -> None:
-    """Whether a lab takes it, as far as that is known without what is set then."""
+    """Check `net` as far as possible without the settings of the lab at that time."""
     try:
         if event.to or event.one_way:
             parse_pair(event.net)
@@ -151,7 +155,7 @@ def _check_net(event: Event, lines: Lines, index: int) -> None:
 
 
 def host_number(word: str | int) -> int | None:
-    """Of `host 2`; None: it is no host."""
+    """The number in `host 2`; None: `word` names no host."""
     match = _HOST.fullmatch(word) if isinstance(word, str) else None
     return int(match.group(1)) if match else None
 

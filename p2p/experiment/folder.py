@@ -1,6 +1,6 @@
-"""What a run leaves: receipts, traces, output, and what the director knows of it (run.json); written, and read again.
+"""The folder of a run: receipts, traces, output, and the director's account (run.json); written and read here.
 
-Those of a run that was made elsewhere (`shoal run --receipts`) are read, too: nobody says what was done to whom then.
+Folders of `shoal run --receipts` are read, too; these have no account of events.
 """
 
 import json
@@ -26,7 +26,7 @@ RECEIPTS: Final = ".receipts.jsonl"
 
 
 class Gap(NamedTuple):
-    """So many records of a half are missing, between two times; ns."""
+    """Records of one half that are missing between two times."""
 
     since_ns: int
     until_ns: int
@@ -35,14 +35,15 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What one peer left.
+    """The receipts and the trace of one peer.
 
     Attributes:
-        receipts: of the steps that it has committed as a member, in order.
+        receipts: of the steps that the peer has committed as a member, in order.
         records: in the order of their times.
-        is_whole: whether there is a trace.
-        who: as its trace says; None: there is none, or it is cut short before that.
-        continued: what each lineage goes on from that it began after the death of all members of another one.
+        is_whole: whether a trace exists.
+        who: identity in the trace; None: there is no trace, or it is cut off before that.
+        continued: by lineage: the lineage it continues, for those that were begun after the death of all members of
+            another lineage.
     """
 
     peer_id: str
@@ -54,11 +55,11 @@ class Track:
 
     @property
     def last_step(self) -> int:
-        """On its receipts; -1: there is none."""
+        """The step of the last receipt; -1: there is none."""
         return self.receipts[-1].step if self.receipts else -1
 
     def missed(self) -> list[Gap]:
-        """Records that were overwritten before they were read: the numbers of a half go on from 1. In order of time."""
+        """Gaps in the numbers of each half, which count from 1: records overwritten before they were read. In order."""
         last, found = [(0, 0), (0, 0)], list[Gap]()
         for record in self.records:
             half = Kind.FINISHED <= record.kind < Kind.LOGGED
@@ -69,7 +70,7 @@ class Track:
         return sorted(found)
 
     def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
-        """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""
+        """Each step with its lineage; the receipt of the last one may be missing, if the peer ended right then."""
         known = {receipt.step: receipt.lineage for receipt in self.receipts}
         last = self.receipts[-1] if self.receipts else None
         found = []
@@ -81,11 +82,11 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that is known of one run.
+    """All data of one run.
 
     Attributes:
-        account: None where nobody has written one.
-        clocks: of its hosts, where there are several; all times are by the reference's.
+        account: None: the run has none.
+        clocks: of the hosts, if there are several; all times are then by the reference clock.
     """
 
     tracks: dict[str, Track]
@@ -94,11 +95,11 @@ class Run:
 
     @property
     def num_missed(self) -> int:
-        """Records that were overwritten before they were read."""
+        """The number of records that were overwritten before they were read."""
         return sum(gap.num_records for track in self.tracks.values() for gap in track.missed())
 
     def cut_short(self) -> list[str]:
-        """Traces that end before the receipts of their peers do, in words."""
+        """In words, which traces end before the receipts of their peers do."""
         lines = []
         for peer_id, track in self.tracks.items():
             last = max((record.step for record in track.records if record.kind == Kind.COMMITTED), default=-1)
@@ -120,7 +121,7 @@ class Run:
         return sorted(known.values(), key=lambda receipt: (order[receipt.lineage], receipt.step))
 
     def lineages(self) -> list[str]:
-        """In the order in which they began."""
+        """All lineages, in the order in which they began."""
         first: dict[str, int] = {}
         for track in self.tracks.values():
             begins = track.records[0].time_ns if track.records else 0
@@ -129,21 +130,21 @@ class Run:
         return sorted(first, key=lambda lineage: first[lineage])
 
     def starts(self) -> list[str]:
-        """Lineages, in their order, that go on from no other one's state: each is a run, unless a director knows."""
+        """Lineages that continue no other one, in order: each is a separate run, unless there is an account."""
         return [each for each in self.lineages() if all(each not in track.continued for track in self.tracks.values())]
 
     def last_step(self, lineage: str) -> int:
-        """Of its receipts."""
+        """The last step of `lineage` with a receipt."""
         return max(each.step for track in self.tracks.values() for each in track.receipts if each.lineage == lineage)
 
 
 def write_account(folder: Path, account: Account) -> None:
-    """run.json. OSError: it cannot be written, and is not there."""
+    """Write run.json. OSError: it could not be written, and does not exist."""
     write_whole(folder / ACCOUNT, json.dumps(asdict(account), indent=1) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """All of it, or what was there before. OSError names the file."""
+    """Write a file atomically: after an error the previous content remains. OSError names the file."""
     draft = path.with_name(f"{path.name}.draft")
     try:
         draft.write_text(text)
@@ -160,10 +161,12 @@ def has_begun(folder: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of all repetitions in an experiment's, without run.json where none has one; or itself, of a run.
+    """The folders of runs in `folder`: repetitions of an experiment, or `folder` itself.
+
+    Repetitions without run.json are included only if none has one.
 
     Raises:
-        ExperimentError: there is none.
+        ExperimentError: no run is found.
     """
     if not folder.is_dir():
         raise ExperimentError(f"there is no folder {folder}")
@@ -180,23 +183,27 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def unfinished_in(folder: Path) -> list[Path]:
-    """Repetitions of an experiment that have left no run.json, as one whose disk was full."""
+    """Repetitions of an experiment without run.json, for example because the disk was full."""
     if folder in runs_in(folder):
         return []
     return [each for each in _repetitions(folder) if not (each / ACCOUNT).is_file()]
 
 
 def _repetitions(folder: Path) -> list[Path]:
-    """In their order."""
+    """All folders of repetitions, by number."""
     found = (each for each in folder.glob("run-*") if each.is_dir())
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def read_run(folder: Path, *, is_one: bool = True) -> Run:
-    """What is in the folder of one run; or, unless `is_one`, of several, as where all have died and began anew.
+    """Read the folder of one run.
+
+    Args:
+        folder: of the run.
+        is_one: refuse receipts of several runs, as left by peers that all died and began anew.
 
     Raises:
-        ExperimentError: something of it cannot be read.
+        ExperimentError: a file cannot be read, the receipts are of several runs, or clocks cannot be compared.
     """
     account = _read_account(folder / ACCOUNT) if (folder / ACCOUNT).is_file() else None
     tracks: dict[str, Track] = {}
@@ -221,7 +228,7 @@ def read_run(folder: Path, *, is_one: bool = True) -> Run:
 
 
 def _refuse_other_clocks(run: Run, folder: Path) -> None:
-    """ExperimentError: two peers of one host were in time namespaces whose clocks differ."""
+    """ExperimentError: two peers of one host ran in time namespaces with different clocks."""
     first: dict[str, Identity] = {}
     for who in (track.who for track in run.tracks.values() if track.who is not None):
         other = first.setdefault(who.host, who)
@@ -233,7 +240,7 @@ def _refuse_other_clocks(run: Run, folder: Path) -> None:
 
 
 def _refuse_strangers(run: Run, folder: Path) -> None:
-    """ExperimentError: a lineage that none of the peers was in that this run has started."""
+    """ExperimentError: there are receipts of a lineage that no peer started by this run was in."""
     own = set() if run.account is None else {each.peer_id for each in run.account.processes if each.peer_id}
     known = {each.lineage for peer_id in own & run.tracks.keys() for each in run.tracks[peer_id].receipts}
     for peer_id in sorted(run.tracks.keys() - own):
@@ -246,12 +253,12 @@ def _refuse_strangers(run: Run, folder: Path) -> None:
 
 
 def hosts_of(run: Run) -> dict[str, str]:
-    """By peer_id, of those that have a trace."""
+    """The host of each peer that has a trace, by peer_id."""
     return {peer_id: track.who.host for peer_id, track in run.tracks.items() if track.who is not None}
 
 
 def host_steps(run: Run) -> list[dict[str, Moments]]:
-    """Of the steps that members of two hosts have committed, when each host had finished and committed them."""
+    """For steps that members on two or more hosts have committed: when each host had finished and committed them."""
     order = [(receipt.lineage, receipt.step) for receipt in run.receipts()]
     peers = []
     for peer_id, host in hosts_of(run).items():
@@ -261,7 +268,7 @@ def host_steps(run: Run) -> list[dict[str, Moments]]:
 
 
 def _by_one_clock(run: Run, folder: Path) -> Run:
-    """The records of peers on several hosts, by the clock of one of them; a director has seen all by its own."""
+    """Convert records of several hosts to the clock of one. For runs without an account; the others have one clock."""
     hosts = hosts_of(run)
     if len(set(hosts.values())) < 2:
         return run
@@ -284,7 +291,7 @@ def _by_one_clock(run: Run, folder: Path) -> Run:
 
 
 def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
-    """`path`: of its receipts; None: it had none yet."""
+    """Read one peer's receipts and trace. `path`: its receipts; None: it has none."""
     receipts = [] if path is None else read_receipts(path)
     continued = {} if path is None else read_continued(path)
     traces = [trace_path(each, peer_id) for each in (folder, *(() if path is None else (path.parent,)))]
@@ -300,7 +307,7 @@ def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
 
 
 def ends_in(folder: Path) -> list[Path]:
-    """What launchers say of the processes that have ended, a file per host."""
+    """The files in which launchers list ended processes, one per host."""
     return sorted(folder.glob(ENDS.format(host="*")))
 
 

@@ -1,4 +1,4 @@
-"""What was done in a run, and to whom: written by the director, read by the evaluation."""
+"""The events and processes of a run: written by the director, read by the evaluation."""
 
 from dataclasses import dataclass, field
 
@@ -7,20 +7,21 @@ from .usage import Usage
 
 @dataclass(slots=True, kw_only=True)
 class Happened:
-    """One planned event, and what became of it. Times are monotonic nanoseconds; 0: not yet.
+    """One planned event and its outcome. Times are monotonic nanoseconds; 0: not yet.
 
     Attributes:
-        number: from 1 on.
+        number: from 1.
         do: as in the file.
-        planned, who: in words.
-        for_s: of what is done for a while: a pause, a cut, a link.
-        time_ns: right before it was done.
-        at_step: the last step that anybody had committed then.
-        victims: peer_ids of those it was done to.
-        peers: indices of victims, or of those that have started.
-        until_ns: when that was over.
-        said: why peers did not go on meanwhile, in their own words.
-        why_not: why it has not happened.
+        planned, who: when, and the action with its target, in words.
+        for_s: duration of a pause, cut or link; 0: the event has none.
+        trigger_ns: when the event was due, without its delay.
+        time_ns: right before the action.
+        at_step: the newest step that any peer had committed then.
+        victims: peer_ids of the targets.
+        peers: indices of the targets, or of the peers that were started.
+        until_ns: when a pause, cut or link ended, or a restart started the new peers.
+        said: the reasons that peers gave for standing still meanwhile.
+        why_not: why the event has not happened.
     """
 
     number: int
@@ -43,8 +44,8 @@ class Process:
     """One process that was started.
 
     Attributes:
-        peer_id: empty: it has not joined.
-        missed: records that were overwritten before they were read.
+        peer_id: empty: the process has not joined.
+        missed: number of records that were overwritten before they were read.
         was_ended: by the experiment.
         last_line: of its output.
     """
@@ -63,11 +64,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Everything that the director knows of a run: run.json.
+    """The director's record of a run: run.json.
 
     Attributes:
         seed: of the plan.
-        begun_ns: when step 1 was committed; 0: it was not.
+        began_ns: before the peers were started.
+        begun_ns: when step 1 was committed; 0: never.
         ended_by: `script`, `until`, `limit` or `interrupt`.
         losses: (time, index of the peer, loss).
         usage: of memory and files.

@@ -1,4 +1,4 @@
-"""TOML with the lines of what is wrong, and values checked against the fields of a class. Pure."""
+"""Checks of TOML tables against the fields of a class, with the line of each error. Pure."""
 
 import difflib
 import math
@@ -14,13 +14,13 @@ _NUL: Final = "has a NUL character, which no process can be given"
 
 
 class Lines:
-    """Where in the text something is said; tomllib does not tell."""
+    """Line numbers of tables and keys, which tomllib does not provide."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
 
     def number(self, table: str, index: int, key: str = "") -> int:
-        """Line of a key, else of its table, counted from 1; 0: it is not found."""
+        """Line of a key, else of its table, counted from 1; 0: neither is found."""
         seen, within = -1, table == ""
         found = 0
         for number, line in enumerate(self._lines, 1):
@@ -35,13 +35,13 @@ class Lines:
         return found
 
     def where(self, table: str, index: int = 0, key: str = "") -> str:
-        """As the beginning of a message."""
+        """The line number as the beginning of a message; empty: not found."""
         number = self.number(table, index, key)
         return f"line {number}: " if number else ""
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """A question, for a message."""
+    """A suggestion for a message: the known word most similar to `word`, else all known words."""
     close = difflib.get_close_matches(word, known, 1, 0.5)
     return f", did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
 
@@ -49,7 +49,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 def check_keys(
     values: Mapping[str, Any], known: Sequence[str], lines: Lines, table: str, index: int, within: str = ""
 ) -> None:
-    """`within`: the key of that table whose value, a table in braces, they are of."""
+    """ExperimentError: a key is unknown. `within`: the key of `table` whose value, an inline table, `values` is."""
     for key in values:
         if key not in known:
             where = lines.where(table, index, within or key) or lines.where(key)
@@ -59,7 +59,11 @@ def check_keys(
 
 
 def read_table(kind: type[Any], values: Any, lines: Lines, table: str, index: int, within: str = "") -> Any:
-    """An instance of a config class, each value of its type; `within`: as of `check_keys`."""
+    """Create an instance of a config class, with the type of each value checked; `within`: as in `check_keys`.
+
+    Raises:
+        ExperimentError: a key is unknown, or a value has the wrong type.
+    """
     if not isinstance(values, dict):
         raise ExperimentError(f"{lines.where(table, index, within)}{within or table} is a table, got {values!r}")
     known = {entry.name: entry for entry in fields(kind) if entry.name != "line"}
@@ -78,12 +82,12 @@ def read_table(kind: type[Any], values: Any, lines: Lines, table: str, index: in
 
 
 def _kinds(entry: Field[Any]) -> tuple[type[Any], ...]:
-    """What a value may be of."""
+    """The types that a value may have."""
     return get_args(entry.type) if isinstance(entry.type, UnionType) else (cast("type[Any]", entry.type),)
 
 
 def _value(entry: Field[Any], value: Any) -> Any:
-    """`value` as its field has it. ValueError says what that is."""
+    """`value` converted to the type of its field. ValueError says what the field accepts."""
     kinds = _kinds(entry)
     if entry.name in ("command", "args", "imports"):
         if not isinstance(value, list) or not all(isinstance(word, str | int | float) for word in value):

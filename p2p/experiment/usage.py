@@ -1,23 +1,23 @@
-"""Whether peers take more and more memory, or files, the longer they run: by what their snapshots say. Pure."""
+"""Growth of the memory and the open files of peers over a run, from their snapshots. Pure."""
 
 from collections.abc import Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
 LEAST: Final = 40
-"""Samples of a peer; of one that lived for less it is not known."""
+"""Samples of a peer that are needed; the growth of a peer with fewer is unknown."""
 LEAST_OF_SIZE: Final = 5
-"""Samples beside as many members: a single one may be of the moment at which another peer comes or goes."""
+"""Samples needed per number of members: a single one may fall into the moment at which another peer joins or ends."""
 
 
 class Usage(NamedTuple):
-    """Of one peer at one moment.
+    """A sample of one peer.
 
     Attributes:
         time_ns: by the monotonic clock.
         peer: its index.
-        num_files: that are open.
-        num_members: of its view, with each of which it is connected.
+        num_files: open files.
+        num_members: of its view; the peer has a connection to each.
     """
 
     time_ns: int
@@ -28,9 +28,9 @@ class Usage(NamedTuple):
 
 
 def growth(samples: Sequence[Usage]) -> dict[str, float]:
-    """From the second quarter of a peer's life to the last one, the most of any peer; empty: nobody lived for so long.
+    """The largest growth of any peer from the second to the last quarter of its life; empty: too few samples.
 
-    Memory by the medians, in MB. Files by the least there were, beside as many members.
+    Memory is compared by medians, in MB; open files by minima, for equal numbers of members.
     """
     memory, files = list[float](), list[int]()
     for peer in sorted({each.peer for each in samples}):
@@ -48,7 +48,7 @@ def growth(samples: Sequence[Usage]) -> dict[str, float]:
 
 
 def _least_files(samples: Sequence[Usage]) -> dict[int, int]:
-    """By how many members there were, the least files that were open."""
+    """The minimum of open files, by number of members."""
     found: dict[int, list[int]] = {}
     for each in samples:
         found.setdefault(each.num_members, []).append(each.num_files)

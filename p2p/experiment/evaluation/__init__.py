@@ -1,1 +1,1 @@
-"""What a run shows, from its folder alone: `shoal report` and `shoal postmortem`."""
+"""The evaluation of a run, from its folder alone: `shoal report` and `shoal postmortem`."""

@@ -1,11 +1,11 @@
-"""Whether what a removal has cost adds up: the parts of each survivor, by records of its own, against the whole. Pure.
+"""A check that the parts of a removal's cost, by each survivor's own records, add up to the elapsed time. Pure.
 
-The phases of a report lie between times that are picked over all survivors, one after the other, so they add up to the
-whole whatever was recorded. Here each survivor's parts are taken by themselves, with no regard to which end is later:
-until it knows, until it has the view, until all have it, until that is active, until the step is done over, until all
-have finished that, until it has committed it. A record at a wrong time makes these go forth and back, and the sum
-exceeds the time that has passed by twice as much. A step that all had finished before is committed by the barrier: the
-view may become active behind that.
+The phases of a report lie between times that are picked over all survivors, in order, so they add up to the whole
+whatever was recorded. Here the parts of each survivor are measured separately, as absolute differences: until it knows
+of the death, until it installs the view, until all have, until the view is active, until the step is redone, until all
+have finished the step, until it commits it. A record with a wrong time makes this path go back and forth, so the sum
+exceeds the elapsed time by twice the detour. A step that all had finished before is committed by the barrier: the view
+may become active after that.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from .timeline import Timeline, find, ms
 
 
 def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int) -> tuple[float, str]:
-    """By how much the sum of the parts is off the whole, for the survivor of whom that is most, and who that is.
+    """The largest difference, over all survivors, between the sum of the parts and the whole, and that survivor.
 
     Args:
-        event: what was done to whom.
+        event: the removal.
         timeline: of the run.
-        installed: when each survivor had a view without the victims.
+        installed: when each survivor installed a view without the victims.
         resumed_ns: when the last of them had committed the first step that each has committed since.
     """
     step, ends = _ends(event, timeline, installed, resumed_ns)
@@ -42,7 +42,7 @@ def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], re
         points += [own_ns, installed_ns]
         points += [active.time_ns] if active is not None and (redo_ns or active.time_ns <= end_ns) else []
         points += [redo_ns] if redo_ns else []
-        points += [finished_ns] if redo_ns and finished_ns else []  # else it was finished before
+        points += [finished_ns] if redo_ns and finished_ns else []  # else the step was finished before
         parts_ns = sum(abs(later - earlier) for earlier, later in pairwise([*points, end_ns]))
         off.append((ms(parts_ns - (end_ns - event.time_ns)), peer_id))
     return max(off)
@@ -51,7 +51,7 @@ def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], re
 def _ends(
     event: Happened, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int
 ) -> tuple[int, dict[str, tuple[int, int]]]:
-    """The step with which all went on, and when each who was a member before has committed it, and the one after it."""
+    """The step with which all continued; by survivor that was a member before, its commit of that step and the next."""
     commits = timeline.commits
     step = next((step for peer_id in installed for at, step in commits[peer_id] if at == resumed_ns), -1)
     ends: dict[str, tuple[int, int]] = {}
@@ -68,7 +68,7 @@ def _is_gone(peer_id: str, record: Record) -> bool:
 
 
 def _last(timeline: Timeline, peer_id: str, kind: Kind, step: int, event: Happened, until_ns: int) -> int:
-    """When it has recorded that of this step for the last time, since the event; 0: it has not."""
+    """The time of the peer's last record of this kind and step between the event and `until_ns`; 0: there is none."""
     return max(
         (
             each.time_ns

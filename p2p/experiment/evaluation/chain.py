@@ -1,4 +1,4 @@
-"""What receipts prove of a run: that no step is lost, that all have the same, that each sample counts once. Pure."""
+"""What receipts prove about a run: no step is lost, all members agree, each sample counts once. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from ..folder import Run
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Findings.
+    """Findings from the receipts of a run.
 
     Attributes:
-        num_steps: committed, and not lost.
-        lost: (lineage, step) that were committed, or must have been, and are not in what was gone on with.
-        unequal: steps of which two peers have different receipts.
-        num_samples: counted in the steps that are not lost.
-        num_samples_lost: counted in those that are.
-        twice: positions that were counted in two such steps.
-        missing: positions that were handed out, and counted in none, but for those that nobody could load, and those
+        num_steps: steps that were committed and not lost.
+        lost: (lineage, step) that were committed, or must have been, and are not part of the state that was continued.
+        unequal: steps with different receipts at two peers.
+        num_samples: samples counted in steps that are not lost.
+        num_samples_lost: samples counted in lost steps.
+        twice: positions that were counted in two steps that are not lost.
+        missing: positions that were handed out and counted in no step, except those that no peer could load, and those
             that members had no time for in a round by time.
-        recounted: per (lineage, step): positions handed out before, and counted there or later: they came back; without
-            those that members had no time for.
-        has_positions: the samples come from a `peer.loader`, so that all this is known of them.
-        goodput: samples that are counted, of those that were computed; None: it is not known.
+        recounted: per (lineage, step): positions that were handed out for this step and not counted in it, so that they
+            are handed out again; without those that members had no time for.
+        has_positions: the samples come from a `peer.loader`, so their positions are known.
+        goodput: share of the computed samples that are counted; None: unknown.
     """
 
     num_steps: int
@@ -44,7 +44,7 @@ class Chain:
 
 
 def check(run: Run) -> Chain:
-    """Of all receipts of a run, which may have started again from checkpoints."""
+    """Check all receipts of a run, which may have been restarted from checkpoints."""
     receipts = run.receipts()
     positions = {_key(receipt): _positions(receipt) for receipt in receipts}
     has_positions = all(count(positions[_key(each)]) == each.num_samples for each in receipts)
@@ -80,7 +80,7 @@ def _positions(receipt: Receipt) -> Ranges:
 
 
 def _holes(receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
-    """Steps that nobody has a receipt of, between others of the lineage."""
+    """Steps without any receipt, between others of their lineage."""
     steps: dict[str, set[int]] = {}
     for receipt in receipts:
         steps.setdefault(receipt.lineage, set()).add(receipt.step)
@@ -90,7 +90,7 @@ def _holes(receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
 
 
 def _lacking(run: Run, receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
-    """Steps that count a peer which has no receipt of them, though of an earlier and a later one, and never left."""
+    """Steps that count a peer without a receipt of them, though the same incarnation has an earlier and a later one."""
     own: dict[tuple[str, str, int], set[int]] = {}
     for peer_id, track in run.tracks.items():
         for receipt in track.receipts:
@@ -107,13 +107,13 @@ def _lacking(run: Run, receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
 
 
 def _with_all_members(run: Run) -> list[tuple[str, int]]:
-    """Steps behind the one that was gone on with after the death of all members."""
+    """Steps lost by the death of all members: those after the step whose state was continued."""
     continued = {each.lineage: each for track in run.tracks.values() for each in track.continued.values()}
     return [(each.lineage, step) for each in continued.values() for step in range(each.step + 1, each.last_step + 1)]
 
 
 def _redone(receipts: Sequence[Receipt], positions: dict[tuple[str, int], Ranges]) -> list[tuple[str, int]]:
-    """Steps of a lineage whose samples a later one has counted again: it went on from a checkpoint before them."""
+    """Steps whose samples a later lineage has counted again, because it continued from an earlier checkpoint."""
     later: dict[int, Ranges] = {}
     lost = []
     before: dict[int, Ranges] = {}
@@ -143,10 +143,10 @@ def _unequal(run: Run) -> list[int]:
 def _follow(
     receipts: Sequence[Receipt], positions: dict[tuple[str, int], Ranges]
 ) -> tuple[dict[tuple[str, int], int], int, int]:
-    """What came back in which step, how many positions were counted twice, and how many never, of each loader."""
+    """`recounted`, `twice` and `missing` of `Chain`; positions are followed per loader."""
     ends: dict[int, int] = {}
     back: dict[int, Ranges] = {}
-    lost: dict[int, Ranges] = {}  # of these: what was computed
+    lost: dict[int, Ranges] = {}  # of these: positions that were computed
     recounted, twice = {}, 0
     for receipt in receipts:
         own, came_back, end = positions[_key(receipt)], back.get(receipt.loader, ()), ends.get(receipt.loader, 0)

@@ -1,6 +1,6 @@
-"""`shoal report compare A B`: is anything slower in B, or lost, and how sure is that? Pure.
+"""`shoal report compare A B`: whether anything is slower in B, or more is lost, and with which confidence. Pure.
 
-Two reports share no moments, so each is resampled by itself; a verdict is given where the whole interval agrees.
+Two reports have no samples in pairs, so each is resampled separately; a verdict is given if the whole interval agrees.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SAME: Final = 0.03
-"""A smaller share is no difference."""
+"""A smaller relative difference counts as none."""
 LEVEL: Final = 0.99
-"""Of intervals: of many figures some are outside of 95 % by chance."""
+"""Confidence level: among many figures some lie outside a 95 % interval by chance."""
 LEAST: Final = 5
-"""Values on each side; of fewer no verdict is given."""
+"""Values that each side needs for a verdict."""
 WORSE: Final = ("steps_lost", "samples_twice", "samples_missing", "receipts_unequal", "events_missed", "peers_failed")
-"""Counts of which there should be none."""
+"""Counts that should be 0."""
 SUMS: Final = (*WORSE, "steps_unrecorded", "records_missed")
-"""Of all repetitions; they are compared by repetition."""
+"""Sums over all repetitions; compared per repetition."""
 OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python", "torch")
 
 
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Said of B."""
+        """`slower`, `faster`, `same`, `unclear` or `fewer than 5`, about B."""
         if self.ratio is None:
             return f"fewer than {LEAST}"
         if self.ratio.low > 1 + SAME:
@@ -51,15 +51,15 @@ class Row:
 
 
 def compare(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> list[Row]:
-    """Of all times that both have."""
-    names = [name for name in TIMES if name != "beyond"]  # which may be less than nothing, so it has no ratio
+    """One row for each time that both have."""
+    names = [name for name in TIMES if name != "beyond"]  # it may be negative, so it has no ratio
     both = [(f"{do} {name}", times(a, do, name), times(b, do, name)) for do in (*DOS, "gone") for name in names]
     both.append(("step", _step_times(a), _step_times(b)))
     return [Row(name=name, a=one, b=other, ratio=_ratio(one, other)) for name, one, other in both if one and other]
 
 
 def counts(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> dict[str, tuple[float, float]]:
-    """Those that differ, or of which there should be none; sums by repetition."""
+    """Counts that differ, or that should be 0 and are not; sums are per repetition."""
     found = [
         {name: value / len(each) if name in SUMS else value for name, value in metrics(each).items()} for each in (a, b)
     ]
@@ -74,7 +74,7 @@ def is_worse(rows: Sequence[Row], counted: dict[str, tuple[float, float]]) -> bo
 
 
 def notes(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> Iterator[str]:
-    """In what the two differ, beside what was measured."""
+    """Differences in machine and plan."""
     machines = [_machine(each) for each in (a, b)]
     for name in OF_MACHINE:
         one, other = (machine.get(name) for machine in machines)
@@ -95,7 +95,7 @@ def _step_times(evaluated: Sequence[Evaluated]) -> list[float]:
 
 
 def _ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """Drawn anew in blocks, as neighbours are alike."""
+    """B's median over A's, with an interval by block bootstrap, since neighbouring values are correlated."""
     if min(len(a), len(b)) < LEAST or not min(*a, *b) > 0:
         return None
     drawn = [

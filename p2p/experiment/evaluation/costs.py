@@ -1,7 +1,7 @@
-"""What each event has cost, from receipts and records alone. Pure.
+"""The cost of each event, from receipts and records alone. Pure.
 
-Times are milliseconds after the event; *phases* are parts of the time until all go on, and add up to it. What is not
-defined is not there, and `why` says why.
+Times are milliseconds after the event; *phases* are parts of the time until all continue, and add up to it. Undefined
+values are absent, and `why` gives the reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from .chain import Chain
 from .timeline import ROUNDED_NS, Timeline, changes, find, ms, was_at
 
 NUM_BESIDE: Final = 40
-"""Steps before a change of links, and after it."""
+"""Steps on each side of a change of links that are compared."""
 BY_SILENCE: Final = "silence"
 BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
 SILENCE: Final = "by silence: nobody recorded a suspicion before the new view"
@@ -30,24 +30,25 @@ UNRECORDED: Final = "receipts of another run say nothing of it: only a trace doe
 
 @dataclass(slots=True, kw_only=True)
 class Cost:
-    """Of one event.
+    """The cost of one event.
 
     Attributes:
-        event: what was done; its times are of the same clock as all records.
-        times_ms: after the event, by name.
-        phases_ms: consecutive, in order.
-        by: who said that somebody is gone.
-        at: what the victim was at; empty: it is not known, or there were several.
-        gap_ms: the longest time in which nobody committed anything, from the event until all go on.
-        redone: steps that were done over.
-        lost: steps.
-        recounted: samples that were handed out, and handed out again, as no receipt had them.
-        step_ms: the median of the steps right before it, of the same members.
-        followed: steps that a joiner was fed before it had its seat.
-        state_bytes: of the first state that a joiner was given whole; 0: none.
-        donors: so many gave it.
-        off_ms: by which the parts of each survivor, by its own records, are off the time until it went on.
-        off_by: the peer_id of the survivor of whom that is most.
+        event: its times are by the same clock as all records.
+        times_ms: times after the event, by name.
+        phases_ms: consecutive phases, in order.
+        by: the source of the first word that the victim is gone.
+        at: activity of the victim; empty: unknown, or there were several victims.
+        gap_ms: the longest time without a commit, from the event until all continue.
+        redone: steps that were redone.
+        lost: number of lost steps.
+        recounted: samples that were handed out again, since no receipt counted them.
+        step_ms: median time of the steps right before the event, with the same members.
+        followed: steps that a joiner received before it had its seat.
+        state_bytes: size of the first state that a joiner received completely; 0: none.
+        donors: number of donors of that state.
+        off_ms: the largest difference between a survivor's parts, by its own records, and the time until it continued.
+        off_by: the peer_id of that survivor.
+        why: reasons why values are unknown or absent, by name.
     """
 
     event: Happened
@@ -69,13 +70,13 @@ class Cost:
 
     @property
     def state_bytes_per_s(self) -> float | None:
-        """From when the state that a joiner was given began to come until all of it was there; None: not known."""
+        """Rate at which a joiner received the state, from its beginning until it was complete; None: unknown."""
         took_ms = self.times_ms.get("whole", 0.0) - self.times_ms.get("state", 0.0)
         return self.state_bytes / took_ms * 1e3 if self.state_bytes and took_ms > 0 else None
 
 
 def costs(run: Run, chain: Chain) -> list[Cost]:
-    """Of all events; of a run of which nobody has said what was done, of all changes of its members."""
+    """The costs of all events; for a run without an account, of all changes of its members."""
     timeline = Timeline(run, chain)
     events = list(run.account.events) if run.account is not None else changes(timeline)
     return [_cost(event, timeline) for event in events]
@@ -107,7 +108,7 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
         left = find(track.records, event.time_ns, lambda each: each.kind == Kind.LEFT)
         cost.times_ms |= {} if left is None else {"left": ms(left.time_ns - event.time_ns)}
     end_ns = event.time_ns + round(cost.times_ms.get("resumed", cost.times_ms.get("back", 0.0)) * 1e6)
-    end_ns += ROUNDED_NS  # the commit that ends it belongs to it
+    end_ns += ROUNDED_NS  # include the commit that ends the event
     is_open = bool(event.until_ns) and event.do != "restart_all"
     end_ns = event.until_ns if is_open else end_ns
     cost.gap_ms = timeline.gap_ms(event.time_ns, end_ns, to_next=is_open or "resumed" not in cost.times_ms)
@@ -119,7 +120,7 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
     return cost
 
 
-# Members that go.
+# Removals.
 
 
 def _removal(cost: Cost, timeline: Timeline) -> None:
@@ -152,13 +153,13 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
 
 
 def _others(event: Happened, timeline: Timeline) -> dict[str, Track]:
-    """Who may have taken a victim out: who is none, or, where two hosts that are cut apart have all, any of them."""
+    """The peers that may have removed a victim: all that are no victims, or all peers if every one is a victim."""
     tracks = timeline.run.tracks
     return {peer_id: track for peer_id, track in tracks.items() if peer_id not in event.victims} or tracks
 
 
 def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | None:
-    """When it installed a view without the last of the victims; without a trace, any, if it was a member before."""
+    """The record of its view without the last victim; without a trace, of any view, if it was a member before."""
     if not track.is_whole:
         if not any(each.kind == Kind.COMMITTED and each.time_ns < since_ns for each in track.records):
             return None
@@ -176,7 +177,7 @@ def _is_about(kind: Kind, peer_id: str, record: Record) -> bool:
 
 
 def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> None:
-    """By whom, and when first and last."""
+    """Set by what, and when first and last, the removal was detected."""
     event, agreed, victim = cost.event, max(installed.values()), cost.event.victims[0]
     if event.do == "leave" and victim in timeline.run.tracks:
         said = find(timeline.run.tracks[victim].records, event.time_ns, lambda each: each.kind == Kind.LEAVES)
@@ -203,14 +204,14 @@ def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> Non
 
 
 def _resume(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> int | None:
-    """When the last of them had committed the first step that each has committed since its view came."""
+    """When the last survivor had committed the first step that all have committed since their views; None: never."""
     t0 = cost.event.time_ns
     cost.times_ms["agreed"] = ms(max(installed.values()) - t0)
     firsts, actives = [], []
     for peer_id, since_ns in installed.items():
         step = next((step for time_ns, step in timeline.commits[peer_id] if time_ns >= since_ns), None)
         if step is None:
-            continue  # it has ended meanwhile
+            continue  # this peer has ended meanwhile
         firsts.append(step)
         records = timeline.run.tracks[peer_id].records
         active = find(records, since_ns, lambda each: each.kind == Kind.ACTIVE)
@@ -240,7 +241,7 @@ def _split_up(cost: Cost) -> None:
 
 
 def _phases(times_ms: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
-    """Between those of these times that are known, and not before the one before."""
+    """The phases between consecutive known times; none is negative."""
     before, phases = 0.0, {}
     for name, phase in names.items():
         if name in times_ms:
@@ -278,7 +279,7 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
 
 
 def _back(timeline: Timeline, victim: str, until_ns: int) -> int | None:
-    """Its first commit of a step that nobody had committed before; it may also hear late of one that somebody had."""
+    """The victim's first commit of a step that no peer committed until then; older commits may reach it late."""
     new = {(lineage, step) for time_ns, lineage, step in timeline.first_commits if time_ns > until_ns}
     if (track := timeline.run.tracks.get(victim)) is None:
         return None
@@ -292,7 +293,7 @@ def _all_records(timeline: Timeline) -> Iterable[Record]:
 
 
 def _change(cost: Cost, timeline: Timeline) -> None:
-    """Of links: the median of the steps before it, and of those after it, as far as nothing else was done."""
+    """A change of links: the median step time before and after, up to the adjacent events."""
     account, at = timeline.run.account, cost.event.time_ns
     events = account.events if account is not None else ()
     others = [time_ns for each in events for time_ns in (each.time_ns, each.until_ns) if time_ns]
@@ -305,11 +306,11 @@ def _change(cost: Cost, timeline: Timeline) -> None:
             cost.times_ms[name] = ms(median(later - earlier for earlier, later in pairwise(times)))
 
 
-# Members that come.
+# Joins.
 
 
 def _join(cost: Cost, timeline: Timeline) -> None:
-    """The slowest of those that were started."""
+    """The times of the slowest joiner of this event."""
     event = cost.event
     processes = {each.index: each for each in timeline.processes.values()}
     peers = [processes[index].peer_id for index in event.peers if index in processes] or event.victims
@@ -358,7 +359,7 @@ def _steps_of_join(timeline: Timeline, peer_id: str, t0: int) -> dict[str, float
     return times
 
 
-# All at once.
+# Restarts of all peers.
 
 
 def _restart(cost: Cost, timeline: Timeline) -> None:

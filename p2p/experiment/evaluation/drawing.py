@@ -1,6 +1,6 @@
-"""Charts over time as SVG, by hand: panels under each other with one axis of time. Pure.
+"""Charts over time as SVG, without a library: stacked panels that share one time axis. Pure.
 
-What has more points than there are pixels is thinned per column of pixels: the least and the largest of each stay.
+Lines with more points than pixels are thinned per column of pixels: the minimum and the maximum of each stay.
 """
 
 import math
@@ -14,14 +14,14 @@ LEFT, RIGHT, WIDTH = 78, 12, 1000
 INNER: Final = WIDTH - LEFT - RIGHT
 GAP, TOP, BOTTOM = 26, 34, 28
 THIN_COLUMNS: Final = 220
-"""Of lines behind the one that counts."""
+"""Columns of the lines in the background."""
 
 ROW, LOW_ROW = 16, 6
 MANY: Final = 40
-"""Rows, or marks: more are drawn smaller, and thinner."""
+"""Rows or marks; more than that are drawn smaller and thinner."""
 
 MOST_ASIDE: Final = 24
-"""So far from its mark a number may be; else there is none, and the mark's title has to do."""
+"""The largest distance of a number from its mark; a number that needs more is left out, and only the title remains."""
 
 Points = Sequence[tuple[float, float]]
 """(seconds, value)."""
@@ -33,9 +33,9 @@ class Panel:
 
     Attributes:
         points: of its line.
-        behind: thin lines, of other repetitions.
-        is_log: of the values' axis.
-        is_steps: the line goes on level up to the next point.
+        behind: thin lines in the background, of other repetitions.
+        is_log: the axis of values is logarithmic.
+        is_steps: the line stays level up to the next point.
     """
 
     title: str
@@ -66,7 +66,7 @@ class Row:
 
 
 def thin(points: Points, span_s: float, columns: int = INNER) -> list[tuple[float, float]]:
-    """At most two points per column: the least and the largest, in the order in which they came."""
+    """At most two points per column: the minimum and the maximum, in their original order."""
     by_column: dict[int, list[tuple[float, float]]] = {}
     for time_s, value in points:
         if math.isfinite(value):
@@ -90,7 +90,7 @@ def middle(lines: Sequence[Points], span_s: float) -> list[tuple[float, float]]:
 
 
 def draw(panels: Sequence[Panel], rows: Sequence[Row], marks: Sequence[Mark], span_s: float) -> str:
-    """One picture."""
+    """Draw all panels, rows and marks as one SVG."""
     panels = [panel for panel in panels if panel.points]
     is_many = len(rows) > MANY
     shared = shared_rows(rows, apart_s=span_s / INNER) if is_many else [[row] for row in rows]
@@ -113,9 +113,9 @@ def draw(panels: Sequence[Panel], rows: Sequence[Row], marks: Sequence[Mark], sp
 
 
 def shared_rows(rows: Sequence[Row], apart_s: float) -> list[list[Row]]:
-    """Those whose times do not meet on one lane, with so much between them: as few lanes as were there at a time.
+    """Rows grouped into lanes: rows of a lane do not overlap, and are at least `apart_s` apart.
 
-    The first that ended long enough ago gives its lane to the next that begins.
+    Each row takes the first lane that is free, in order of beginnings, so there are as few lanes as possible.
     """
     lanes: list[list[Row]] = []
     ends: list[float] = []
@@ -139,7 +139,7 @@ def _marks(marks: Sequence[Mark], span_s: float, bottom: float) -> Iterable[str]
     kind = "mark" if len(marks) <= MANY else "mark many"
     for mark in sorted(marks, key=lambda mark: mark.start_s):
         x, end = _x(mark.start_s, span_s), _x(mark.end_s, span_s)
-        number, at = "", max(x, free)  # numbers beside each other, where events are not far enough apart
+        number, at = "", max(x, free)  # numbers are placed side by side if events are close
         if at - x <= MOST_ASIDE:
             free = at + 7 + 6 * len(str(mark.number))
             text = f'<text x="{at:.1f}" y="{TOP - 18}" text-anchor="middle">{mark.number}</text>'
@@ -204,7 +204,7 @@ def _row(row: Row, y: float, span_s: float) -> Iterable[str]:
 
 
 def _low_row(row: Row, y: float, span_s: float) -> Iterable[str]:
-    """One of many: what it says of itself is in its title."""
+    """A row drawn low, as one of many: its name is only in its title."""
     said = ", ".join(f"{kind} {start_s:.2f} to {end_s:.2f} s" for kind, start_s, end_s in row.spans)
     yield f"<g><title>{escape(row.name)}: {said}{'; ' if row.end else ''}{escape(row.end)}</title>"
     for kind, start_s, end_s in row.spans:
@@ -237,7 +237,7 @@ def _bounds(low: float, high: float, *, is_log: bool) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float, *, is_log: bool) -> list[float]:
-    """Round numbers between the two: some five, or powers of ten and their doubles and fives."""
+    """Round numbers between the two: about five, or, if logarithmic, powers of ten times 1, 2 and 5."""
     if is_log:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         factors = (1, 2, 5) if last - first <= 3 else (1,)

@@ -1,4 +1,4 @@
-"""How well the records of several hosts bound their clocks, where these are known to be one: in a lab. Pure."""
+"""How tightly and correctly records bound the clocks of hosts that share one clock: those of a lab. Pure."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -9,14 +9,14 @@ from ..folder import Run, host_steps
 
 
 def clock_metrics(run: Run) -> dict[str, float]:
-    """How wide the bounds of two clocks are, over 200 steps that both hosts were in, and how far 0 is from them.
+    """The width of the bounds of two clocks, over 200 steps that both hosts were in, and how far 0 lies outside them.
 
     Returns:
-        `clock_width_ms_max` and `clock_off_ms_max`; nothing of one host, or where no two were in so many steps
-        together, or of a run whose hosts may have clocks of their own.
+        `clock_width_ms_max` and `clock_off_ms_max`; empty for one host, if no two hosts were in 200 steps together, or
+        for a run without an account, whose hosts may have different clocks.
 
     Raises:
-        ExperimentError: no clocks at all could have made these records.
+        ExperimentError: the records contradict each other under any clocks.
     """
     if run.account is None:
         return {}
@@ -33,7 +33,7 @@ def clock_metrics(run: Run) -> dict[str, float]:
 
 
 def pair_bounds(steps: Sequence[Mapping[str, Moments]]) -> list[Bounds]:
-    """Of each two hosts, one for each 200 of the steps that both were in."""
+    """Bounds for each pair of hosts, one per 200 steps that both were in."""
     found: list[Bounds] = []
     for x, y in combinations(sorted({host for step in steps for host in step}), 2):
         both = [{x: step[x], y: step[y]} for step in steps if x in step and y in step]

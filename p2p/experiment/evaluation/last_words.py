@@ -1,4 +1,4 @@
-"""Whether the flight recorder of who was killed has all that the others heard of it. Pure."""
+"""Whether the flight recorders of killed peers hold all that other peers heard from them. Pure."""
 
 from ...telemetry.records import Kind
 from ..folder import Run, Track
@@ -7,12 +7,13 @@ ENDS = ("kill", "kill_host", "restart_all")
 
 
 def unrecorded(run: Run) -> list[tuple[str, int]]:
-    """(peer_id, step) that others have committed with a peer which was killed, and that its trace does not finish.
+    """(peer_id, step) that others have committed with a killed peer whose trace has no FINISHED record of the step.
 
-    Nobody commits a step before all its members have said that they have finished it, and each writes that down before
-    it says so. So this is empty as long as a page keeps what a process did last. Of peers whose trace is whole, since
-    their first record of a finished step. A step that others have committed after a view without it says nothing: where
-    all of them had finished it, the barrier commits it, with whoever had sent all of its part.
+    No member commits a step before all its members have said that they finished it, and each records that before it
+    says so. So the result is empty as long as a page keeps what a process did last. Only peers without missed records
+    are checked, from their first FINISHED record on. Steps that others have committed after a view without the victim
+    are left out: if all of them had finished such a step, the barrier commits it, with every member that had sent all
+    of its part.
     """
     victims = {
         peer_id
@@ -34,7 +35,7 @@ def unrecorded(run: Run) -> list[tuple[str, int]]:
 
 
 def _committed_without(track: Track, peer_id: str) -> set[int]:
-    """Steps that this peer has committed since `peer_id` was out."""
+    """Steps that this peer has committed since it installed a view without `peer_id`."""
     out_ns = min(
         (each.time_ns for each in track.records if (each.kind, each.peer_id) == (Kind.OUT, peer_id)), default=0
     )

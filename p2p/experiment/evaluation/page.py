@@ -1,4 +1,4 @@
-"""report.html: one file that needs nothing else, not even a script; for screens light and dark, and for paper. Pure."""
+"""report.html: one self-contained file without scripts; for light and dark screens, and for print. Pure."""
 
 import json
 import math
@@ -43,19 +43,19 @@ pre{background:color-mix(in srgb,var(--soft) 10%,transparent);padding:.8em;overf
 """
 MOST_SUSPICIONS: Final = 40
 MOST_SPLITS: Final = 40
-"""Rows of the table that says where time goes."""
+"""Rows of the table that splits step times."""
 
 SHOWN_TIMES: Final = {"detected": "detected", "agreed": "agreed", "resumed": "resumed"}
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a report is about.
+    """The subject of a report.
 
     Attributes:
         name: of the experiment, or the folder.
-        text: of the TOML; empty: there is none.
-        expect, loss: of it.
+        text: of the TOML file; empty: there is none.
+        expect, loss: from the TOML file.
     """
 
     name: str
@@ -65,7 +65,7 @@ class About:
 
 
 def page(about: About, evaluated: Sequence[Evaluated]) -> str:
-    """The whole file."""
+    """The HTML of a report."""
     first = evaluated[0]
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(about.name)}</title>',
@@ -117,7 +117,7 @@ def _picture(evaluated: Sequence[Evaluated]) -> str:
 
 
 def picture_of(evaluated: Sequence[Evaluated]) -> tuple[list[Panel], list[Row], list[Mark], float]:
-    """What there is to `draw`."""
+    """The arguments of `draw`."""
     first, *others = evaluated
     origin = first.origin_ns
     account = first.run.account
@@ -143,7 +143,7 @@ def picture_of(evaluated: Sequence[Evaluated]) -> tuple[list[Panel], list[Row], 
 
 
 def _sizes(each: Evaluated) -> list[tuple[float, float]]:
-    """Only where it changes, and the last."""
+    """The number of members: a point at each change, and the last one."""
     found: list[tuple[float, float]] = []
     for step in each.steps:
         if not found or found[-1][1] != step.num_members or step is each.steps[-1]:
@@ -160,7 +160,7 @@ def _rates(each: Evaluated) -> list[tuple[float, float]]:
 
 
 def _loss_panel(each: Evaluated) -> Panel:
-    """Logarithmic where that shows more: it is positive, and falls far."""
+    """The panel of losses; logarithmic if all are positive and differ by a large factor."""
     points = _losses(each)
     values = [value for _, value in points if math.isfinite(value)]
     is_log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
@@ -204,7 +204,7 @@ def _events(each: Evaluated) -> Iterable[str]:
 
 
 def _notes(cost: Cost) -> list[str]:
-    """Phases, and why something is not known."""
+    """The phases of an event, and why values are unknown."""
     notes = []
     if cost.phases_ms:
         notes.append("; ".join(f"{name} {time_ms:.1f} ms" for name, time_ms in cost.phases_ms.items()))
@@ -284,7 +284,7 @@ def _splits(each: Evaluated) -> Iterable[str]:
 
 
 def _suspicions(each: Evaluated) -> Iterable[str]:
-    """Each in a line."""
+    """The suspicions of a run, one per line."""
     found = suspicions(each.run)
     if found:
         yield "<h2>Who was suspected</h2><ul>"

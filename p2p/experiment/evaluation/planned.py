@@ -1,4 +1,4 @@
-"""Whether events came about at the steps that they were planned for. Pure."""
+"""How many events happened at the step that they were planned for. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ _IN_ITS: Final = " in its "
 
 
 def off_share(events: Iterable[Happened]) -> float | None:
-    """The share of events of a step that came more than 2 steps from it; None: there is no such event.
+    """The share of events planned for a step that happened more than 2 steps from it; None: there is no such event.
 
-    Those that wait for something besides (`wait_s`, `during`) come when they may, and those that did not happen are
-    counted elsewhere.
+    Events that also wait for something else (`wait_s`, `during`) are left out; so are events that did not happen, which
+    are counted elsewhere.
     """
     off = [
         abs(event.at_step - int(found[1])) > NEAR

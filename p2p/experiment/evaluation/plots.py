@@ -11,11 +11,11 @@ from .page import STYLE, picture_of
 from .report import Evaluated
 
 INCHES: Final = (8.0, 2.0)
-"""Of a panel."""
+"""Size of a panel."""
 
 
 def plot(evaluated: Sequence[Evaluated], folder: Path) -> list[Path]:
-    """Draw the first run, with the others behind it. Returns the files. OSError: they cannot be written."""
+    """Draw the first run, with the others in the background. Returns the files. OSError: they cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     panels, rows, marks, span_s = picture_of(evaluated)
     svg = draw(panels, rows, marks, span_s)

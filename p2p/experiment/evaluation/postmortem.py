@@ -1,7 +1,7 @@
-"""`shoal postmortem FOLDER`: who failed first, in the order of causes, from what a run has left.
+"""`shoal postmortem FOLDER`: which peers failed, in order of causes, from the files that a run has left.
 
-A folder of `shoal experiment`; of `shoal run --receipts`, with traces and the ends of processes beside the receipts; or
-a registry's, with the pages of the dead.
+The folder is one of `shoal experiment`; one of `shoal run --receipts`, with traces and the ends of processes beside the
+receipts; or a registry folder, with the pages of dead peers.
 """
 
 import json
@@ -30,10 +30,10 @@ BY_HAND: Final = " (by the experiment)"
 
 
 def postmortem(folder: Path, say: Callable[[str], None]) -> int:
-    """Print it; 1 if somebody has failed.
+    """Print the post-mortem of each run in `folder`; 1 if any peer has failed.
 
     Raises:
-        ExperimentError: there is nothing of a run in it, or it cannot be read.
+        ExperimentError: the folder holds no run, or cannot be read.
     """
     pages = sorted(folder.glob(f"*{PAGE}")) if folder.is_dir() else []
     if pages:
@@ -61,7 +61,7 @@ def trail_of_page(seen: Seen) -> Trail:
 
 
 def trails(run: Run, folder: Path) -> list[Trail]:
-    """Of all peers of a run, and of processes that have never joined."""
+    """The trails of all peers of a run, and of processes that never joined."""
     ended = _by_experiment(run) if run.account is not None else _by_launchers(folder, run.clocks)
     known = {trail.peer_id for trail in ended}
     found = ended + [
@@ -111,7 +111,7 @@ def _of_process(process: Process, run: Run) -> Trail:
 
 
 def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
-    """Of all hosts whose launchers had this folder."""
+    """Trails from the launchers of all hosts that wrote to this folder."""
     ends: list[End] = []
     for path in ends_in(folder):
         try:
@@ -136,7 +136,7 @@ def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
 def _tell(
     name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None], run: Run | None = None
 ) -> int:
-    """Of one run; None: of its pages alone."""
+    """Print the post-mortem of one run. `run`: None: only its pages are known."""
     failed = failures(found)
     newest = max([trail.last_step for trail in found] + [r.step for trail in found for r in trail.records], default=-1)
     begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
@@ -154,7 +154,7 @@ def _tell(
     for number, failure in enumerate(failed, 1):
         say(f"{number:3}. {sentence(failure, is_first=number == 1)}")
         if begin_ns is None:
-            continue  # nobody knows who was there
+            continue  # no record of any peer, so no time to count from, and no consequences
         say(f"     {(failure.time_ns - begin_ns) / 1e9:.3f} s after the first record{_wall(failure, who)}")
         for line in consequences(failure):
             say(f"     {line}")
@@ -162,7 +162,7 @@ def _tell(
 
 
 def _wall(failure: Failure, who: Sequence[Identity]) -> str:
-    """Its time by the clock on the wall, as far as the run's traces know that."""
+    """The wall-clock time of a failure; empty if no trace has the offset."""
     if not who:
         return ""
     offset_ns = who[0].wall_ns - who[0].joined_ns

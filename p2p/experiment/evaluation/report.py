@@ -1,4 +1,4 @@
-"""report.json: what every event has cost, over all repetitions, and whether that is as expected. Pure."""
+"""report.json: the cost of each event, over all repetitions, and whether all is as expected. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -43,7 +43,7 @@ _EXPECTED_CODES: Final = (0, 143, -15)
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """One run, and everything that follows from it."""
+    """One run and its evaluation."""
 
     run: Run
     chain: Chain
@@ -53,7 +53,7 @@ class Evaluated:
 
     @property
     def failed(self) -> list[str]:
-        """Peers that have ended badly, and not by this experiment, in words."""
+        """In words, peers that failed and were not ended by the experiment."""
         processes = () if self.run.account is None else self.run.account.processes
         return [
             f"peer {each.index} ended with {each.code}: {each.last_line or 'it had printed nothing'}"
@@ -63,7 +63,7 @@ class Evaluated:
 
     @property
     def origin_ns(self) -> int:
-        """From which times are shown: the first start, or the first record."""
+        """The origin of all times that are shown: the start of the run, or the first record."""
         if self.run.account is not None:
             return self.run.account.began_ns
         return min((track.records[0].time_ns for track in self.run.tracks.values() if track.records), default=0)
@@ -77,7 +77,7 @@ def evaluate(run: Run) -> Evaluated:
 
 
 def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
-    """All figures that can be expected something of, over all runs. Times are of all events of a kind."""
+    """All figures that `[expect]` may name, over all runs. Times are over all events of a kind."""
     found: dict[str, float] = {
         "steps": min((each.chain.num_steps for each in evaluated), default=0),
         "steps_lost": sum(len(each.chain.lost) for each in evaluated),
@@ -112,7 +112,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
 
 
 def _accounting(evaluated: Sequence[Evaluated]) -> dict[str, float]:
-    """By how much parts are off their whole: those of survivors, in ms, and parts of steps, as a share."""
+    """The largest errors of sums of parts: for survivors, in ms, and for steps, as a share."""
     found = {}
     ended = [cost for each in evaluated for cost in each.costs if cost.event.do in ("kill", "leave")]
     if off := [cost.off_ms for cost in ended if cost.off_ms is not None]:
@@ -123,12 +123,12 @@ def _accounting(evaluated: Sequence[Evaluated]) -> dict[str, float]:
 
 
 def is_missed(cost: Cost) -> bool:
-    """Whether it has not happened, or nobody went on after it; a pause may be over before anybody minds."""
+    """Whether the event has not happened, or was not over. A pause or cut may end before any peer is removed."""
     return bool(cost.event.why_not) or ("resumed" in cost.why and cost.event.do not in ("pause", "cut"))
 
 
 def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:
-    """Of all events of this kind, where they are defined; of all that take members out where `do` is empty."""
+    """The time `name` of all events of the kind `do` that have it; `do` empty: of kills and leaves."""
     dos = (do,) if do else ENDS
     chosen = [cost for each in evaluated for cost in each.costs if cost.event.do in dos]
     if name == "gap":
@@ -140,7 +140,7 @@ def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:
 
 
 def check_expectations(experiment: Experiment) -> None:
-    """ExperimentError: something is expected that is no figure, or one of events that the file does not have."""
+    """ExperimentError: an expectation names an unknown figure, or a figure of events that the file does not have."""
     known: dict[str, Sequence[str]] = dict.fromkeys(COUNTS, ())
     for do in ("", *DOS):
         keys = (f"{do}_{name}_ms_{suffix}".removeprefix("_") for name in TIMES for suffix in SUFFIXES)
@@ -163,7 +163,7 @@ def check_expectations(experiment: Experiment) -> None:
 
 
 def failures(evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> list[str]:
-    """What is not as it should be, in words: of expectations, and events that have not happened, unless expected."""
+    """In words, unmet expectations (of the file, and `_ALWAYS`, which the file may override), and runs ended early."""
     found = metrics(evaluated)
     wrong = []
     for key, bound in {**_ALWAYS, **expect}.items():
@@ -179,7 +179,7 @@ def failures(evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> lis
 
 
 def _whose(key: str, evaluated: Sequence[Evaluated]) -> str:
-    """Whose records do not add up, and of which event."""
+    """For `accounting_ms_max`: the event and the survivor whose records do not add up; else empty."""
     known = [(cost.off_ms, cost) for each in evaluated for cost in each.costs if cost.off_ms is not None]
     if key != "accounting_ms_max" or not known:
         return ""
@@ -199,7 +199,7 @@ _WHERE_KNOWN: Final = ("accounting_ms_max", "split_error_max")
 
 
 def to_json(name: str, evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> dict[str, Any]:
-    """Everything, for programs."""
+    """The content of report.json."""
     return {
         "version": 1,
         "name": name,
@@ -212,7 +212,7 @@ def to_json(name: str, evaluated: Sequence[Evaluated], expect: Mapping[str, Boun
 
 
 def _over_runs(evaluated: Sequence[Evaluated]) -> list[dict[str, Any]]:
-    """The same planned event in all repetitions."""
+    """Statistics of each planned event over all repetitions."""
     numbers = sorted({cost.event.number for each in evaluated for cost in each.costs})
     rows = []
     for number in numbers:
@@ -249,7 +249,7 @@ def _run(each: Evaluated) -> dict[str, Any]:
 
 
 def _clocks(clocks: Clocks | None) -> dict[str, Any] | None:
-    """Of several hosts: how far each is ahead of the reference, in each window of steps; None: there is one clock."""
+    """How far the clock of each host is ahead of the reference, per window of steps; None: there is one clock."""
     if clocks is None:
         return None
     hosts = {

@@ -1,7 +1,7 @@
-"""Which link is why steps take longer after a `link` event: from when hosts finished and committed steps. Pure.
+"""The link that makes steps longer after a `link` event, from the times at which hosts finish and commit. Pure.
 
-B commits no step before A's word has come that A has finished it. So the least of B's commit less A's finish, over some
-steps, is the delay from A to B, and what else B had to wait for in each of these. All by one clock, as in a lab.
+B commits no step before it hears that A has finished it. So the minimum of B's commit minus A's finish, over some
+steps, is the delay from A to B, plus whatever else B had to wait for in each of these. Needs one clock, as in a lab.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ from ..folder import Run, host_steps, hosts_of
 from .costs import NUM_BESIDE, Cost
 
 LEAST_SHARE: Final = 0.2
-"""Of what the step is longer by: a link that is slower by less is no cause."""
+"""Share of the growth of the step time: a link whose delay grew by less is no cause."""
 ALIKE_MS: Final = 1.0
-"""Links whose delays grew by as much, but for this, are slower for the same reason.
+"""Links whose delays grew equally, within this tolerance, are slower for the same reason.
 
-Where B waits for a slow word of A, C's word seems to be late, too, but for what C has finished later than A in some
-step: hosts that always finish together are not told apart.
+While B waits for a late message of A, C's message seems to be late, too, except by the most that C has finished later
+than A in some step: hosts that always finish together cannot be told apart.
 """
 
 Pair = tuple[str, str]
 
 
 def name_links(run: Run, found: Sequence[Cost]) -> None:
-    """Say in `why` of each `link` event which link made steps longer, where one did."""
+    """Name in `why` of each `link` event the link that made steps longer, if one did."""
     if run.account is None or not any("step_after" in cost.times_ms for cost in found):
         return
     steps, names = host_steps(run), _names(run)
@@ -45,7 +45,7 @@ def name_links(run: Run, found: Sequence[Cost]) -> None:
 
 
 def delays_ms(steps: Sequence[Mapping[str, Moments]]) -> dict[Pair, float]:
-    """From each host to each other, as far as these steps tell."""
+    """Upper bounds, from these steps, on the delay from each host to each other."""
     found: dict[Pair, float] = {}
     for step in steps:
         for x, y in permutations(step, 2):
@@ -76,7 +76,7 @@ def slower(
 
 
 def _names(run: Run) -> dict[str, str]:
-    """Of hosts, as the file has them: the first peers were started one on each, in their order."""
+    """Names of hosts as in the file: the first peers were started one on each host, in order."""
     assert run.account is not None
     index = {each.peer_id: each.index for each in run.account.processes}
     found: dict[str, int] = {}

@@ -11,7 +11,7 @@ SHARE: Final = 95.0
 
 
 def describe(values: Sequence[float]) -> dict[str, Any]:
-    """Number, p50, p99, least and most; from three values on the 95 % interval of the median, equal for equal ones."""
+    """Number, p50, p99, minimum and maximum; from three values on also the 95 % interval of the median (fixed seed)."""
     if not values:
         return {"number": 0}
     found = np.asarray(values, np.float64)

@@ -1,4 +1,4 @@
-"""How long steps take, what of, and who is waited for; what can be drawn of a run. Pure."""
+"""How long steps take, the parts of that time, and the peers that others wait for; also the data of charts. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from ..happened import Happened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One committed step, as its first committer saw it.
+    """One committed step.
 
     Attributes:
         time_ns: of its first commit.
-        took_ms: since the first commit of the step before; None: there is none.
+        took_ms: since the first commit of the step before; None: there is none in this lineage.
     """
 
     lineage: str
@@ -30,14 +30,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The mean step of one peer, in ms, and its parts, which add up to it.
+    """The mean step time of one peer, in ms, and its parts, which add up to it.
 
     Attributes:
-        compute: until it had submitted all of the step.
+        compute: until the peer had submitted all of the step.
         exchange: until its operations were complete.
-        wait: until all others had finished it, too.
-        last: share of its steps which it was the last to submit, so that others waited for it.
-        error: by which share the parts are off what lies between its commits, step after step.
+        wait: until all others had finished the step, too.
+        last: share of its steps that it was the last to submit, so that others waited for it.
+        error: relative difference between the sum of the parts and the time between its commits.
     """
 
     step: float
@@ -49,7 +49,7 @@ class Split:
 
 
 def steps(run: Run) -> list[Step]:
-    """All, in the order of their commits."""
+    """All committed steps, in order."""
     first: dict[tuple[str, int], int] = {}
     for track in run.tracks.values():
         lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
@@ -80,7 +80,7 @@ def steps(run: Run) -> list[Step]:
 
 
 def splits(run: Run) -> dict[str, Split]:
-    """By peer_id; of those with a trace that have committed two steps."""
+    """Splits by peer_id, for peers with a trace and at least two committed steps."""
     parts = {peer_id: _parts(track) for peer_id, track in run.tracks.items() if track.is_whole}
     last = Counter[str]()
     submitted: dict[tuple[str, int], list[tuple[int, str]]] = {}
@@ -104,7 +104,7 @@ def splits(run: Run) -> dict[str, Split]:
 
 
 def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]]:
-    """Of each step: when it was submitted, how long it took, and its three parts, which add up to that; ns."""
+    """For each step: when it was submitted, how long it took, and its three parts, which add up to that; in ns."""
     lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
     begins = {commit.time_ns: before.time_ns for before, commit in _pairs(track)}
     found = {}
@@ -125,9 +125,9 @@ def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]
 
 
 def _pairs(track: Track) -> list[tuple[Record, Record]]:
-    """The commit of each step that has a receipt, behind the one before: no step, and no missed record, lies between.
+    """Pairs of commits of consecutive steps, the second with a receipt, without missed records in between.
 
-    So this peer was not out in between, nor given a state.
+    So the peer was a member all the time in between, and received no state.
     """
     known = {receipt.step for receipt in track.receipts}
     gaps, index, until_ns, found = track.missed(), 0, 0, list[tuple[Record, Record]]()
@@ -142,7 +142,7 @@ def _pairs(track: Track) -> list[tuple[Record, Record]]:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One peer over time: (state, from, to), ns; states are `starting`, `observing`, `counting`, `paused`."""
+    """One peer over time: spans (state, from, to) in ns; states are `starting`, `observing`, `counting`, `paused`."""
 
     name: str
     spans: tuple[tuple[str, int, int], ...]
@@ -150,7 +150,7 @@ class Lane:
 
 
 def lanes(run: Run, events: Sequence[Happened]) -> list[Lane]:
-    """In the order of starts."""
+    """The lanes of all peers, in the order of starts; without an account, of peer_ids."""
     if run.account is None:
         return [_lane(peer_id[:8], track, 0, 0, "") for peer_id, track in sorted(run.tracks.items())]
     found = []
@@ -180,7 +180,7 @@ def _lane(name: str, track: Track | None, began_ns: int, ended_ns: int, end: str
 
 
 def rates(found: Sequence[Step], window: int = 20) -> list[tuple[int, float]]:
-    """Samples per second over so many steps, at the end of each: (ns, rate)."""
+    """Samples per second over the last `window` steps, at the end of each step: (ns, rate)."""
     rates: list[tuple[int, float]] = []
     for index, (before, step) in enumerate(pairwise(found), 1):
         first = found[max(0, index - window)]

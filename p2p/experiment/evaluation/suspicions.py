@@ -1,4 +1,4 @@
-"""Who was suspected to be dead, by whom, and what came of it: from the records of those who did. Pure."""
+"""Suspicions and their outcomes, from the records of the peers that held them. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,12 +17,14 @@ ENDS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Of one peer, by another.
+    """One peer's suspicion that another one is dead.
 
     Attributes:
-        is_own: by a probe of its own; else it was told.
-        end: what became of it, in words; empty: nothing, as far as `by` has recorded.
-        lasted_s: until then; 0: unknown.
+        peer_id: of the suspect.
+        by: peer_id of the peer that suspected it.
+        is_own: by its own probe; else another peer told it.
+        end: the outcome, in words; empty: `by` has recorded none.
+        lasted_s: time until the outcome; 0: unknown.
     """
 
     peer_id: str
@@ -34,7 +36,7 @@ class Suspicion:
 
 
 def suspicions(run: Run) -> list[Suspicion]:
-    """All, in the order of their times."""
+    """All suspicions of a run, in order of time."""
     return sorted((each for by in run.tracks for each in _of(run, by)), key=lambda each: (each.time_ns, each.by))
 
 

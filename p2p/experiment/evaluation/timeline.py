@@ -1,4 +1,4 @@
-"""All that is known of a run, made ready for questions. Pure."""
+"""The tracks of a run, indexed for queries; and changes of members by receipts alone. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,20 @@ from ..happened import Happened, Process
 from .chain import Chain
 
 ROUNDED_NS: Final = 1_000
-"""What `ms` leaves out, at most."""
+"""The resolution of `ms`."""
 
 NUM_BEFORE: Final = 20
-"""Steps that say how long one takes."""
+"""Steps before an event that its usual step time is taken from."""
 
 
 class Timeline:
-    """All tracks of a run, made ready for questions."""
+    """All tracks of a run, indexed for queries.
+
+    Attributes:
+        processes: by peer_id.
+        commits: by peer_id: (time, step) of each commit.
+        first_commits: (time, lineage, step) of the first commit of each step, in order.
+    """
 
     def __init__(self, run: Run, chain: Chain) -> None:
         self.run, self.chain = run, chain
@@ -43,7 +49,7 @@ class Timeline:
         }
 
     def step_ms(self, time_ns: int) -> float | None:
-        """The median of the last steps before this time, of those who were members then; None: there were not two."""
+        """The median time of the last steps before this time with the same members; None: there were not two."""
         end = bisect_left(self.first_commits, time_ns, key=itemgetter(0))
         before = ((at, self._members.get((lineage, step))) for at, lineage, step in reversed(self.first_commits[:end]))
         known = [(at, members) for at, members in islice(before, NUM_BEFORE + 2) if members is not None]
@@ -52,7 +58,7 @@ class Timeline:
         return ms(median(took)) if took else None
 
     def gap_ms(self, start_ns: int, end_ns: int, *, to_next: bool) -> float | None:
-        """The longest between two commits that ends in this time; `to_next`: or has begun in it."""
+        """The longest gap between two commits that ends in this interval; `to_next`: or begins in it."""
         times = [time_ns for time_ns, _, _ in self.first_commits]
         gaps = [
             later - earlier
@@ -62,12 +68,12 @@ class Timeline:
         return ms(max(gaps)) if gaps else None
 
     def keys_between(self, start_ns: int, end_ns: int) -> list[tuple[str, int]]:
-        """Steps that were first committed in this time."""
+        """Steps whose first commit lies in this interval."""
         return [(lineage, step) for time_ns, lineage, step in self.first_commits if start_ns <= time_ns <= end_ns]
 
 
 def changes(timeline: Timeline) -> list[Happened]:
-    """Who came and went, by the receipts; when, by the first record of it."""
+    """Changes of members, by the receipts; the time is that of the first record of each."""
     found: list[Happened] = []
     receipts = timeline.run.receipts()
     for before, after in pairwise(receipts):
@@ -94,7 +100,7 @@ def _change(do: str, peer_id: str, step: int, time_ns: int) -> Happened:
 
 
 def _first_sign(timeline: Timeline, peer_id: str, view: int) -> int:
-    """That a member is gone: of its death, or of the view without it."""
+    """The time of the first record of a member's death, or of the view without it; 0: there is none."""
     return min(
         (
             record.time_ns
@@ -108,7 +114,7 @@ def _first_sign(timeline: Timeline, peer_id: str, view: int) -> int:
 
 
 def was_at(event: Happened, timeline: Timeline) -> str:
-    """By its own last records: of who is killed, all; else those before the event."""
+    """The victim's activity, by its own last records: for a kill all, else those before the event; empty: unknown."""
     track = timeline.run.tracks.get(event.victims[0]) if len(event.victims) == 1 else None
     if track is None or not track.is_whole:
         return ""

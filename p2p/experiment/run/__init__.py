@@ -1,1 +1,1 @@
-"""Carries an experiment out: draws its events, starts peers, and does to them what is due."""
+"""Running an experiment: draw its events, start peers, and carry the events out."""

@@ -1,4 +1,4 @@
-"""`shoal experiment`: runs a plan as often as asked, and writes what came of it."""
+"""`shoal experiment`: run all repetitions of an experiment, and write the account of each."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ from .venue import Lab, Starter, ThisHost, Venue, execute
 
 SWARM = "experiment"
 LAST_BYTES = 1 << 14
-"""Of output, in which the last line is looked for."""
+"""The end of the output, in which the last line is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Conductor:
     """Runs experiments.
 
     Attributes:
-        environ: what peers inherit; of what begins with SHOAL_, nothing.
-        say: for people, a line at a time.
-        start: how peers are started; None: as `[run]` says.
+        environ: environment that peers inherit, without variables that begin with SHOAL_.
+        say: prints a line.
+        start: starts a peer; None: as `[run]` says.
     """
 
     environ: Mapping[str, str]
@@ -49,11 +49,11 @@ class Conductor:
     start: Starter | None = None
 
     def conduct(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> bool:
-        """Run each plan once, into `out`; False: somebody interrupted it. What was run is there in any case.
+        """Run each plan once, into `out`; False: interrupted. Folders of completed runs remain in any case.
 
         Raises:
-            ExperimentError: nothing can be run, or written.
-            LabError: there can be no lab here.
+            ExperimentError: no run is possible, or a file cannot be written.
+            LabError: a lab is not possible here.
         """
         self.check(experiment, plans, out)
         prepare(out)
@@ -73,7 +73,7 @@ class Conductor:
         return True
 
     def check(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> None:
-        """Whether the machine has what is needed. Nothing is changed. ExperimentError: what is missing."""
+        """Check that program and memory are available, without changing anything. ExperimentError: what is missing."""
         run = experiment.run
         where = next((key for key in ("script", "module", "command") if getattr(run, key)), "")
         try:
@@ -86,7 +86,7 @@ class Conductor:
         check_memory(experiment, [plan for _, plan in plans])
 
     def _give_up(self, error: OSError | ShoalError, out: Path) -> None:
-        """Say why there are no more runs. If no step was committed, that is all: ExperimentError, or what it is."""
+        """Say why no more runs follow; if no step was committed, raise it: an OSError as an ExperimentError."""
         why = str(error)
         if isinstance(error, OSError):
             why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or why
@@ -99,7 +99,7 @@ class Conductor:
 
     @contextmanager
     def _starting(self, experiment: Experiment, out: Path) -> Iterator[Starter]:
-        """How peers are started. ExperimentError: there is nothing to fork them from."""
+        """Yield the function that starts a peer. ExperimentError: the process to fork peers from cannot be started."""
         run = experiment.run
         if self.start is not None or run.start == "exec":
             yield self.start or execute
@@ -184,7 +184,7 @@ def _account(
 
 
 def prepare(out: Path) -> None:
-    """Make the folder. ExperimentError: it is not empty, or cannot be made."""
+    """Create the folder. ExperimentError: it is not empty, or cannot be created."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
@@ -194,7 +194,7 @@ def prepare(out: Path) -> None:
 
 
 def check_memory(experiment: Experiment, plans: Sequence[Plan]) -> None:
-    """ExperimentError: peers would keep more resident memory than there is: the kernel would kill somebody for it."""
+    """ExperimentError: peers would hold more resident memory than is available, so the kernel would kill a process."""
     each_bytes = experiment.run.resident_bytes
     most = max((most_living(plan, experiment.run.peers) for plan in plans), default=0)
     if each_bytes and most * each_bytes > (free_bytes := memory_bytes()):
@@ -205,7 +205,7 @@ def check_memory(experiment: Experiment, plans: Sequence[Plan]) -> None:
 
 
 def plans(experiment: Experiment, seed: int, repeat: int) -> list[tuple[int, Plan]]:
-    """One per repetition, each with a seed of its own. ExperimentError: an event cannot be."""
+    """(seed, plan) of each repetition, with consecutive seeds. ExperimentError: an event is impossible."""
     return [(each, make_plan(experiment, each)) for each in range(seed, seed + repeat)]
 
 
@@ -230,12 +230,12 @@ def _process(started: Started) -> Process:
 
 @contextmanager
 def _signals() -> Iterator[Callable[[], bool]]:
-    """Until the end of `with` SIGINT, SIGTERM and SIGHUP end nothing; whether one has come is asked of what is yielded.
+    """Defer SIGINT, SIGTERM and SIGHUP until the end of `with`; the yielded function tells whether one has arrived.
 
-    So none cuts a start or a clean-up in two. SIGINT is heard also where a shell has started this in the background.
+    So no signal interrupts a start or a clean-up. SIGINT is handled even if a shell started this in the background.
 
     Raises:
-        KeyboardInterrupt: at the end, if one has come.
+        KeyboardInterrupt: at the end, if a signal has arrived.
     """
     came: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Carries a plan out: looks at the peers every few milliseconds, and does what is due."""
+"""Carries a plan out: observes the peers every few milliseconds, and performs the events that are due."""
 
 import signal
 import threading
@@ -16,26 +16,26 @@ from .venue import Lab
 
 POLL_S: Final = 0.005
 LOSSES_EVERY: Final = 20
-"""Looks."""
+"""Polls."""
 CLOSELY_S: Final = 0.25
-"""So long it looks at one peer, and at nothing else, for the moment in which that is in the middle of something."""
+"""How long one peer alone is polled, to catch it in the phase that an event asks for."""
 CLOSE_POLL_S: Final = 0.0003
 LEAVE_S: Final = 20.0
-"""Who was asked to leave is killed after this."""
+"""Peers that were asked to leave are killed after this."""
 SETTLE_S: Final = 30.0
-"""So long the end waits, at most, for what was done last to be over."""
+"""The longest wait, at the end, until the last event is over."""
 MORE_STEPS: Final = 3
-"""After all that: in these, samples of the dead are handed out again."""
+"""Steps after the last event is over, in which samples of dead members are handed out again."""
 STANDS_S: Final = 0.5
-"""Who has committed nothing for so long is asked why."""
+"""Peers that have committed no step for this long are asked why."""
 
 
 class Director:
-    """Of one run.
+    """Carries out the plan of one run.
 
     Attributes:
         happened: one per planned event.
-        begun_ns: when step 1 was committed; 0: it was not.
+        begun_ns: when step 1 was committed; 0: not yet.
         ended_by: `script`, `until` or `limit`; `interrupt` until the run is over.
     """
 
@@ -47,14 +47,14 @@ class Director:
         say: Callable[[str], None],
         is_interrupted: Callable[[], bool],
     ) -> None:
-        """Nothing starts. `say`: what happens, for people; `is_interrupted`: whether it is to end at once."""
+        """Start nothing yet. `say`: prints events; `is_interrupted`: whether the run is to end at once."""
         self._run, self._plan, self._swarm, self._say = experiment.run, plan, swarm, say
         self._is_interrupted = is_interrupted
         self._never = threading.Event()
         self._until_ns = self._ends_ns = 0
-        self._last_step = -1  # before the end
-        self._newest: dict[int, int] = {}  # step, as a pause was over
-        self._put_back: dict[int, Callable[[], None]] = {}  # by a number of an event: what its links were before
+        self._last_step = -1  # the step to reach before the end; -1: not known yet
+        self._newest: dict[int, int] = {}  # by number of an event: the newest step when its pause or change ended
+        self._put_back: dict[int, Callable[[], None]] = {}  # by number of an event: restores the links as before
         self.begun_ns = 0
         self.ended_by = "interrupt"
         self.happened = [
@@ -65,7 +65,7 @@ class Director:
         self._to_end = [pair for pair in self._to_do if pair[0].for_s or pair[0].do == "restart_all"]
 
     def run(self) -> None:
-        """Start the peers, do what is planned, and wait until all have ended, or it is interrupted."""
+        """Start the peers, carry out the plan, and wait until all have ended, or the run is interrupted."""
         try:
             self._conduct()
         finally:
@@ -98,7 +98,7 @@ class Director:
     # Events.
 
     def _do_due(self, now_ns: int) -> None:
-        """In the order of the file: of those that wait for one peer to be at something, the first comes first."""
+        """Perform due events, in order; of events that wait for the same target and phase, only the first is tried."""
         self._to_do = [pair for pair in self._to_do if not pair[1].time_ns]
         awaited: set[tuple[int | str, str]] = set()
         for event, happened in self._to_do:
@@ -121,7 +121,7 @@ class Director:
         return self._is_over(self.happened[happened.number - 2])
 
     def _do(self, event: Event, happened: Happened) -> None:
-        """If it can be done now; else it is tried again."""
+        """Perform an event if that is possible now; else it is retried at the next poll."""
         happened.at_step = self._swarm.newest_step()
         if event.do == "join":
             happened.time_ns = time.monotonic_ns()
@@ -163,7 +163,7 @@ class Director:
             each.was_ended = True
 
     def _waits_for(self, event: Event, victim: Started) -> bool:
-        """Look on closely until it is at what it is to be at, for a while; whether it is, and stands still there."""
+        """Poll the victim until it is in the phase `during`, and stop it there; False: not within `CLOSELY_S`."""
         until_ns = time.monotonic_ns() + CLOSELY_S * 1e9
         while event.during:
             if self._is_at(event, victim) and self._stands_there(event, victim):
@@ -174,7 +174,7 @@ class Director:
         return True
 
     def _is_at(self, event: Event, victim: Started) -> bool:
-        """Whether it is at what it is to be at, by what it has recorded; of a donor, whether anybody takes a state."""
+        """Whether the victim's records say that it is in `during`; for a donor, whether any peer receives a state."""
         is_of_donor = event.who == "donor" and event.during == STATE
         watched = [each.peer for each in (self._swarm.living() if is_of_donor else [victim]) if each.peer is not None]
         for peer in watched:
@@ -182,16 +182,16 @@ class Director:
         return any(peer.phase == event.during for peer in watched)
 
     def _stands_there(self, event: Event, victim: Started) -> bool:
-        """Stop it; whether it is at that still. If not it goes on, so that nobody is hit at something else."""
+        """Stop the victim; False: it has left the phase meanwhile, and continues, so it is not hit in another one."""
         if self._hold(victim) and self._is_at(event, victim):
             return True
         self._swarm.signal(victim, signal.SIGCONT)
         return False
 
     def _hold(self, victim: Started) -> bool:
-        """Stop it, and wait until it runs no code, for a while; whether what it has recorded then is all.
+        """Stop the victim, and wait until it runs no code; False: it still runs, so its records may be incomplete.
 
-        In a lab it goes on, since the threads of other hosts are not seen here.
+        In a lab the victim keeps running, since threads on other hosts are not visible here.
         """
         assert victim.peer is not None
         if victim.peer.pidfd < 0:
@@ -211,12 +211,12 @@ class Director:
             return False
         happened.time_ns, happened.victims, happened.peers = time_ns, [victim.peer.peer_id], [victim.index]
         victim.was_ended = event.do != "pause"
-        if event.during and event.do == "leave":  # it stands still
+        if event.during and event.do == "leave":  # the victim is stopped
             self._swarm.signal(victim, signal.SIGCONT)
         return True
 
     def _choose(self, event: Event) -> Started | None:
-        """Whom it is done to; None: there is nobody now, or nobody else who could go on."""
+        """The target; None: there is none now, or no other peer could continue."""
         able = [each for each in self._swarm.seated() if not each.was_ended]
         if event.during == STATE and event.who == "newest":
             there = [each for each in self._swarm.living() if not each.stopped]
@@ -237,7 +237,7 @@ class Director:
         return members[rank] if rank < len(members) else None
 
     def _donor(self, able: list[Started]) -> Started | None:
-        """Who was last asked for a state since the last join."""
+        """The peer that was asked last to send its state, since the last join."""
         since_ns = max((each.time_ns for each in self.happened if each.do == "join"), default=0)
         feeding = [each for each in able if each.peer is not None and each.peer.fed_ns > since_ns]
         return max(feeding, key=lambda each: each.peer.fed_ns if each.peer else 0, default=None)
@@ -246,7 +246,7 @@ class Director:
         return f" (peer {', '.join(map(str, happened.peers))})" if happened.peers else ""
 
     def _let_go(self, now_ns: int) -> None:
-        """What was done for a while, which is over; and after a restart the new peers."""
+        """End pauses, cuts and changes whose time is over; after a restart killed all peers, start the new ones."""
         self._to_end = [pair for pair in self._to_end if not pair[1].until_ns]
         for event, happened in self._to_end:
             if not happened.time_ns:
@@ -263,14 +263,14 @@ class Director:
                 happened.peers = [each.index for each in new]
 
     def _end(self, event: Event, happened: Happened) -> None:
-        """What is done for a while only."""
+        """End a pause, cut or change."""
         if event.do == "pause":
             self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
         else:
             self._put_back[happened.number]()
 
     def _reasons(self, now_ns: int) -> list[str]:
-        """What those say who have not gone on for a while."""
+        """The reasons given by peers that have committed no step for `STANDS_S`."""
         said = []
         for each in self._swarm.seated():
             assert each.peer is not None
@@ -281,7 +281,7 @@ class Director:
         return said
 
     def _is_over(self, happened: Happened) -> bool:
-        """Whether everybody goes on after it."""
+        """Whether all peers continue after the event."""
         if not happened.time_ns:
             return False
         if (happened.for_s or happened.do == "restart_all") and not happened.until_ns:
@@ -294,37 +294,37 @@ class Director:
         if happened.do in ("kill", "leave", "kill_host") or (happened.do == "cut" and not happened.for_s):
             return self._goes_on_without(happened)
         if started and all(each.code is not None for each in started):
-            return True  # it has ended since, so nothing more can come of it
+            return True  # they have ended since, so no commit of theirs is to come
         is_there = len(peers) == len(started) and all(peer.first_ns for peer in peers)
         if happened.do == "join":
             return is_there
         return is_there and all(self._is_back(peer, happened) for peer in peers)
 
     def _is_back(self, peer: Seen, happened: Happened) -> bool:
-        """It commits; if it was taken out, in a view in which it is again."""
+        """Whether `peer` commits steps again; if it was removed, in a view that seats it again."""
         others = (each.peer for each in self._swarm.living() if each.peer is not None)
         was_out = any(other.out.get(peer.peer_id, 0) > happened.time_ns for other in others)
         since_ns = max(happened.until_ns, peer.seated_ns)
-        is_new = peer.step > self._newest.get(happened.number, -1)  # it may hear late of what the others had committed
+        is_new = peer.step > self._newest.get(happened.number, -1)  # older commits of the others may reach it late
         return is_new and peer.commit_ns > since_ns and (not was_out or peer.seated_ns > happened.time_ns)
 
     def _goes_on_without(self, happened: Happened) -> bool:
-        """Whether all who knew the victim have committed a step since they have a view without it.
+        """Whether all peers that knew the victims have committed a step since they have a view without them.
 
-        Nobody misses one that had no seat.
+        Victims without a seat do not count; if none had one, the others need a commit since the event.
         """
         victims = [self._swarm.started[index].peer for index in happened.peers]
         gone = [peer.peer_id for peer in victims if peer is not None and peer.step >= 0]
         peers = [each.peer for each in self._swarm.seated() if each.peer is not None and each.peer.peer_id not in gone]
         if not gone:
             return all(peer.commit_ns > happened.time_ns for peer in peers)
-        left = [peer for peer in peers if peer.first_ns < happened.time_ns]  # who has come since never knew them
+        left = [peer for peer in peers if peer.first_ns < happened.time_ns]  # later joiners never knew them
         return bool(peers) and all(peer.commit_ns > peer.out.get(each, 1 << 63) for peer in left for each in gone)
 
     # The end.
 
     def _is_restarting(self) -> bool:
-        """All were killed, and are to start again."""
+        """Whether all peers were killed, and the new ones are not started yet."""
         return any(each.do == "restart_all" and each.time_ns and not each.until_ns for _, each in self._to_end)
 
     def _look_at_end(self, now_ns: int, began_ns: int) -> None:
@@ -348,11 +348,11 @@ class Director:
             self._swarm.ask_to_leave()
 
     def _last_ns(self) -> int:
-        """Of all that was done, and the end."""
+        """The time of the last action, or of the end if that is later."""
         return max([self._until_ns, *(max(each.time_ns, each.until_ns) for each in self.happened)])
 
     def _is_quiet(self) -> bool:
-        """Whether all that was done is over, and what comes after it is done, too."""
+        """Whether all performed events are over, and those that follow or wait for a phase are performed."""
         follows = (
             each.after and before.time_ns for each, before in zip(self._plan.events[1:], self.happened, strict=False)
         )
@@ -361,7 +361,7 @@ class Director:
         return not any(waits) and all(self._is_over(each) for each in self.happened if each.time_ns)
 
     def _excuse(self) -> None:
-        """Say of each event that has not happened why."""
+        """Set `why_not` of each event that has not happened."""
         end = {"script": "the script ended", "until": "the run was ended", "limit": "limit_s was over"}
         end["interrupt"] = "the run was interrupted"
         for event, happened in zip(self._plan.events, self.happened, strict=True):
@@ -375,5 +375,5 @@ class Director:
 
 
 def _seeks(event: Event, happened: Happened) -> bool:
-    """Whether it is due, and waits for the moment in which a peer is in the middle of something."""
+    """Whether the event is due, and waits for its target to be in the phase `during`."""
     return bool(event.during and happened.trigger_ns and not happened.time_ns)

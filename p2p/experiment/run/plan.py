@@ -1,4 +1,4 @@
-"""Which events a run has: drawn with a seed, checked against the peers that there can be, and written out. Pure."""
+"""The events of a run: drawn with a seed, checked against the peers that can exist, and written out. Pure."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from ..events import AFTER, ENDS, HAVE_VICTIMS, IN_THE_LAB, MOST_PEERS, STATE, E
 MOST_EVENTS: Final = 10_000
 MOST_DRAWN: Final = 3000
 DIGITS: Final = 3
-"""Of a drawn time; a file that is run again has the same."""
+"""Decimal digits of drawn numbers, so that the written schedule repeats them exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class Plan:
     """All events of one run.
 
     Attributes:
-        events: each at a time of its own; none is drawn any more.
-        num_left_out: that were drawn, and would have left nobody, or more than twice as many as began.
+        events: with fixed times; nothing is left to draw but the choice of targets at run time.
+        num_left_out: drawn events that were dropped: they do not fit, such as those that would leave no peer, or more
+            than twice as many as at the start.
     """
 
     events: tuple[Event, ...]
@@ -31,10 +32,10 @@ class Plan:
 
 
 def make_plan(experiment: Experiment, seed: int) -> Plan:
-    """Draw what is to be drawn: the same seed gives the same plan.
+    """Draw the events: the same seed gives the same plan.
 
     Raises:
-        ExperimentError: an event that cannot be, with its line.
+        ExperimentError: an event is impossible; says its line.
     """
     rng = random.Random(seed)
     written: list[Event] = []
@@ -71,7 +72,7 @@ def _with_draw(event: Event, rng: random.Random) -> Event:
 
 
 def _in_cycles(experiment: Experiment) -> Sequence[Event]:
-    """The events so many times: again after the last of the time before."""
+    """The events of all cycles: each cycle begins after the last event of the one before."""
     events, number = experiment.events, experiment.run.cycles
     if number == 1:
         return events
@@ -93,7 +94,7 @@ def _in_cycles(experiment: Experiment) -> Sequence[Event]:
 
 
 def _draw(event: Event, experiment: Experiment, rng: random.Random) -> Iterator[Event]:
-    """Independent of each other, so often on average: a Poisson process."""
+    """Draw the times of a random event: a Poisson process with its rate."""
     assert event.random is not None
     until_s = event.random.until_s if event.random.until_s is not None else experiment.run.until_s
     if until_s is None:
@@ -104,7 +105,7 @@ def _draw(event: Event, experiment: Experiment, rng: random.Random) -> Iterator[
 
 
 def _check_order(events: Sequence[Event]) -> None:
-    """Times and steps do not go backwards."""
+    """ExperimentError: times or steps go backwards."""
     for unit, key in (("s", "at_s"), ("", "at_step")):
         before: Event | None = None
         for event in events:
@@ -121,7 +122,7 @@ def _check_order(events: Sequence[Event]) -> None:
 
 
 def _check_end(events: Sequence[Event], run: RunSettings) -> None:
-    """Nothing comes after the end."""
+    """ExperimentError: an event would come after the end."""
     for event in events:
         for key, end, limit in (("at_step", "until_step", run.until_step), ("at_s", "until_s", run.until_s)):
             at = getattr(event, key)
@@ -130,9 +131,9 @@ def _check_end(events: Sequence[Event], run: RunSettings) -> None:
 
 
 def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int) -> None:
-    """Nobody is asked for who cannot exist, and somebody is left, and not too many, and a host for who comes."""
+    """ExperimentError: a target cannot exist, no peer or host would be left, or there would be too many peers."""
     living = started = num_peers
-    first = 0  # of those that the last restart has started
+    first = 0  # index of the first peer that the last restart has started
     has_joined = False
     ended: set[str | int] = set()  # peers by number, and hosts
     for event in events:
@@ -162,7 +163,7 @@ def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int) -> Non
 
 
 def _check_host(event: Event, ended: set[str | int], num_hosts: int) -> None:
-    """`ended` grows by a host that is killed."""
+    """Check an action on hosts; adds a killed host to `ended`."""
     for host in (event.who, event.to):
         _check_still_there(event, host, ended)
     if event.do != "kill_host":
@@ -203,7 +204,7 @@ def _num_hosts(experiment: Experiment) -> int:
 def _fitting(
     written: Sequence[Event], drawn: Sequence[Event], num_peers: int, num_hosts: int
 ) -> tuple[list[Event], int]:
-    """Written and drawn events in order, without those drawn ones that do not fit."""
+    """Written and drawn events in order, without drawn events that do not fit; and how many these are."""
     kept: list[Event] = []
     for event in sorted([*written, *drawn], key=lambda event: event.at_s or 0.0):
         try:
@@ -223,17 +224,17 @@ def _living(events: Sequence[Event], num_peers: int) -> int:
 
 
 def _more(event: Event) -> int:
-    """How many more peers there are after it."""
+    """The change in the number of peers by this event."""
     return {"join": 1, "leave": -1, "kill": -1}.get(event.do, 0) * event.number
 
 
 def most_living(plan: Plan, num_peers: int) -> int:
-    """How many peers there are at a time, at the most, as `num_peers` begin."""
+    """The largest number of peers at the same time, if `num_peers` begin."""
     return max(accumulate(map(_more, plan.events), initial=num_peers))
 
 
 def in_words(event: Event) -> str:
-    """What is done to whom: `kill rank 0`."""
+    """The action and its target: `kill rank 0`."""
     if event.do == "join":
         return "1 peer joins" if event.number == 1 else f"{event.number} peers join"
     if event.do == "restart_all":
@@ -256,7 +257,7 @@ def in_words(event: Event) -> str:
 
 
 def when(event: Event) -> str:
-    """In words: `step 50`."""
+    """The time of an event in words: `step 50`."""
     if event.at_step is not None:
         text = f"step {event.at_step}"
     else:
@@ -265,7 +266,7 @@ def when(event: Event) -> str:
 
 
 def timeline(experiment: Experiment, plan: Plan) -> list[str]:
-    """For people, one line per event."""
+    """The plan in words, one line per event."""
     run = experiment.run
     what = run.script or run.module or " ".join(run.command)
     lines = [f"{experiment.name}: {run.peers} peers run {' '.join([what, *run.args])}"]
@@ -283,7 +284,7 @@ def timeline(experiment: Experiment, plan: Plan) -> list[str]:
 
 
 def to_toml(experiment: Experiment, plan: Plan) -> str:
-    """The experiment with all events drawn: run again, it has the same."""
+    """The experiment as a TOML file with all events drawn: run again, it has the same events."""
     run = experiment.run
     settings = {
         "script": str(experiment.folder / run.script) if run.script else "",
@@ -324,11 +325,11 @@ def _network(table: Mapping[str, Any]) -> list[str]:
 
 
 def _pairs(values: Mapping[str, object]) -> list[str]:
-    """Those that say something."""
+    """Lines of the values that are not empty."""
     empty = {"wait_s": 0.0, "for_s": 0.0}
     return [f"{key} = {_quoted(value)}" for key, value in values.items() if value not in (None, "", [], empty.get(key))]
 
 
 def _quoted(value: object) -> str:
-    """As TOML has it, whose texts in quotes are those of JSON but for one character."""
+    """A value in TOML, whose quoted strings are those of JSON except for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""The peers of an experiment: processes of somebody's script, watched from outside, by their pages and receipts."""
+"""The peers of an experiment: processes of a user's script, observed from outside, by their pages and receipts."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from ..usage import Usage
 from .venue import Process, Venue
 
 BATCH: Final = 512
-"""So many records are written at once."""
+"""Records per write."""
 TAIL_BYTES: Final = 1 << 16
 END_S: Final = 20.0
 
@@ -36,11 +36,12 @@ class Started:
 
     Attributes:
         index: in the order of starts.
-        host, place: on which host, and which number there.
-        began_ns: when, by the monotonic clock.
-        ended_ns, code: once it has ended.
+        host, place: number of the host, and index among the processes started there.
+        began_ns: time of the start, by the monotonic clock.
+        ended_ns, code: set once the process has ended.
         was_ended: by this experiment: killed, or asked to leave.
-        stopped: it is paused now.
+        stopped: currently paused.
+        peer: None: the process has not joined.
     """
 
     index: int
@@ -61,14 +62,14 @@ class Seen:
     """A peer, as its page shows it.
 
     Attributes:
-        pidfd: of its process, which is the one that was started, or one of its session; -1: of another host, or it has
-            ended.
-        step, commit_ns: the last that it has committed, as a member; -1: none.
-        seated_ns: when it had installed a view in which it is, and was not before.
-        out: when it had installed a view without these members.
-        fed: when it was last asked for its state.
+        pidfd: of its process, which is the started one, or one of its session; -1: it is on another host, or has ended.
+        step, commit_ns: the last step that it has committed as a member, -1: none; and when.
+        first_ns: when it first committed a step after step 0; 0: never.
+        fed_ns: when it was last asked to send its state.
+        seated_ns: when it installed a view that seats it, after a time without a seat.
+        out: for each removed member, when it installed a view without that member.
         raw: records that are not written yet.
-        phase: what it is in the middle of, one of `events.DURING`; empty: none of these.
+        phase: the phase it is in, one of `events.DURING`; empty: none of these.
     """
 
     tail: Tail
@@ -87,7 +88,7 @@ class Seen:
         return self.tail.identity.peer_id
 
     def take(self) -> None:
-        """What is new in its page."""
+        """Read new records from its page."""
         new = self.tail.read()
         self.raw += new
         for record in sorted(map(unpack_record, new), key=attrgetter("time_ns")):
@@ -104,7 +105,7 @@ class Seen:
                 self.fed_ns = record.time_ns
 
     def close(self) -> None:
-        """It has ended: keep no descriptor of it."""
+        """Read the last records, and close all descriptors: the peer has ended."""
         self.take()
         self.tail.close()
         if self.pidfd >= 0:
@@ -127,22 +128,22 @@ class Swarm:
     """Peers of one run, in a registry folder of their own.
 
     Attributes:
-        started: all that ever were.
+        started: all processes that were started.
         losses: (monotonic ns, index of the peer, loss).
-        usage: of memory and files, by their snapshots.
+        usage: of memory and files, from snapshots.
     """
 
     def __init__(
         self, config: LaunchConfig, folder: Path, environ: Mapping[str, str], venue: Venue, loss: str = ""
     ) -> None:
-        """Nothing runs yet.
+        """A swarm without peers.
 
         Args:
-            config: of all peers, but for the home.
-            folder: for receipts, traces and output; it is there.
-            environ: what the peers inherit.
-            venue: where they live.
-            loss: pattern of what they print, with one group.
+            config: of all peers, except the home.
+            folder: for receipts, traces and output; it exists.
+            environ: environment that peers inherit.
+            venue: the hosts of the peers.
+            loss: pattern, with one group, that finds losses in their output.
         """
         self._config, self._folder, self._environ = config, folder, environ
         self.venue = venue
@@ -151,20 +152,20 @@ class Swarm:
         self._shown: dict[int, int] = {}
         self.started: list[Started] = []
         self._living: list[Started] = []
-        self._ended: list[Started] = []  # since what is printed was looked at
+        self._ended: list[Started] = []  # since output was last read
         self._known: set[str] = set()
-        self._last = 0, -1  # when who ended last has ended, of those who have committed a step, and which
+        self._last = 0, -1  # of the peer that ended last after committing a step: when it ended, and its last step
         self.losses: list[tuple[int, int, float]] = []
         self.usage: list[Usage] = []
 
-    # What is done.
+    # Actions.
 
     def start(self, number: int, now_ns: int, *, joins: bool = False) -> list[Started]:
-        """Start peers; `joins`: none of them founds a swarm."""
+        """Start peers; `joins`: they only join, and found no swarm."""
         return [self._start_one("join" if joins else "", now_ns) for _ in range(number)]
 
     def _start_one(self, only: str, now_ns: int) -> Started:
-        """On the host that has the fewest peers."""
+        """Start a process on the host with the fewest peers."""
         index, numbers = len(self.started), Counter(each.host for each in self.living())
         host = min(
             (host for host in range(len(self.venue.homes)) if host not in self.venue.gone), key=numbers.__getitem__
@@ -181,7 +182,7 @@ class Swarm:
         return new
 
     def signal(self, started: Started, number: int) -> bool:
-        """To the process that has joined; whether it is there. The handle is of that process, whatever its number."""
+        """Signal a process that has joined; False: it has not joined, or has ended. A reused pid is never signalled."""
         if started.peer is None or started.code is not None:
             return False
         try:
@@ -192,7 +193,7 @@ class Swarm:
         return True
 
     def ask_to_leave(self) -> None:
-        """All that run; who has not joined yet is killed."""
+        """Ask all running peers to leave; processes that have not joined yet are killed."""
         for each in self.living():
             each.was_ended = True
             if not self.signal(each, signal.SIGTERM):
@@ -201,13 +202,13 @@ class Swarm:
                 self.signal(each, signal.SIGCONT)
 
     def kill_all(self) -> None:
-        """Whatever still runs, and what it forked."""
+        """Kill all running processes, and those that they forked."""
         for each in self.living():
             each.was_ended = True
             self.venue.kill(each.process)
 
     def close(self, now_ns: Callable[[], int]) -> None:
-        """Nothing runs afterwards; all that was seen is written."""
+        """Kill all processes, wait for them, and write all records."""
         self.kill_all()
         for each in self.started:
             each.process.wait(END_S)
@@ -216,17 +217,17 @@ class Swarm:
             if each.peer is not None:
                 self._write(each.peer)
 
-    # What is seen.
+    # Observations.
 
     def living(self) -> list[Started]:
         return [*self._living]
 
     def seated(self) -> list[Started]:
-        """Who runs, is not stopped, and has committed a step as a member."""
+        """Processes that run, are not stopped, and have committed a step as a member."""
         return [each for each in self.living() if not each.stopped and each.peer is not None and each.peer.step >= 0]
 
     def members(self) -> list[Started]:
-        """Of the last step, in rank order, as its receipt has them; who has ended is not left out."""
+        """Members of the last step, in rank order, by its receipt; includes members that have ended."""
         seen = [each.peer for each in self.started if each.peer is not None and each.peer.step >= 0]
         newest = max(seen, key=lambda peer: peer.commit_ns, default=None)
         if newest is None:
@@ -245,12 +246,12 @@ class Swarm:
         return [by_id[peer_id] for peer_id in ids if peer_id in by_id]
 
     def newest_step(self) -> int:
-        """That anybody has committed who runs, or, if nobody does, who ran last; -1: nobody has."""
+        """The newest step committed by a running peer, or, if none runs, by the one that ended last; -1: none."""
         steps = [each.peer.step for each in self._living if each.peer is not None and each.peer.step >= 0]
         return max(steps, default=self._last[1])
 
     def look(self, now_ns: int) -> None:
-        """Take in what is new. Costs as much as there are who run, however many have ended."""
+        """Read new pages, records and exit codes. The cost grows with running processes, not with ended ones."""
         if any(each.peer is None for each in self._living):
             self._find()
         for each in self.living():
@@ -271,7 +272,7 @@ class Swarm:
                 self._last = max(self._last, (now_ns, each.peer.step))
 
     def look_at_snapshots(self, now_ns: int) -> None:
-        """What peers have printed, or said by their snapshots, since the last look."""
+        """Read losses and usage from output and snapshots since the last call."""
         looked_at, self._ended = [*self._ended, *self._living], []
         for each in looked_at:
             if self._pattern is not None:
@@ -297,7 +298,7 @@ class Swarm:
                 self.losses.append((now_ns, each.index, float(match.group(1))))
 
     def _find(self) -> None:
-        """Pages of processes that were started here; nobody else's is touched."""
+        """Find the pages of processes that were started here; other pages are left alone."""
         for host, home in enumerate(self.venue.homes):
             for path in (home / self._config.swarm_name).glob(f"*{PAGE}"):
                 if path.stem in self._known:
@@ -305,7 +306,7 @@ class Swarm:
                 try:
                     self._take_page(host, Tail(path))
                 except (OSError, RemoteProtocolError):
-                    continue  # it is being made, or its process has ended
+                    continue  # the page is being created, or its process has ended
 
     def _take_page(self, host: int, tail: Tail) -> None:
         for each in self.living():
@@ -316,7 +317,7 @@ class Swarm:
                 return
 
     def _check_clocks(self, who: Identity) -> None:
-        """ExperimentError: times of this peer are by another clock than those of events."""
+        """ExperimentError: this peer's times are by another clock than those of events."""
         if who.offsets != (own := read_offsets()):
             raise ExperimentError(
                 f"process {who.pid} has other clocks than this one, by its time namespace ({who.offsets}; here {own}): "

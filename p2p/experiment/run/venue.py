@@ -1,4 +1,4 @@
-"""Where peers live: on this host, or on hosts of a network lab, with a registry folder each."""
+"""Hosts on which peers run: this host, or hosts of a network lab; each with a registry folder."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from ...telemetry.snapshot import Identity
 
 
 class Process(Protocol):
-    """What is used of `subprocess.Popen`. It leads a session of its own."""
+    """The part of `subprocess.Popen` that is used. The process leads its own session."""
 
     pid: int
 
@@ -30,11 +30,11 @@ class Process(Protocol):
 
 
 Starter = Callable[[Sequence[str], Mapping[str, str], int], Process]
-"""Starts a command in this environment, its output to a descriptor."""
+"""Starts a command in an environment, with its output going to a descriptor."""
 
 
 def execute(command: Sequence[str], environ: Mapping[str, str], output: int) -> Process:
-    """As a program, which ends with this thread. ExperimentError: it cannot be started."""
+    """Start a program that ends with this thread. ExperimentError: it cannot be started."""
     try:
         return subprocess.Popen(
             command,
@@ -53,7 +53,7 @@ class Venue(Protocol):
     """Hosts, numbered from 0.
 
     Attributes:
-        homes: registry folder of each.
+        homes: registry folder of each host.
         gone: hosts that were ended.
     """
 
@@ -61,30 +61,30 @@ class Venue(Protocol):
     gone: set[int]
 
     def tcp(self, host: int) -> TcpOptions:
-        """How peers of this host reach the others."""
+        """The TCP options of peers on this host."""
         ...
 
     def start(self, host: int, command: Sequence[str], environ: Mapping[str, str], output: int) -> Process: ...
 
     def owns(self, process: Process, place: int, who: Identity) -> bool:
-        """Whether a page of that host is of the process that was started as number `place` there."""
+        """Whether a page, found on that host, belongs to the process that was started as number `place` there."""
         ...
 
     def handle(self, who: Identity) -> int:
-        """A pidfd; -1: there is none; OSError: the process has ended, and its number may be somebody else's."""
+        """A pidfd; -1: there is none; OSError: the process has ended, and its pid may have been reused."""
         ...
 
     def send_signal(self, process: Process, handle: int, number: int) -> None:
-        """OSError: it has ended."""
+        """Send a signal. OSError: the process has ended."""
         ...
 
     def kill(self, process: Process) -> None:
-        """It, and what it forked."""
+        """Kill the process and those that it forked."""
         ...
 
 
 class ThisHost:
-    """Peers as processes of this one."""
+    """Peers as processes of this host."""
 
     def __init__(self, home: Path, start: Starter) -> None:
         self.homes: Sequence[Path] = [home]
@@ -92,14 +92,14 @@ class ThisHost:
         self._start = start
 
     def tcp(self, host: int) -> TcpOptions:
-        """None is needed."""
+        """Defaults: none are needed."""
         return TcpOptions()
 
     def start(self, host: int, command: Sequence[str], environ: Mapping[str, str], output: int) -> Process:
         return self._start(command, environ, output)
 
     def owns(self, process: Process, place: int, who: Identity) -> bool:
-        """It is that process, or one of its session."""
+        """Whether the pid in the page is that process, or one of its session."""
         if who.pid == process.pid:
             return True
         try:
@@ -118,23 +118,23 @@ class ThisHost:
         signal.pidfd_send_signal(handle, number)
 
     def kill(self, process: Process) -> None:
-        if process.poll() is None:  # else the number may be somebody else's
+        if process.poll() is None:  # else the pid may have been reused
             kill_session(process.pid)
 
 
 Key = tuple[tuple[int, ...], str]
-"""A host, for its line, or the two ends of a pair; and what of it."""
+"""(a host, for its line, or the two ends of a pair; name of the setting)."""
 
 
 class Lab:
-    """Peers on hosts of a lab. Pids are those of the hosts, which signal only what they have started."""
+    """Peers on hosts of a lab. Pids are those of the hosts, which signal only processes that they have started."""
 
     def __init__(self, lab: NetworkLab, home: Path) -> None:
-        """`home`: for the registry folders, which this process has to read."""
+        """`home`: contains the registry folders, which this process must be able to read."""
         self.lab = lab
         self.homes: Sequence[Path] = [home / str(host) for host in range(len(lab.config.hosts))]
         self.gone: set[int] = set()
-        self._changes: dict[Key, dict[object, str]] = {}  # in the order in which they came; first what was before
+        self._changes: dict[Key, dict[object, str]] = {}  # by change, in order; first, under None, the setting before
         for each in self.homes:
             each.mkdir(mode=0o700)
 
@@ -164,18 +164,18 @@ class Lab:
     def change(
         self, host: int, other: int | None, net: str, *, one_way: bool = False, for_a_while: bool = False
     ) -> Callable[[], None]:
-        """Of the link to `other`, or of all links of the host, and its line.
+        """Change the link to `other`, or all links of the host and its line.
 
         Args:
             host: its number.
-            other: likewise; None: all others.
-            net: as of `shoal lab set`.
-            one_way: of what the host sends alone; its line stays.
-            for_a_while: what is returned ends it: each setting is then of the newest change that has not ended, or as
-                it was before all of these. A change that stays replaces them.
+            other: number of the other host; None: all others.
+            net: settings, as in `shoal lab set`.
+            one_way: change only what the host sends; its line stays.
+            for_a_while: the change is temporary: after the returned function is called, each setting is that of the
+                newest change that has not ended, or as it was before all of these. A permanent change replaces them.
 
         Raises:
-            LabError: it cannot be so.
+            LabError: the settings are not possible.
         """
         of_host = other is None and not one_way
         line, pair = parse_net(net) if of_host else ({}, parse_pair(net))
@@ -210,7 +210,7 @@ class Lab:
             self.lab.set(*whom, ",".join(words), one_way=len(whom) == 2)
 
     def crash(self, host: int) -> None:
-        """End a host, for good."""
+        """End a host permanently."""
         self.lab.crash(host)
         self.gone.add(host)
 
