@@ -1,1 +1,1 @@
-"""What a peer lets others see of it: one mapped page in the registry folder, which outlives its process."""
+"""The page of a peer: one mapped file in the registry folder, readable by others, which outlives its process."""

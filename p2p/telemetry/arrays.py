@@ -1,4 +1,4 @@
-"""Many records at once, as an array of numpy: for who looks at many pages again and again."""
+"""Records read in bulk, as numpy arrays: for a reader that polls many pages."""
 
 import struct
 from typing import Final
@@ -14,15 +14,15 @@ FIELDS: Final = np.dtype(
         *(("view", "<u8"), ("peer", "<u8"), ("value", "<f8"), ("last", "<u8")),
     ]
 )
-"""As in records.py."""
+"""The layout in records.py."""
 assert FIELDS.itemsize == RECORD_BYTES
 
 
 Records = npt.NDArray[np.void]
-"""Of `FIELDS`."""
+"""An array with dtype `FIELDS`."""
 
 WINDOW: Final = 256
-"""So many slots are looked at first."""
+"""Slots that are read first; only if more are new is the whole half read."""
 
 _NUM_WORDS: Final = RECORD_BYTES // 8
 _LAST_AT: Final = RECORD_BYTES - 8
@@ -30,17 +30,17 @@ _NUMBER: Final = struct.Struct("<Q")
 
 
 def new_records(half: Memory, after: int) -> Records:
-    """The whole records of a half with numbers beyond `after`, in order; each is read as records.py has it.
+    """The complete records of a half with numbers above `after`, in order; read as described in records.py.
 
-    Costs next to nothing where there is none, and little where there are few.
+    Costs almost nothing if there is none, and little if there are few.
     """
     begin = (after + 1) % NUM_RECORDS
     if not _is_beyond(half, begin, after):
-        return _NONE  # they are written in order
+        return _NONE  # records are written in order
     end = begin + WINDOW
     if end <= NUM_RECORDS and not _is_beyond(half, end - 1, after):
         return _whole(half, begin, WINDOW, after)
-    found = _whole(half, 0, NUM_RECORDS, after)  # there may be more, or it begins anew behind the last slot
+    found = _whole(half, 0, NUM_RECORDS, after)  # more may be new, or the window wraps around
     return found[np.argsort(found["first"])]
 
 
@@ -50,7 +50,10 @@ def _is_beyond(half: Memory, slot: int, after: int) -> bool:
 
 
 def _whole(half: Memory, begin: int, number: int, after: int) -> Records:
-    """Of so many slots. Last numbers are read before the records, first ones behind: what changes meanwhile differs."""
+    """The complete new records of `number` slots.
+
+    Last numbers are read before the records, first numbers after them, so they differ if a record changes meanwhile.
+    """
     shared = np.frombuffer(half, "<u8", number * _NUM_WORDS, begin * RECORD_BYTES).reshape(number, _NUM_WORDS)
     lasts = shared[:, -1].copy()
     copied = shared.copy()
@@ -63,5 +66,5 @@ _NONE: Final[Records] = np.empty(0, FIELDS)
 
 
 def as_records(found: Records) -> list[Record]:
-    """One by one."""
+    """The same records as a list of `Record`."""
     return unpack_records(found.tobytes())

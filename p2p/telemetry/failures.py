@@ -1,7 +1,8 @@
-"""Who failed, in the order of causes: from records of peers, and what is known of the ends of their processes. Pure.
+"""Failed peers in the order of causes, from records of peers and the ends of their processes. Pure.
 
-A peer has failed at the first sign of it: it raised, its process ended, somebody recorded that it is gone, or went on
-without it. Who waited for a peer that stood still, and ended by itself, did so because of that one, which comes first.
+A peer has failed at the first sign of it: it raised, its process ended, another peer recorded that it is gone, or
+continued without it. A peer that waited for one that stood still, and then ended by itself, failed because of the
+other, which comes first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from .records import ADVANCES, COMMITS, How, Kind, Record
 from .timeline import doing
 
 LATER_S: Final = 0.5
-"""Whose process was killed so long after the others had gone on without it was silent first."""
+"""A peer killed more than this after the first sign of its failure had fallen silent before."""
 
 _KNOWN_BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher"}
 _OF_OTHERS: Final = (Kind.GONE, Kind.IN, Kind.OUT)
@@ -23,17 +24,17 @@ _WAITS: Final = ("exchanging", "waiting for the others to finish")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trail:
-    """What is left of one peer.
+    """The records of one peer, and the end of its process.
 
     Attributes:
         name: in messages.
         records: in the order of their times.
         last_step: on its receipts; -1: there is none.
-        ended_ns: when its process had ended; 0: nobody has seen that.
-        code: of its process, -N of signal N; None: nobody has seen that.
-        how: that, in words ("was killed by SIGKILL").
-        has_failed: by its code; None: nobody has seen that.
-        last_words: what it wrote last.
+        ended_ns: when its process had ended; 0: unknown.
+        code: exit code of its process, -N for signal N; None: unknown.
+        how: the end in words ("was killed by SIGKILL").
+        has_failed: by its code; None: unknown.
+        last_words: the last line that it wrote.
     """
 
     peer_id: str
@@ -47,14 +48,14 @@ class Trail:
     last_words: str = ""
 
     def until(self, time_ns: int) -> list[Record]:
-        """What it had done by then, but for its leaving."""
+        """Its records up to this time, without those of its end."""
         return [record for record in self.records if record.time_ns <= time_ns and record.kind not in _ENDS]
 
     def end(self) -> Record | None:
-        """By which it was over for this peer, for good."""
+        """The record of its final end (left, removed or diverged); None: there is none, or it came back."""
         for record in reversed(self.records):
             if record.kind in ADVANCES:
-                return None  # it has come back since
+                return None  # the peer has come back since
             if record.kind in _ENDS:
                 return record
         return None
@@ -62,12 +63,14 @@ class Trail:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """What another peer was at when one failed, and for how long already.
+    """Another peer at the time of a failure.
 
     Attributes:
-        waits: it could not go on without the one that failed.
-        lags: that one could not go on without it: it had not submitted the step.
-        went_on_s: after the failure it had committed a step; None: it never has.
+        at: its activity.
+        for_s: how long that had lasted.
+        waits: it waited for the peer that failed.
+        lags: the failed peer waited for it: it had not submitted the step.
+        went_on_s: time from the failure to its next commit; None: there is none.
     """
 
     name: str
@@ -83,17 +86,17 @@ class Failure:
     """One peer that has failed.
 
     Attributes:
-        how: by what, in words.
+        how: the kind of failure, in words.
         time_ns: of the first sign of it.
-        since_ns: since when it was at what it was at; 0: unknown.
-        step: in which; -1: before its first one.
-        at: what it was at; empty: unknown.
-        last_words: what it wrote last, if it ended by itself.
-        known_by: who said first that it is gone; empty: nobody has, or it was silence.
-        others: those who were there.
-        redone: steps that they did over.
-        suspected: who suspected it before that, and for how long.
-        after: an earlier failure since which this peer had committed nothing; empty: none.
+        since_ns: when its last activity began; 0: unknown.
+        step: in which it failed; -1: before its first one.
+        at: its last activity; empty: unknown.
+        last_words: the last line that it wrote, if it ended by itself.
+        known_by: the source of the first word that it is gone; empty: there is none, or it was silence.
+        others: peers that took part at the time.
+        redone: steps that the others redid.
+        suspected: (name, seconds) of each peer that suspected it at that time, and since when.
+        after: name of a peer that failed earlier, since which this peer has committed nothing; empty: none.
     """
 
     name: str
@@ -111,12 +114,12 @@ class Failure:
 
     @property
     def waited_for(self) -> tuple[str, ...]:
-        """Those that it waited for when it failed."""
+        """Names of the peers that it waited for when it failed."""
         return tuple(other.name for other in self.others if other.lags)
 
 
 def failures(trails: Sequence[Trail]) -> list[Failure]:
-    """All, in the order of causes."""
+    """All failures, in the order of causes."""
     found = [(each, trail) for trail in trails if (each := _failure(trail, trails)) is not None]
     found.sort(key=lambda item: item[0].time_ns)
     ordered: list[tuple[Failure, Trail]] = []
@@ -163,7 +166,7 @@ def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
 
 
 def _sign(trail: Trail, trails: Sequence[Trail]) -> tuple[int, str, str] | None:
-    """When it had failed, by what, and who said so; None: it has not, as far as anybody knows."""
+    """When the peer had failed, how, and the source of that; None: there is no sign of a failure."""
     said, end = _word_of_others(trail, trails), trail.end()
     known_by = _KNOWN_BY.get(How(said.how), "") if said is not None and said.how in set(How) else ""
     last_ns = trail.records[-1].time_ns if trail.records else 0
@@ -182,7 +185,7 @@ def _sign(trail: Trail, trails: Sequence[Trail]) -> tuple[int, str, str] | None:
 
 
 def _suspected(trail: Trail, trails: Iterable[Trail], time_ns: int) -> tuple[tuple[str, float], ...]:
-    """By whom, when it failed, and since when in seconds; the first one first."""
+    """(name, seconds) of the peers that suspected it at its failure, longest suspicion first."""
     found = []
     for other in trails:
         about = [r for r in other.records if r.peer_id == trail.peer_id and r.kind in _DOUBTS and r.time_ns <= time_ns]
@@ -193,7 +196,7 @@ def _suspected(trail: Trail, trails: Iterable[Trail], time_ns: int) -> tuple[tup
 
 
 def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
-    """The first record of anybody else by which it is gone, or out, for good."""
+    """The first record by which another peer notes that it is gone or removed, without a later return."""
     found = []
     for other in trails:
         about = [r for r in other.records if r.kind in _OF_OTHERS and r.peer_id == trail.peer_id and other is not trail]
@@ -203,11 +206,11 @@ def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
 
 
 def _other(other: Trail, time_ns: int, done: int, *, is_idle: bool) -> Other:
-    """`done`: by the one that failed; `is_idle`: that was waiting itself."""
+    """The state of `other`. `done`: last step of the peer that failed; `is_idle`: that peer was waiting itself."""
     before = other.until(time_ns)
     submitted = max((each.step for each in before if each.kind in (*ADVANCES, Kind.SUBMITTED)), default=-1)
     lags = is_idle and submitted == _last_step(before) == done
-    # Who lags is told by its script, whatever its loop has heard since: of a new view, say.
+    # The activity of a lagging peer is that of its script, whatever its loop has heard since, such as a new view.
     at, since_ns = doing([each for each in before if each.kind < Kind.FINISHED] if lags else before)
     next_ns = next((each.time_ns for each in other.records if each.time_ns > time_ns and each.kind in COMMITS), None)
     return Other(
@@ -221,7 +224,7 @@ def _other(other: Trail, time_ns: int, done: int, *, is_idle: bool) -> Other:
 
 
 def _is_there(other: Trail, time_ns: int) -> bool:
-    """It had begun, and neither ended nor left."""
+    """Whether the peer had begun by then, and neither ended nor left."""
     end = other.end()
     over_ns = [each for each in (other.ended_ns, end and end.time_ns) if each]
     return bool(other.records) and other.records[0].time_ns <= time_ns < min(over_ns, default=1 << 63)
@@ -232,7 +235,7 @@ def _last_step(records: Iterable[Record]) -> int:
 
 
 def _linked(failure: Failure, earlier: Sequence[Failure], records: Sequence[Record]) -> Failure:
-    """With the one that may be why."""
+    """The failure with `after` set to the first earlier one since which the peer had committed nothing."""
     done = [record.time_ns for record in records if record.kind in COMMITS]
     for cause in earlier:
         if not any(cause.time_ns < time_ns <= failure.time_ns for time_ns in done):
@@ -248,11 +251,11 @@ _ENDS_BADLY: Final = {
 _ENDS: Final = (*_LEAVING, *_ENDS_BADLY)
 
 
-# For people.
+# Messages.
 
 
 def sentence(failure: Failure, *, is_first: bool = True) -> str:
-    """Who, in which step, by what, and what it was at."""
+    """The failure in one sentence: peer, step, kind and last activity."""
     where = f"in step {failure.step}" if failure.step >= 0 else "before its first step"
     at = f" while {failure.at}" if failure.at else ""
     words = f" ({failure.last_words})" if failure.last_words else ""
@@ -261,7 +264,7 @@ def sentence(failure: Failure, *, is_first: bool = True) -> str:
 
 
 def consequences(failure: Failure) -> list[str]:
-    """What the others were at, and what became of that."""
+    """Lines about the other peers: their activities, and when they continued."""
     if not failure.others:
         return ["nobody else was there"]
     waiting = [each for each in failure.others if each.waits]

@@ -1,7 +1,6 @@
-"""What a script says of itself by `peer.log`: a few numbers by name, the last of each.
+"""Numbers that a script logs with `peer.log`: the last value of each name.
 
-In the flight recorder each is a record of its own, which has 16 bytes for the name: where others have a view, and a
-peer.
+In the flight recorder each number is a separate record, with 16 bytes for the name in the fields for view and peer.
 """
 
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from .records import Half, Kind, Record
 
 MOST_NUMBERS: Final = 32
 MOST_CHARACTERS: Final = 32
-"""Of a name."""
+"""The longest name."""
 MOST_RECORDED: Final = 4
-"""Of one call, so that a script that logs a lot leaves room for what the steps leave behind."""
+"""Numbers per call, so that a script that logs a lot leaves room for the records of steps."""
 _NAME_BYTES: Final = 16
 
 
@@ -21,7 +20,7 @@ class Logged:
     """The numbers of one peer.
 
     Attributes:
-        values: by name, in the order in which they came first.
+        values: by name, in the order of their first values.
         listeners: called with `peer.done` and the numbers of each call.
     """
 
@@ -30,20 +29,20 @@ class Logged:
         self.listeners: list[Callable[[int, dict[str, float]], None]] = []
 
     def log(self, numbers: dict[str, Any], num_trained: int, half: Half, step: int) -> None:
-        """As `Peer.log`. Of a call in the same moment as a step of another thread, one of two records may be lost."""
+        """Log numbers, as `Peer.log`. If another thread takes a step at the same moment, one record may be lost."""
         checked = self.update(numbers)
         record(half, step, checked)
         for listener in self.listeners:
             listener(num_trained, dict(checked))
 
     def update(self, numbers: dict[str, Any]) -> dict[str, float]:
-        """Take all of them, or none.
+        """Store all of the numbers, or none.
 
         Returns:
-            These, as floats.
+            The numbers as floats.
 
         Raises:
-            TypeError: one is no number.
+            TypeError: one is not a number.
             ValueError: a name is too long, or there are too many.
         """
         checked = {name: _number(name, value) for name, value in numbers.items()}
@@ -56,12 +55,12 @@ class Logged:
                 f"peer.log keeps {MOST_NUMBERS} names at most, and with {', '.join(checked)} they would be "
                 f"{len(values)}: leave some out"
             )
-        self.values = values  # at one go: another thread shows them
+        self.values = values  # atomically: another thread shows them
         return checked
 
 
 def record(half: Half, step: int, numbers: dict[str, float]) -> None:
-    """Write the first of `numbers` down, logged after `step`."""
+    """Record the first `MOST_RECORDED` of `numbers`, logged after `step`."""
     for index, (name, value) in enumerate([*numbers.items()][:MOST_RECORDED]):
         text = name.encode("utf-8", "replace")[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
         view, peer = int.from_bytes(text[:8], "big"), int.from_bytes(text[8:], "big")
@@ -69,13 +68,13 @@ def record(half: Half, step: int, numbers: dict[str, float]) -> None:
 
 
 def name_in(record: Record) -> str:
-    """Under which name a LOGGED record has its value: the first 16 bytes of it."""
+    """The name in a LOGGED record: its first 16 bytes."""
     text = record.view.to_bytes(8, "big") + int(record.peer_id or "0", 16).to_bytes(8, "big")
     return text.rstrip(b"\0").decode("utf-8", "ignore")
 
 
 def _number(name: str, value: Any) -> float:
-    """An int, a float, or what has no dimensions and one of them in it, like a loss."""
+    """Convert an int, a float, or a zero-dimensional array or tensor, such as a loss."""
     shape = getattr(value, "shape", ())
     if len(shape):
         raise TypeError(f"{name} must be one number, and has shape {tuple(shape)}: give its mean, say")

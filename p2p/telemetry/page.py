@@ -1,15 +1,16 @@
-"""The page of a peer: who it is, a snapshot of where it stands, and its flight recorder. One mapped file of 320 KiB.
+"""The page of a peer: its identity, a snapshot of its state, and its flight recorder. One mapped file of 320 KiB.
 
-It lies beside the peer's entry in the registry's folder, `<peer_id>.page`, mode 0600, the same for all incarnations of
-the peer. What is in it was stored by the process itself, so it is there when the process hangs, is stopped, or is
-killed by SIGKILL. Nothing is synced: after a reboot it is gone, or of another host.
+The file `<peer_id>.page`, mode 0600, lies beside the peer's entry in the registry's folder, and is the same for all
+incarnations of the peer. The process itself stores the content, which therefore stays readable while the process hangs
+or is stopped, and after SIGKILL. The file is not synced, so its content does not survive a reboot.
 
-    0        magic `SHPG`, version (4 bytes), length (4) and xxh3-64 (8) of the identity, then that, as JSON
-    4096     two slots of 30 KiB: number of the snapshot (8), length (4), xxh3-64 (8) of both and the text that follows
-    65536    the half of whoever drives the loop (records.py)
+    0        magic `SHPG`, version (4 bytes), length (4) and xxh3-64 (8) of the identity, then the identity, as JSON
+    4096     two slots of 30 KiB: number of the snapshot (8), length (4), xxh3-64 (8) of the text, seeded with the
+             number, then the text
+    65536    the half of the thread that drives the loop (records.py)
     196608   the half of the training thread
 
-Snapshot n goes into slot n % 2, so one that is being written, or was cut short, leaves the one before.
+Snapshot n goes into slot n % 2, so a write that is in progress, or was cut short, leaves the previous one intact.
 """
 
 import json
@@ -48,15 +49,15 @@ class Page:
 
     Attributes:
         path: of the file.
-        identity: what stands in it.
+        identity: as stored in the file.
         now: the monotonic clock, in ns.
-        shown: the last snapshot, as it is packed; empty: there was none yet.
-        loop: the records of whoever drives the loop.
-        training: those of the training thread.
+        shown: the last snapshot, packed; empty: there was none yet.
+        loop: the half of the thread that drives the loop.
+        training: the half of the training thread.
     """
 
     def __init__(self, folder: Path, identity: Identity, clock: Callable[[], int]) -> None:
-        """Make the file, with its space, so that no later write finds the disk full.
+        """Create the file with its space allocated, so that no later write finds the disk full.
 
         Args:
             folder: of the registry.
@@ -64,7 +65,7 @@ class Page:
             clock: monotonic nanoseconds, for the records.
 
         Raises:
-            RegistryError: it cannot be made.
+            RegistryError: the file cannot be created.
         """
         self.path = page_path(folder, identity.peer_id)
         self.identity = identity
@@ -77,7 +78,7 @@ class Page:
             try:
                 os.posix_fallocate(fd, 0, PAGE_BYTES)
                 self._memory = memoryview(mmap.mmap(fd, PAGE_BYTES))
-            except OSError:  # it may be what has filled the disk
+            except OSError:  # the file may have filled the disk
                 self.path.unlink(missing_ok=True)
                 raise
             finally:
@@ -93,7 +94,7 @@ class Page:
         _HEADER.pack_into(self._memory, 0, _MAGIC, VERSION, len(text), xxhash.xxh3_64_intdigest(text))
 
     def show(self, snapshot: Snapshot) -> None:
-        """Make `snapshot` what others read. One thread at a time."""
+        """Publish `snapshot` in the page. One thread at a time."""
         text = self.shown = snapshot.pack()
         self._number = number = self._number + 1
         at = _SLOTS_AT + number % 2 * _SLOT_BYTES
@@ -101,19 +102,19 @@ class Page:
         _SLOT.pack_into(self._memory, at, number, len(text), _checksum(number, text))
 
     def latest(self) -> list[Record]:
-        """The last records of both halves, 512 of each at most, in the order of their times. Any thread."""
+        """The last records of both halves, at most 512 of each, in the order of their times. Any thread."""
         return sorted([*self.loop.latest(), *self.training.latest()], key=_time)
 
     def remove(self) -> None:
-        """Unlink the file; what is mapped stays so. In a forked child nothing happens."""
+        """Unlink the file; mappings stay valid. No-op in a forked child."""
         if self._pid == os.getpid():
-            with suppress(OSError):  # of a folder that is read-only by now
+            with suppress(OSError):  # the folder may be read-only by now
                 self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stands in a page.
+    """The content of a page.
 
     Attributes:
         snapshot: the last one; None: there was none yet.
@@ -130,11 +131,11 @@ def page_path(folder: Path, peer_id: str) -> Path:
 
 
 def read_page(path: Path) -> Seen:
-    """What a page says now; whose peer may be at it, hang, or be dead.
+    """Read a page, whose peer may be writing to it, hang, or be dead.
 
     Raises:
-        OSError: it is gone, or no private file of this user.
-        RemoteProtocolError: it is being made, or is of another version.
+        OSError: the file is gone, or is not a private file of this user.
+        RemoteProtocolError: the page is being created, or is of another version.
     """
     memory = map_page(path)
     records = [record for start in halves() for record in read_half(memory[start : start + HALF_BYTES])]
@@ -143,7 +144,7 @@ def read_page(path: Path) -> Seen:
 
 
 def map_page(path: Path) -> memoryview:
-    """The memory of a page, which stays when the file is gone; errors as of `read_page`."""
+    """Map a page; the mapping stays valid after the file is gone. Errors as of `read_page`."""
     fd = open_private(str(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_size != PAGE_BYTES:
@@ -181,7 +182,7 @@ def read_snapshot(memory: memoryview) -> Snapshot | None:
 
 
 def latest_text(memory: memoryview) -> bytes:
-    """The last whole snapshot, as it was packed; empty: there was none yet."""
+    """The last complete snapshot, packed; empty: there was none yet."""
     found: list[tuple[int, bytes]] = []
     for at in (_SLOTS_AT, _SLOTS_AT + _SLOT_BYTES):
         number, length, checksum = _SLOT.unpack_from(memory, at)

@@ -1,7 +1,7 @@
-"""The flight recorder: the last things that a peer did, as fixed records in memory that outlives its process.
+"""The flight recorder: the last actions of a peer, as fixed-size records in memory that outlives its process.
 
-A *half* is a ring of 2,048 records of 64 bytes, written by one thread at a time: one by whoever drives the loop, one by
-the training thread. Record n, counted from 1, goes into slot n % 2,048. Little-endian:
+A *half* is a ring of 2,048 records of 64 bytes, written by one thread at a time: one half by the thread that drives the
+loop, one by the training thread. Record n, counted from 1, goes into slot n % 2,048. Little-endian:
 
     0   n (8 bytes)
     8   monotonic nanoseconds (8); one clock for all processes of a host
@@ -11,9 +11,9 @@ the training thread. Record n, counted from 1, goes into slot n % 2,048. Little-
     48  a value, float64 (8)
     56  n again (8)
 
-A writer stores these in this order, with one `pack_into`. A reader takes the last number, then all, then the first: the
-record is whole if the two are equal, also where the writer was killed in the middle of it. That relies on a processor
-that keeps stores in order, and loads, as x86-64 does.
+A writer stores these in this order, with one `pack_into`. A reader reads the last number, then the whole record, then
+the first number: the record is complete if the two are equal, even if the writer was killed while writing. That relies
+on a processor that keeps stores in order, and loads, as x86-64 does.
 """
 
 import struct
@@ -22,7 +22,7 @@ from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple, Protocol
 
 NUM_RECORDS: Final = 2048
-"""Of a half."""
+"""Records per half."""
 RECORD_BYTES: Final = 64
 HALF_BYTES: Final = NUM_RECORDS * RECORD_BYTES
 
@@ -34,83 +34,83 @@ Memory = memoryview
 
 
 class Kind(IntEnum):
-    """What happened. The numbers are in pages, so they stay."""
+    """The kind of a record. The numbers are stored in pages, so they never change."""
 
-    # The training thread's.
+    # The half of the training thread.
     BEGUN = 1
-    """A step was opened: its first operation comes."""
+    """A step was opened: its first operation follows."""
     SUBMITTED = 2
-    """All of it is submitted: the script waits."""
+    """The step is submitted completely: the script waits."""
     RECEIVED = 3
-    """The script has its results; `size` and `value`: in so many steps, with so many samples, it was counted."""
+    """The script has the results; `size`: steps that counted this peer so far; `value`: its samples in these."""
     BUCKET = 4
-    """A training step has a sum of `value` bytes: one record for each of `size` such, where they are not as before."""
-    # Of whoever drives the loop.
+    """A training step has a sum of `value` bytes: a record for each of `size` buckets, when they change."""
+    # The half of the thread that drives the loop.
     FINISHED = 16
     """All operations of the step are complete here."""
     COMMITTED = 17
     FOLLOWED = 18
-    """Committed by the members, and taken over by this peer, an observer."""
+    """Committed by the members, and applied by this peer, an observer."""
     REDO = 19
-    """It is done over, in this view; `how`: what has become of the views since it was begun, as of INSTALLED."""
+    """The step is redone, in this view; `how`: why views have changed since it was begun, as of INSTALLED."""
     GIVEN_UP = 20
     ASKED = 32
-    """For a seat."""
+    """This peer has asked for a seat."""
     STATE = 33
-    """The state after this step begins to come."""
+    """The transfer of the state after this step to this peer begins."""
     LOADED = 34
     GIVES = 35
-    """The state after this step, or a later one, is to be given to this peer."""
+    """This peer is asked to give the peer in the record the state after this step, or a later one."""
     WHOLE = 36
-    """All of the state after this step is here: `value` bytes, of `size` donors."""
+    """The state after this step is complete here: `value` bytes, from `size` donors."""
     COMING = 37
-    """So much of the state after this step has come: `value` bytes, or `size` percent; a record per twentieth."""
+    """Progress of the transfer of the state after this step: `value` bytes, or `size` percent; a record per 5 %."""
     INSTALLED = 48
-    """A view, of `size` members; `how`: why there is another one (`Why`)."""
+    """A view of `size` members is installed; `how`: why it differs from the one before (`Why`)."""
     ACTIVE = 49
-    """All its members have done the same steps, this one the last of them."""
+    """The view is active: all its members have done the same steps, up to this one."""
     IN = 50
-    """This peer is a member of the view that is installed now, and was none before."""
+    """The peer in the record has a seat in the installed view, and had none before."""
     OUT = 51
-    """This peer is a member no more; `how`: because it has said LEAVE, is dead, or cannot be heard."""
+    """The peer in the record has lost its seat; `how`: it has said LEAVE, is dead, or is silent."""
     PROPOSED = 52
     """This peer asks the others to accept this view, of `size` members; a record per ballot."""
     GONE = 64
-    """This peer is dead, or has left; `how` says who says so."""
+    """The peer in the record is dead, or has left; `how`: the source of that."""
     PAUSED = 65
-    """Too few members can be heard to go on."""
+    """Too few members are reachable to continue."""
     RESUMED = 66
     LEAVES = 67
     """This peer has said that it starts no further step."""
     LEFT = 68
     REMOVED = 69
-    """The others go on without this peer."""
+    """The others continue without this peer."""
     DIVERGED = 70
     SUSPECTED = 71
-    """This peer is suspected to be dead; `how` says whether by a probe of whoever writes this, or by another's word."""
+    """The peer in the record is suspected to be dead; `how`: by a probe of this peer, or by the word of another."""
     CLEARED = 72
-    """It has denied that."""
+    """The peer in the record has refuted the suspicion."""
     LOST = 73
-    """It has not, in the time that it had."""
-    # The script's own, in the half of the training thread.
+    """The peer in the record has not refuted the suspicion in time."""
+    # Records of the script, in the half of the training thread.
     LOGGED = 80
-    """`peer.log` after this step: `value`; view and peer are its name (logged.py), `size` is its place in the call."""
-    # Of rounds, in the same half.
+    """`peer.log` after this step: `value`; view and peer hold the name (logged.py), `size` is the index in the call."""
+    # Rounds, in the same half.
     SENT = 81
-    """Of this round this peer has sent `value` bytes of SEGMENTs, with their headers."""
+    """In this round this peer has sent `value` bytes of SEGMENTs, including headers."""
     RESIDUAL_LOST = 82
-    """This peer leaves with what a codec has left out: `value`, its norm over that of the last delta."""
+    """This peer leaves with an unsent residual: `value` is its norm, relative to that of the last delta."""
 
 
 COMMITS: Final = (Kind.COMMITTED, Kind.FOLLOWED)
 """A step was committed, with this peer or by the members."""
 
 ADVANCES: Final = (*COMMITS, Kind.LOADED)
-"""This peer has come to the state after a step, however."""
+"""This peer has reached the state after a step, by any way."""
 
 
 class How(IntEnum):
-    """By whom it is known that a peer is gone, or is suspected to be; and why it is out."""
+    """How it is known that a peer is gone or suspected; and why it has lost its seat."""
 
     UNKNOWN = 0
     KERNEL = 1
@@ -123,31 +123,31 @@ class How(IntEnum):
 
 
 class Why(IntFlag):
-    """What has changed since the view before, as this peer knows it."""
+    """Changes since the view before, as far as this peer knows."""
 
     FIRST = 1
-    """There was none here."""
+    """This peer had no view before."""
     CAME = 2
     LEFT = 4
     DIED = 8
     SILENT = 16
-    """Somebody that nobody could hear is out."""
+    """A member that no other could hear has lost its seat."""
     AGAIN = 32
     """The same members start over."""
 
     @property
     def words(self) -> str:
-        """`came, died`."""
+        """The flags in words: `came, died`."""
         return ", ".join(each.name.lower() for each in Why if each in self and each.name) or "unknown"
 
 
 class Record(NamedTuple):
-    """One record, as it is read.
+    """One record, as read.
 
     Attributes:
-        number: in its half, from 1 on.
-        time_ns: of the host's monotonic clock.
-        kind: a number that is no `Kind` is of a later version.
+        number: in its half, from 1.
+        time_ns: by the host's monotonic clock.
+        kind: a number that is not a `Kind` is of a later version.
         peer_id: 16 hex digits; empty: none.
     """
 
@@ -163,7 +163,7 @@ class Record(NamedTuple):
 
 
 class Note(Protocol):
-    """Writes one record: under half a microsecond. Arguments that do not fit into their fields raise `struct.error`."""
+    """Writes one record, in under 0.5 us. Raises `struct.error` if an argument does not fit into its field."""
 
     def __call__(
         self,
@@ -178,9 +178,9 @@ class Note(Protocol):
 
 
 def _writer(memory: Memory, clock: Callable[[], int]) -> tuple[Note, Callable[[], int]]:
-    """What writes records into `memory`, and the number of the last one.
+    """A function that writes records into `memory`, and one that returns the number of the last.
 
-    A closure, since between steps nothing of this is in the processor's caches: each attribute costs a look there.
+    They are closures, since the processor's caches are cold between steps, and each attribute would cost a miss.
     """
     pack_into, number = _RECORD.pack_into, 0
 
@@ -201,11 +201,11 @@ class Half:
     """The records of one writing thread, in its part of a page.
 
     Attributes:
-        note: writes one.
+        note: writes a record.
     """
 
     def __init__(self, memory: Memory, clock: Callable[[], int]) -> None:
-        """Nothing is written.
+        """An empty half.
 
         Args:
             memory: `HALF_BYTES` of zeros.
@@ -215,7 +215,7 @@ class Half:
         self.note, self._last = _writer(memory, clock)
 
     def latest(self, number: int = 512) -> list[Record]:
-        """The last records, so many at most, oldest first. For the process that writes: there each is whole."""
+        """The last records, at most `number`, oldest first. For the writing process, where all of them are complete."""
         last = self._last()
         numbers = range(max(1, last - number + 1), last + 1)
         found = [_RECORD.unpack_from(self._memory, each % NUM_RECORDS * RECORD_BYTES) for each in numbers]
@@ -223,17 +223,17 @@ class Half:
 
 
 def peer_number(peer_id: str) -> int:
-    """A peer_id as it is in a record."""
+    """A peer_id as stored in a record."""
     return int(peer_id, 16)
 
 
 def read_half(memory: Memory) -> list[Record]:
-    """The whole records of a half, oldest first. Its writer may be at it; what it writes meanwhile may be left out."""
+    """The complete records of a half, oldest first. Records that are written during the call may be left out."""
     return sorted(_whole_records(memory))
 
 
 def read_raw(memory: Memory, slot: int) -> tuple[int, bytes]:
-    """Number of the record that is in a slot, or comes to be there, and its bytes; empty: it is not whole."""
+    """Last number in a slot, and the bytes of the record; empty: the record is not complete."""
     offset = slot * RECORD_BYTES
     (last,) = _NUMBER.unpack_from(memory, offset + RECORD_BYTES - _NUMBER.size)
     raw = bytes(memory[offset : offset + RECORD_BYTES])
@@ -242,18 +242,18 @@ def read_raw(memory: Memory, slot: int) -> tuple[int, bytes]:
 
 
 def is_written(memory: Memory, number: int) -> bool:
-    """Whether the record of this number is there, whole, or a later one."""
+    """Whether the slot holds the complete record of this number, or a later one."""
     (last,) = _NUMBER.unpack_from(memory, number % NUM_RECORDS * RECORD_BYTES + RECORD_BYTES - _NUMBER.size)
     return int(last) >= number
 
 
 def unpack_record(buffer: bytes, offset: int = 0) -> Record:
-    """One record of these bytes."""
+    """The record at `offset`."""
     return _record(_RECORD.unpack_from(buffer, offset))
 
 
 def unpack_records(buffer: bytes) -> list[Record]:
-    """All of these bytes."""
+    """All records in `buffer`."""
     return [_record(values) for values in _RECORD.iter_unpack(buffer)]
 
 

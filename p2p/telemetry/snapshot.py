@@ -1,4 +1,4 @@
-"""Where a peer stands, as it says itself once a second: in its page, to its launcher, to who asks from elsewhere."""
+"""The state of a peer, as it reports it once a second: in its page, to its launcher, and to remote requesters."""
 
 import json
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ from ..errors import RemoteProtocolError
 from ..host.processes import Offsets
 
 SHORT: Final = 8
-"""Digits of a peer_id that stand for a peer which has no number here."""
+"""Digits of a peer_id that name a peer without a number on this host."""
 
 MOST_ARGUMENTS: Final = 200
-"""Characters of the arguments of a script: 12 bytes each in the page, at the most, where an identity has 4,000."""
+"""Characters of a script's arguments that are kept: each takes up to 12 bytes of an identity's 4,000 in the page."""
 
 MOST_BYTES: Final = 30_000
-"""Of a snapshot. One that is longer names fewer others, and fewer events."""
+"""The largest snapshot. Members, others, links, events and long texts of a longer one are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose page it is.
+    """The owner of a page.
 
     Attributes:
         name: in messages: the number of the peer on its host, or the first digits of its peer_id.
-        process_start, host: with `pid` they say which process of which host it is, as in its registry entry.
-        script: file name of what it runs; empty: unknown.
+        process_start, host: with `pid`, these identify the process, as in its registry entry.
+        script: file name of the script; empty: unknown.
         joined_ns: when it called `p2p.join`, by the monotonic clock.
-        wall_ns: the same by the clock on the wall.
-        arguments: of the script, as others may be shown them; cut short after `MOST_ARGUMENTS` characters.
-        commit: of the script's checkout, whatever was changed since; empty: unknown.
+        wall_ns: the same time by the wall clock.
+        arguments: of the script, in the form that others may see; cut after `MOST_ARGUMENTS` characters.
+        commit: of the script's checkout, without uncommitted changes; empty: unknown.
         monotonic_offset_ns, boottime_offset_ns: of its clocks, as in its registry entry.
     """
 
@@ -49,16 +49,16 @@ class Identity:
 
     @property
     def offsets(self) -> Offsets:
-        """Of its clocks."""
+        """The offsets of its clocks."""
         return Offsets(self.monotonic_offset_ns, self.boottime_offset_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast it is lately, per committed step: the parts of a step add up to its time.
+    """Recent speed of a peer, per committed step: the parts of a step add up to its time.
 
     Attributes:
-        compute_s: from the results of the step before until all of this one is submitted: the script's own time.
+        compute_s: from the results of the step before until this one is fully submitted: the script's own time.
         exchange_s: from then until all its operations are complete here.
         wait_s: from then until all others have finished it.
     """
@@ -71,12 +71,12 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The last change of the view that is over, and what it has cost.
+    """The last completed change of the view, and its cost.
 
     Attributes:
-        view: the one that is active since; 0: none was yet.
-        waited_s: from the first sign of it (a death, or the view) until all members could go on.
-        redone: the step that was done over; -1: none.
+        view: number of the view that became active; 0: none yet.
+        waited_s: from the first sign of the change (a death, or the new view) until all members could continue.
+        redone: the step that was redone; -1: none.
         num_lost: committed steps that were lost; 0, as long as the protocol holds.
     """
 
@@ -88,12 +88,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What it has added.
+    """The contributions of a peer.
 
     Attributes:
-        steps: with it on the receipt.
-        samples: in these.
-        since_ns: when the first of them was committed, by the monotonic clock; 0: none was.
+        steps: steps whose receipts count it.
+        samples: its samples in these.
+        since_ns: when the first of them was committed, by the monotonic clock; 0: there is none.
     """
 
     steps: int = 0
@@ -103,13 +103,13 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
-    """Another peer, as far as this one knows from gossip, which may be seconds old.
+    """Another peer, as known from gossip, which may be seconds old.
 
     Attributes:
         view: in which it has a seat; 0: it observes, or waits.
         step: the last one that it has committed; -1: none.
-        loss: that it has logged last; 0.0: none.
-        address: for control frames from other hosts, which its death is told of; empty: there is none.
+        loss: the last one that it has logged; 0.0: none.
+        address: for control frames from other hosts, such as notices of a death; empty: there is none.
     """
 
     peer_id: str
@@ -122,12 +122,12 @@ class Other:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """To a peer on another host, as the kernel has counted since the connection was opened.
+    """The link to a peer on another host, by the kernel's counters since the connection was opened.
 
     Attributes:
-        rtt_us: the shortest round trip of the last minutes; 0: not known.
-        bytes_per_s: the highest rate at which that peer has had something from here lately; 0: not known.
-        sent_bytes: that it has.
+        rtt_us: the shortest round trip of the last minutes; 0: unknown.
+        bytes_per_s: the highest recent rate at which that peer has received from here; 0: unknown.
+        sent_bytes: bytes that it has received.
     """
 
     peer_id: str
@@ -138,11 +138,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """For whom it waits.
+    """The peers that a peer waits for.
 
     Attributes:
-        text: in words; empty: it does not wait.
-        peers: their peer_ids, as far as it knows.
+        text: in words; empty: the peer does not wait.
+        peers: their peer_ids, as far as known.
     """
 
     text: str = ""
@@ -151,27 +151,27 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Where a peer stood at one moment.
+    """The state of a peer at one moment.
 
     Attributes:
-        time_ns: when, by the monotonic clock of its host.
+        time_ns: by the monotonic clock of its host.
         phase: JOINING, INSTALLING or ACTIVE, as of `Peer.status`.
         lineage: of its last step, 32 hex digits, as on receipts; empty: it had no seat.
         view: number of the installed one; 0: none.
-        members: of that, as (peer_id, incarnation), in rank order.
-        needed: so many peers the first step waits for.
-        others: of which it knows, members or not.
+        members: of that view, as (peer_id, incarnation), in rank order.
+        needed: number of peers that the first step waits for.
+        others: all other peers that it knows, members or not.
         step: the last one that is committed here; -1: none.
         has_begun: it has, or had, a seat, or observes.
         reason: why the view is as it is, or why there is none.
-        events: the last things that happened to members, with their times: (ns, words).
+        events: the last events of members: (ns, words).
         resident_bytes, num_files: memory and descriptors of its process; 0: unknown.
-        slowest: which member is slow, and how much; empty: nobody is.
-        dropped: frames that changed nothing, by reason.
-        error: why it cannot go on; empty: it can.
-        is_removed: that is since the others went on without it.
+        slowest: which member is slow, and how much; empty: none.
+        dropped: dropped frames, by reason.
+        error: why it cannot continue; empty: it can.
+        is_removed: the reason is that the others continued without it.
         is_through: it has left, and its script was not cut off.
-        logged: what its script has said by `peer.log`.
+        logged: the last values of `peer.log`, by name.
         links: to peers on other hosts.
     """
 
@@ -202,7 +202,7 @@ class Snapshot:
     links: tuple[Link, ...] = ()
 
     def pack(self) -> bytes:
-        """As two lines of JSON, of `MOST_BYTES` at most: members, others, links are the second, which not all read."""
+        """Two lines of JSON, at most `MOST_BYTES`; some readers skip the second, with members, others and links."""
         values = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
         crowd: dict[str, Sequence[Any]] = {
             "members": self.members,
@@ -222,10 +222,10 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: bytes, *, with_crowd: bool = True) -> "Snapshot":
-        """What `pack` has made; without its crowd it has no members, others and links, and a third of the cost.
+        """Parse the output of `pack`. Without `with_crowd` there are no members, others and links, at 1/3 of the cost.
 
         Raises:
-            RemoteProtocolError: it is none of this version.
+            RemoteProtocolError: not a snapshot of this version.
         """
         try:
             first, second = text.split(b"\n")
@@ -271,5 +271,5 @@ IDENTITY_FIELDS: Final = {each.name for each in fields(Identity)}
 
 
 def to_json(values: Any) -> bytes:
-    """In one line. A number that is not finite is written as Python does, as NaN or Infinity."""
+    """JSON in one line. Numbers that are not finite become NaN or Infinity, Python's extension."""
     return json.dumps(values, separators=(",", ":")).encode()

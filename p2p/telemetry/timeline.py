@@ -1,4 +1,4 @@
-"""What the records of a peer say: how fast it is, what the last change of its view has cost, and what it does. Pure."""
+"""The meaning of a peer's records: its pace, the cost of the last change of its view, and its activity. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,15 +7,15 @@ from .records import ADVANCES, COMMITS, Kind, Record
 from .snapshot import Change, Pace
 
 WINDOW_NS: Final = 5_000_000_000
-"""The pace is that of so long a time; where steps take longer, of the last two."""
+"""The pace is measured over this time; if steps take longer, over the last two."""
 
 _NS: Final = 1e9
 
 
 def pace(records: Sequence[Record], now_ns: int) -> Pace:
-    """How fast steps were committed lately. `records`: in the order of their times."""
+    """How fast steps were committed recently. `records`: in the order of their times."""
     commits = [record.time_ns for record in records if record.kind in COMMITS]
-    since = min((record.time_ns for record in records if record.kind == Kind.SUBMITTED), default=0)  # what is known of
+    since = min((record.time_ns for record in records if record.kind == Kind.SUBMITTED), default=0)  # the oldest kept
     recent = [time_ns for time_ns in commits if time_ns > now_ns - WINDOW_NS]
     known = [time_ns for time_ns in recent if time_ns >= since]
     recent = known if len(known) > 2 else recent
@@ -24,7 +24,7 @@ def pace(records: Sequence[Record], now_ns: int) -> Pace:
         return Pace()
     first, number = commits[0], len(commits) - 1
     elapsed = commits[-1] - first
-    elapsed = max(elapsed, now_ns - first - elapsed // number)  # where nothing is committed any more, it falls
+    elapsed = max(elapsed, now_ns - first - elapsed // number)  # the rate falls if no step commits any more
     submitted = finished = begun = 0
     parts = [0, 0, 0]
     for record in records:
@@ -46,7 +46,7 @@ def pace(records: Sequence[Record], now_ns: int) -> Pace:
 
 
 def last_change(records: Sequence[Record]) -> Change | None:
-    """Of the view that became active last; None: none did in these records."""
+    """The change to the view that became active last; None: none did in these records."""
     actives = [index for index, record in enumerate(records) if record.kind == Kind.ACTIVE]
     if not actives:
         return None
@@ -67,7 +67,7 @@ def last_change(records: Sequence[Record]) -> Change | None:
 
 
 def doing(records: Sequence[Record]) -> tuple[str, int]:
-    """What the peer is at, in words ("computing step 7"), and since when (ns); or was, if it is dead."""
+    """The activity of the peer, in words ("computing step 7"), and since when (ns); the last one if it is dead."""
     training = next((record for record in reversed(records) if record.kind < Kind.FINISHED), None)
     own = next((record for record in reversed(records) if record.kind in _LOOP), None)
     if training is None and own is None:

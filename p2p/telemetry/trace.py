@@ -1,13 +1,14 @@
-"""All records of a peer: its page is followed while it runs, and what is new kept in a file.
+"""Traces: all records of a peer, copied from its page to a file while it runs.
 
-By whoever has started it, from outside: a page is mapped once, so what a peer did last can be read after it was killed,
-and after it has left and removed the page. The peer does nothing for that. Or, where nobody does, by the peer itself,
-beside its receipts; what it did last before it was killed is only in its page then. A *trace* is a file:
+The launcher or experiment that started the peer does this from outside, at no cost for the peer: it keeps the page
+mapped, so the last records stay readable after the peer was killed, or has left and removed the page. Otherwise the
+peer writes the trace itself, beside its receipts; then its last records before a kill are only in its page. A *trace*
+is a file:
 
-    0   magic `SHTR`, version (4 bytes), length (4) of the identity, then that, as JSON
-    ..  records of 64 bytes as they are in the page, those of one half in order
+    0   magic `SHTR`, version (4 bytes), length (4) of the identity, then the identity, as JSON
+    ..  records of 64 bytes, as in the page; those of one half in order
 
-Cut short, as on a full disk, it is read as far as it is whole.
+A file that was cut off, as on a full disk, is read up to its last complete record.
 """
 
 import json
@@ -27,20 +28,20 @@ TRACES: Final = "traces"
 """Folder beside receipts."""
 SUFFIX: Final = ".trace"
 BATCH: Final = NUM_RECORDS // 4
-"""So many new records of a half are much: a peer writes them down itself."""
+"""New records in a half after which a peer writes its own trace."""
 VERSION: Final = 1
 
 _MAGIC: Final = b"SHTR"
 _HEADER: Final = struct.Struct("<4sII")
 _BEGINNING: Final = struct.Struct("<4sI")
-"""Of a header: what is equal in all traces."""
+"""The part of a header that is equal in all traces."""
 
 
 class Tail:
     """Follows one page.
 
     Attributes:
-        identity: whose page it is.
+        identity: of the page's peer.
         num_missed: records that were overwritten before they were read.
     """
 
@@ -48,8 +49,8 @@ class Tail:
         """Map the page.
 
         Raises:
-            OSError: it is gone, or no private file of this user.
-            RemoteProtocolError: it is being made, or is of another version.
+            OSError: the file is gone, or is not a private file of this user.
+            RemoteProtocolError: the page is being created, or is of another version.
         """
         self._memory = map_page(path)
         self.identity = read_identity(path, self._memory)
@@ -58,19 +59,19 @@ class Tail:
         self._next = [1] * len(self._halves)
 
     def snapshot(self) -> Snapshot | None:
-        """The last one; None: there is none yet, or no page any more."""
+        """The last snapshot; None: there is none yet, or this is closed."""
         return read_snapshot(self._memory) if self._memory else None
 
     def close(self) -> None:
-        """Let go of the page, of whose memory each map takes a descriptor. Nothing is new from now on."""
+        """Release the mapping, which holds a descriptor. `read` finds no more records."""
         self._memory, self._halves, self._next = memoryview(b""), [], []
 
     def read(self) -> list[bytes]:
-        """What is new, each as it is in the page; those of one half in order."""
+        """New records, as bytes of the page; those of one half in order."""
         return [raw for index in range(len(self._halves)) for raw in self._read_half(index)]
 
     def has_batch(self) -> bool:
-        """Whether a batch is new of a half, at least."""
+        """Whether either half has at least `BATCH` new records."""
         return any(is_written(half, first + BATCH - 1) for half, first in zip(self._halves, self._next, strict=True))
 
     def _read_half(self, index: int) -> list[bytes]:
@@ -89,10 +90,10 @@ class Tail:
 
 
 class OwnTrace:
-    """The trace of this peer, which nobody else writes."""
+    """The trace of this peer, written by itself."""
 
     def __init__(self, page: Path, path: Path) -> None:
-        """Say whose it is. OSError: it cannot be written."""
+        """Write the identity. OSError: the file cannot be written."""
         self._tail, self._path = Tail(page), path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_trace(path, self._tail.identity, [])
@@ -101,12 +102,12 @@ class OwnTrace:
         return self._tail.has_batch()
 
     def write(self) -> None:
-        """All that is new. OSError: it cannot be written; no more can then be added."""
+        """Append new records. OSError: the file cannot be written; then no more can be added."""
         write_trace(self._path, self._tail.identity, self._tail.read())
 
 
 def trace_path(folder: Path, peer_id: str) -> Path:
-    """`folder`: of receipts."""
+    """The trace of a peer, in the subfolder `TRACES` of `folder`."""
     return folder / TRACES / f"{peer_id}{SUFFIX}"
 
 
@@ -120,11 +121,11 @@ def write_trace(path: Path, identity: Identity, raw: list[bytes]) -> None:
 
 
 def read_trace(path: Path) -> tuple[Identity | None, list[Record]]:
-    """Whose it is (None: it is cut short before that is said), and all records in the order of their times.
+    """The identity (None: the file is cut off before its end), and all records in the order of their times.
 
     Raises:
-        OSError: it cannot be read.
-        RemoteProtocolError: it is no trace of this version.
+        OSError: the file cannot be read.
+        RemoteProtocolError: the file is not a trace of this version.
     """
     content = path.read_bytes()
     beginning = content[: _BEGINNING.size]
