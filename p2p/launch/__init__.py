@@ -1,1 +1,1 @@
-"""`shoal run`: starts identical peers, and tells other hosts of their deaths."""
+"""`shoal run`: starts identical peers, and notifies other hosts of their deaths."""

@@ -1,4 +1,4 @@
-"""Whether a run may begin, and in which places: `--new` joins nothing, and `--join` nothing that is over."""
+"""Whether a launch may begin, and in which places: `--new` only founds a run, `--join` joins none that is over."""
 
 from collections.abc import Collection
 from itertools import count, islice
@@ -15,7 +15,7 @@ from .config import LaunchConfig
 
 
 def check_is_new(registry: Registry) -> None:
-    """Raise LaunchError if there is a run of this swarm on this host."""
+    """Raise LaunchError if peers of this swarm run on this host."""
     living, _ = registry.read(apart_from="")
     if living:
         pids = ", ".join(str(entry.pid) for entry in living)
@@ -26,7 +26,7 @@ def check_is_new(registry: Registry) -> None:
 
 
 def check_runs_the_same(config: LaunchConfig, registry: Registry) -> None:
-    """Raise LaunchError if peers of this swarm run something else on this host. Members of others refuse ours later."""
+    """Raise LaunchError if peers of this swarm run something else on this host. Peers elsewhere refuse ours later."""
     target = config.target
     if target.kind == "command":
         return
@@ -45,17 +45,17 @@ def _without(program: ProgramTraits, names: Collection[str]) -> ProgramTraits:
 
 
 def why_nothing_to_join(config: LaunchConfig, registry: Registry) -> str:
-    """That the run is over, as far as this host can know; empty: it is under way, or may begin elsewhere, or soon."""
+    """The message that the run is over, as far as this host knows; empty: it is under way, or may begin elsewhere."""
     if config.tcp.seeds or not registry.run_has_ended():
         return ""
     return f"{RunEnded(registry.swarm)}; nothing was started"
 
 
 def take_places(registry: Registry, number: int) -> tuple[list[int], int]:
-    """The first numbers that no living peer of this swarm has on this host, nor another launcher for its own.
+    """Reserve the first numbers that neither a living peer of this swarm nor another launcher holds on this host.
 
     Returns:
-        The numbers, and a descriptor that keeps them from other launchers until it is closed, or this process ends.
+        The numbers, and a descriptor that holds them until it is closed, or this process ends.
     """
     held = open_lock(registry.lock)
     living, _ = registry.read(apart_from="")
@@ -64,7 +64,7 @@ def take_places(registry: Registry, number: int) -> tuple[list[int], int]:
 
 
 def others_here(registry: Registry, ours: Collection[str]) -> dict[str, int]:
-    """Places of the living peers of this swarm and host, by peer_id, apart from `ours`; none where that is unknown."""
+    """Places of living peers of this swarm and host, by peer_id, without `ours`; empty if they cannot be read."""
     try:
         living, _ = registry.read(apart_from="")
     except RegistryError:
@@ -73,6 +73,6 @@ def others_here(registry: Registry, ours: Collection[str]) -> dict[str, int]:
 
 
 def name_here(registry: Registry, peer_id: str) -> str | None:
-    """The number of a living peer of this swarm on this host."""
+    """The number of a living peer of this swarm on this host; None: there is no such peer, or it has no number."""
     place = others_here(registry, ()).get(peer_id, -1)
     return str(place) if place >= 0 else None

@@ -1,4 +1,4 @@
-"""A peer as its launcher has it: a child process, which leads a session of its own and ends with its parent."""
+"""A peer as child process of its launcher: it leads its own session, and ends with its parent."""
 
 import ctypes
 import os
@@ -26,11 +26,11 @@ class Child:
     Attributes:
         pid: of its process.
         process_start: as in the registry; None: it cannot be read.
-        outputs: the pipes that it writes its stdout and stderr to; reading them does not block.
+        outputs: the pipes of its stdout and stderr; reading them does not block.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], reports: socket.socket, listener: socket.socket) -> None:
-        """`process` has inherited the other end of `reports`, and connects to `listener` where it has closed that."""
+        """`process` has inherited the other end of `reports`; if it closed that, it connects to `listener`."""
         assert process.stdout is not None and process.stderr is not None, "pipes were asked for"
         self.pid = process.pid
         try:
@@ -51,12 +51,12 @@ class Child:
     def start(
         cls, config: LaunchConfig, index: int, environ: Mapping[str, str], cores: frozenset[int] = frozenset()
     ) -> Self:
-        """Start peer `index`, with `environ` as `peer_environment` gives it, and a socket for its reports.
+        """Start peer `index`, with `environ` as from `peer_environment`, and a socket for its reports.
 
-        `cores`: it keeps to them; empty: to those of the launcher.
+        `cores`: that the peer is bound to; empty: those of the launcher.
 
         Raises:
-            LaunchError: the system cannot.
+            LaunchError: the system cannot start the process.
         """
         command, name = config.target.command, secrets.token_hex(16)
         try:
@@ -65,7 +65,7 @@ class Child:
                 on_failure.enter_context(ours)
                 with theirs:
                     listener = on_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-                    listener.bind(f"\0{name}")  # it is gone with the socket, whatever ends this process
+                    listener.bind(f"\0{name}")  # an abstract name: it vanishes with the socket
                     listener.listen(1)
                     number = theirs.fileno()
                     process = subprocess.Popen(
@@ -88,16 +88,16 @@ class Child:
 
     @property
     def sources(self) -> list[socket.socket]:
-        """Each is ready where there is something to `hear`."""
+        """The sockets to `hear`, when they are readable."""
         return [self._listener, self._reports, *filter(None, [self._connection])]
 
     def hear(self, source: socket.socket) -> bytes | None:
-        """How the peer stands, if it says so there; b"": it will not any more; None: not now."""
+        """The next report from `source`; b"": no more will arrive there; None: there is none now."""
         try:
             if source is self._listener:
                 self._admit()
                 return None
-            if source is self._connection and self._has_inherited:  # this was another process of the script
+            if source is self._connection and self._has_inherited:  # it is of another process of the script
                 return b""
             report = source.recv(MOST_BYTES)
         except BlockingIOError:
@@ -108,7 +108,10 @@ class Child:
         return report
 
     def _admit(self) -> None:
-        """The first process of our user that connects, unless one has inherited the other way: scripts start others."""
+        """Accept the first connection of our user, unless reports already arrive by the inherited socket.
+
+        Later connections are from other processes that the script started.
+        """
         connection, _ = self._listener.accept()
         if self._has_inherited or self._connection is not None or process_behind(connection)[1] != os.geteuid():
             connection.close()
@@ -117,56 +120,56 @@ class Child:
             self._connection = connection
 
     def has_ended(self) -> bool:
-        """Whether it has; it can still be looked at as a process."""
+        """Whether the process has ended; it is not reaped by this."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def wait(self) -> None:
-        """Until it has ended, as above."""
+        """Wait until the process has ended, without reaping it."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def signal(self, number: int, pid: int | None) -> None:
-        """Send it to the child, or to the process `pid` of its session, which has joined in its place."""
+        """Send a signal to the child, or to the process `pid` of its session that has joined in its place."""
         with suppress(ProcessLookupError, PermissionError):
             is_ours = pid is not None and os.getsid(pid) == self.pid
             os.kill(pid if is_ours and pid is not None else self.pid, number)
 
     def kill(self) -> None:
-        """It, and what it forked."""
+        """Kill the peer and what it forked."""
         kill_session(self.pid)
 
     def reap(self) -> int:
-        """It has ended: its return code, -N for signal N. From now on its pid may be that of another process."""
+        """Reap the ended process, whose pid may be reused from now on. Returns its code, -N for signal N."""
         for each in self.sources:
             each.close()
         return self._process.wait()
 
 
 def kill_session(pid: int) -> None:
-    """Kill the peer `pid`, which leads a session, and what it forked."""
+    """Kill the process `pid`, which leads a session, and what it forked."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def reap_orphans(ours: Collection[int]) -> None:
-    """For the first process of a container, whose children the orphans of all others become: but for `ours`."""
+    """Reap all ended children but `ours`. For a container's first process, which inherits the orphans of all others."""
     with suppress(ChildProcessError):  # there is no child at all
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in ours:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def die_with_parent(cores: frozenset[int] = frozenset()) -> Callable[[], None]:
-    """What a child runs between fork and exec, so that the kernel kills it when this thread ends.
+    """The function that a child runs between fork and exec, so that the kernel kills it when this thread ends.
 
-    `cores`: that it keeps to; memory that it touches first is then near these.
+    `cores`: that the child is bound to; memory that it touches first is then near these.
     """
-    # Looked up before the fork: afterwards the child should do little more than system calls.
+    # Looked up before the fork: after it, the child should only make system calls.
     prctl = ctypes.CDLL(None).prctl
     launcher = os.getpid()
 
     def prepare() -> None:
         prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != launcher:
-            os._exit(1)  # it was killed before prctl could tell us
+            os._exit(1)  # the launcher was killed before prctl took effect
         if cores:
             os.sched_setaffinity(0, cores)
 

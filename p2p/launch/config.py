@@ -1,4 +1,4 @@
-"""What `shoal run` starts, and the environment that each peer is given."""
+"""The settings of `shoal run`, and the environment of each peer."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,35 +17,35 @@ from .devices import Gpu, cores_of_peer, host_gpus, visible_devices
 from .target import Target
 
 MOST_STEPS: Final = 8
-"""Of the checkpoints in a folder, the last ones, which are named."""
+"""Checkpoints of a folder that an error names: the last ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfig:
-    """What to start, and how often.
+    """The settings of one launch.
 
     Attributes:
         swarm: its name; None: that of the target.
-        only: `join`: found nothing; `new`: join nothing; empty: whatever there is.
+        only: `join`: only join a run; `new`: only found one; empty: either.
         policy: `live` or `majority`; None: as for `p2p.join`.
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
         home: the registry folder; None: `folders.default_home`.
-        resume: folder of the checkpoint to go on from; None: the last one, if the script has any.
+        resume: folder of the checkpoint to resume; None: the last one, if the script has any.
         receipts: folder for the peers' receipts; None: they write none.
-        is_traced: whether whoever starts the peers keeps their traces beside the receipts, so that they do not.
+        is_traced: the process that starts the peers writes their traces beside the receipts, so they do not.
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         may_differ: as of `p2p.join`.
         mixed: `resync` or `refuse`; None: as for `p2p.join`.
         slow_peers, slow_factor, on_all_dead: as of `p2p.join`; None: its own.
-        tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
-        num_restarts: a peer that fails is replaced so many times.
-        fence_s: a peer that was stopped (state T) for so long is killed; None: never.
-        log_dir: folder for one file per peer, with all that it writes; None: none.
+        tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 above the one in `bind`.
+        num_restarts: how many times a failed peer is replaced.
+        fence_s: a peer that has been stopped (state T) for this long is killed; None: never.
+        log_dir: folder for one file per peer, with all its output; None: none.
         gpus: of this host; each peer sees one of them.
-        is_auto: `num_peers` follows from these.
-        verbosity: -1: only failures; 0: what happens; 1: the log of each peer, too.
-        grace_s: a peer that was asked to leave is killed after this.
+        is_auto: `num_peers` was derived from `gpus`.
+        verbosity: -1: failures only; 0: events, too; 1: also the log of each peer.
+        grace_s: peers that were asked to leave are killed after this.
     """
 
     target: Target
@@ -76,10 +76,10 @@ class LaunchConfig:
     grace_s: float = 10.0
 
     def check(self) -> TcpConfig | None:
-        """How to reach other hosts, if at all.
+        """Check all settings; returns how to reach other hosts, None: not at all.
 
         Raises:
-            LaunchError: something cannot be started.
+            LaunchError: the settings ask for something impossible.
             NetworkError, SecurityError: TCP cannot be used.
         """
         if self.num_peers < 1:
@@ -114,17 +114,17 @@ class LaunchConfig:
 
     @property
     def is_open(self) -> bool:
-        """Whether peers of other hosts may come."""
+        """Whether peers of other hosts may take part."""
         return bool(self.tcp.seeds or self.tcp.bind)
 
     @property
     def key_fds(self) -> tuple[int, ...]:
-        """The descriptor that the peers read the key from, if that is how they get it."""
+        """The descriptor that peers read the key from; empty: they read it elsewhere, or there is none."""
         fd = None if self.tcp.key is None else descriptor_of(self.tcp.key)
         return () if fd is None else (fd,)
 
     def with_readable_key(self) -> Self:
-        """The same with a key that each peer can read, where it comes from a descriptor, which may be a pipe.
+        """The same settings; a key that comes from a descriptor, such as a pipe, is in memory, for each peer to read.
 
         Raises:
             SecurityError: there is no key.
@@ -136,7 +136,7 @@ class LaunchConfig:
 
     @property
     def swarm_name(self) -> str:
-        """Those who may meet. Raises LaunchError if the target has no name that the peers of all hosts could have."""
+        """The name of the swarm. Raises LaunchError if none is given, and none can be derived that all hosts share."""
         return self.swarm or self.target.swarm(one_host=not self.is_open)
 
 
@@ -144,7 +144,7 @@ OF_TORCHRUN: Final = (
     *("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
 )
-"""Beside `TORCHELASTIC_*`. Rank and size change, so no variable can say them."""
+"""Variables of torchrun, beside `TORCHELASTIC_*`. Rank and size change in a run, so no variable can hold them."""
 NOT_OURS: Final = (
     *OF_TORCHRUN,
     *(
@@ -158,14 +158,14 @@ NOT_OURS: Final = (
     ),
     *TCP_VARIABLES,
 )
-"""Of another launcher, if anybody's. Or of this one, which has read them, or are secret."""
+"""Variables that peers do not inherit: of another launcher; or of this one, which has read them, or secret."""
 SHARED: Final = ("SHOAL_HOME", "SHOAL_KEY")
-"""Of what peers are given, what holds for a run that a peer starts in its turn, too."""
+"""Variables given to peers that also apply to a run that a peer starts itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """Whose place a peer takes; `since_ns` and `elsewhere`: as of `PeerConfig`."""
+    """The failed peer that a new one replaces; `since_ns` and `elsewhere`: as of `PeerConfig`."""
 
     since_ns: int = 0
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def peer_environment(
     place: int | None = None,
     predecessor: Predecessor = NOBODY,
 ) -> dict[str, str]:
-    """The environment of peer `index`, number `place` on this host: `environ`, and what `p2p.join()` reads."""
+    """The environment of peer `index`, number `place` on this host: `environ` plus the variables of `p2p.join()`."""
     place = index if place is None else place
     added = {
         "PYTHONUNBUFFERED": "1",
@@ -219,7 +219,7 @@ def peer_environment(
     for name in (*CHOICES, "slow_factor"):
         if (given := getattr(config, name)) is not None:
             added[f"SHOAL_{name.upper()}"] = str(given)
-    # Left to itself, torch would give every peer a thread on every core.
+    # By default torch would start a thread per core in every peer.
     num_threads = len(peer_cores(config, environ, place)) or max(1, num_usable_cores() // config.num_peers)
     inherited = {name: value for name, value in environ.items() if not is_of_another(name)}
     added |= config.tcp.to_environment(place)
@@ -233,7 +233,7 @@ def is_of_another(name: str) -> bool:
 
 
 def peer_cores(config: LaunchConfig, environ: Mapping[str, str], place: int) -> frozenset[int]:
-    """Those that peer `place` should keep to, near its GPU; empty: any."""
+    """The cores near its GPU that peer `place` is bound to; empty: any."""
     if not config.gpus:
         return frozenset()
     names, usable = visible_devices(environ, config.gpus), usable_cores()
@@ -241,10 +241,10 @@ def peer_cores(config: LaunchConfig, environ: Mapping[str, str], place: int) -> 
 
 
 def parse_num_peers(text: str, environ: Mapping[str, str], gpus: Sequence[Gpu]) -> int:
-    """Of `-n`: a number, or `auto`, one peer per GPU that can be seen, and 1 without.
+    """Parse `-n`: a number, or `auto`, which is one peer per visible GPU, and 1 without GPUs.
 
     Raises:
-        LaunchError: it is neither, or CUDA_VISIBLE_DEVICES names what is not there.
+        LaunchError: `text` is neither, or CUDA_VISIBLE_DEVICES names an unknown device.
     """
     if text == "auto":
         return len(visible_devices(environ, gpus)) or 1

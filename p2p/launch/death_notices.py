@@ -1,14 +1,15 @@
-"""The launcher's word of a death, for peers of other hosts (PROTOCOL.md, DIED).
+"""The launcher's notices of a death, for peers of other hosts (PROTOCOL.md, DIED).
 
-On its own host the kernel tells everybody. Elsewhere nobody can know, but the launcher can say it: it is the parent, so
-the kernel tells it too, and it outlives its peers. It looks whether their threads exit (host/exiting.py), which shows
-long before a large process has ended. It finds out who the dead process was by its entry in the registry, reads what it
-had promised and accepted, and tells every seat of the views in that record that is not of this folder; and all others
-that the dead peer knew, by its page, since those without a seat have to know when nobody is left.
+On the same host the kernel notifies all peers of a death. Peers of other hosts cannot detect it, so the launcher
+notifies them: as the parent it learns of the death from the kernel, and it outlives its peers. It polls whether their
+threads exit (host/exiting.py), which shows long before a large process has ended. It identifies the dead peer by its
+entry in the registry, reads its acceptor record, and notifies every seat of the views in that record that is not of
+this folder. It also notifies all other peers that the dead peer knew, by its page, since peers without a seat must
+learn when no member is left.
 
-It also remembers which other hosts had members of the run, for who takes the place of the dead one (G15).
+It remembers which other hosts had members of the run, for the peer that replaces the dead one (G15).
 
-Leaves out: processes that the script started and that joined in its place, of whose end the launcher hears nothing.
+Leaves out: processes that the script started and that joined in its place; the launcher does not learn of their end.
 """
 
 import math
@@ -32,18 +33,18 @@ from ..telemetry.page import page_path, read_page
 _CODEC = Codec([Envelope])
 
 LOOK_S: Final = 0.02
-"""So often it looks at the threads of its peers: 20 us for each."""
+"""Interval of polling the threads of the peers, which takes 20 us each."""
 
 
 class DeathNotices:
-    """What the launcher tells of its dead.
+    """Sends notices of the deaths of a launcher's peers.
 
     Attributes:
-        elsewhere: other hosts with members of the last view that a dead one knew, each with an address there.
+        elsewhere: other hosts with members of the latest view that a dead peer knew, each with an address there.
     """
 
     def __init__(self, registry: Registry, config: TcpConfig | None, clock: Callable[[], float]) -> None:
-        """Without a `config` there are no other hosts, and nothing happens. `clock`: monotonic seconds."""
+        """Without a `config` there are no other hosts, and all methods are no-ops. `clock`: monotonic seconds."""
         self.elsewhere: dict[str, str] = {}
         self._last: View | None = None
         self._registry = registry
@@ -55,11 +56,11 @@ class DeathNotices:
 
     @property
     def deadline(self) -> float:
-        """When to `look`, by the clock; infinite if there is nobody to look at and nothing under way."""
+        """When to `look`, by the clock; infinite if no child is watched and no send is in flight."""
         return math.inf if self._one_way is None else min(self._one_way.deadline, self._look_at)
 
     def watch(self, pid: int, process_start: int | None) -> None:
-        """Look at this child from now on; `announce` it all the same when it has ended."""
+        """Poll this child from now on; `announce` must still be called when it has ended."""
         if self._one_way is None or process_start is None:
             return
         if (threads := Threads.open(pid, process_start)) is not None:
@@ -67,10 +68,10 @@ class DeathNotices:
             self._look_at = self._clock() + LOOK_S
 
     def announce(self, pid: int, process_start: int | None) -> str:
-        """Tell of the end of a child, which is not reaped yet, unless that was seen to come. Returns at once.
+        """Send notices of the end of a child that is not reaped yet, unless `look` has sent them. Does not wait.
 
         Returns:
-            What went wrong, if anything did.
+            What went wrong; empty: nothing.
         """
         if (threads := self._living.pop((pid, process_start), None)) is not None:
             threads.close()
@@ -101,7 +102,7 @@ class DeathNotices:
         return f"not all peers of other hosts are told of the end of process {pid}: {'; '.join(failures)}"
 
     def look(self) -> str:
-        """Tell of children that are about to end; and what could not be delivered in time."""
+        """Send notices of children that are about to end. Returns what went wrong, or was not delivered in time."""
         if self._one_way is None:
             return ""
         told = []
@@ -115,14 +116,14 @@ class DeathNotices:
         return "; ".join(filter(None, (*told, _unreached(self._one_way.look()))))
 
     def close(self) -> str:
-        """Wait until everything is delivered, a few seconds at most; what could not be."""
+        """Wait until all notices are delivered, a few seconds at most. Returns what was not."""
         for threads in self._living.values():
             threads.close()
         self._living.clear()
         return "" if self._one_way is None else _unreached(self._one_way.close())
 
     def _who_was(self, pid: int, process_start: int | None) -> Member | None:
-        """Who left no word of its own: it would have removed its entry."""
+        """The member whose process this was; None: it never joined, or has left, which removes its entry."""
         process = self._registry.host, pid, process_start
         for entries in self._registry.read(apart_from=""):
             for entry in entries:
@@ -131,10 +132,14 @@ class DeathNotices:
         return None
 
     def _last_record(self, member: Member) -> AcceptorRecord | None:
-        """Raises ValueError if it cannot be read; without it the word would not help."""
+        """The acceptor record of `member`; None: its page cannot be opened, and the log says why.
+
+        Raises:
+            ValueError: the record cannot be read; a notice without it would not help.
+        """
         reader = RecordReader.open(self._registry.folder, member, RECORD_CODEC.decode)
         if reader is None:
-            return None  # said already
+            return None  # logged already
         try:
             record = reader.read()
         finally:
@@ -144,9 +149,10 @@ class DeathNotices:
         return record
 
     def _readers(self, member: Member, record: AcceptorRecord) -> dict[str, str]:
-        """Addresses, by peer_id, of who has a seat beside `member`, also in the view that it voted for, and of others.
+        """Addresses of the peers to notify, by peer_id.
 
-        Not of those who see its process end.
+        These are the other seats in the member's view and in the view it voted for, and other peers that it knew.
+        Peers of this host and folder are left out: the kernel notifies them.
         """
         seats = {seat.member: seat.contact for view in _views(record) for seat in view.seats}
         told = {
@@ -159,7 +165,7 @@ class DeathNotices:
         return {**self._acquaintances(member), **told}
 
     def _remember(self, record: AcceptorRecord) -> None:
-        """Who has died before has not known a later view; who was in none says nothing of the run."""
+        """Update `elsewhere` from the record, unless it has no view, or an older view than an earlier record."""
         last = self._last
         if record.view is None or (
             last is not None and last.lineage == record.view.lineage and last.number > record.view.number
@@ -173,9 +179,9 @@ class DeathNotices:
                 self.elsewhere.setdefault("", contact.seed)
 
     def _acquaintances(self, member: Member) -> dict[str, str]:
-        """As `member` has known them a second before, from its page."""
+        """Addresses of the peers that `member` knew, from its page, which may be a second old."""
         snapshot = None
-        with suppress(OSError, RegistryError, RemoteProtocolError):  # there is no page, or none that can be read
+        with suppress(OSError, RegistryError, RemoteProtocolError):  # no page, or an unreadable one
             snapshot = read_page(page_path(self._registry.folder, member.peer_id)).snapshot
         others = () if snapshot is None else snapshot.others
         return {
@@ -184,7 +190,7 @@ class DeathNotices:
 
 
 def _views(record: AcceptorRecord) -> list[View]:
-    """In which the peer had a seat, or voted to have one."""
+    """The view of the record, and the one that the peer voted for."""
     views = [record.view, None if record.vote is None else record.vote.view]
     return [view for view in views if view is not None]
 

@@ -1,7 +1,7 @@
-"""The GPUs of this host, and which of them, with which cores, each peer gets. torch is not asked: it takes seconds.
+"""The GPUs of this host, and which GPU and cores each peer gets. Without torch, whose import takes seconds.
 
-A GPU is named by its UUID: CUDA counts them by speed, others by their places on the bus. Names that nobody could use
-are refused before anything starts, where CUDA would silently see fewer devices, or none.
+A GPU is named by its UUID, since CUDA numbers GPUs by speed, and other tools by bus position. Unusable names are
+refused before any peer starts; CUDA would silently see fewer devices, or none.
 """
 
 import re
@@ -25,12 +25,12 @@ _LISTED: Final = re.compile(r"^(\s*)\S.*\(UUID: ([^)]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One of this host, in the order of the bus.
+    """A GPU of this host; GPUs are in the order of the bus.
 
     Attributes:
-        uuid: empty: nobody has said it.
-        bus: its place there, as /sys/bus/pci/devices has it.
-        name: of its kind.
+        uuid: empty: unknown.
+        bus: bus address, as in /sys/bus/pci/devices.
+        name: of the model.
         parts: UUIDs of its MIG devices, which are used in its place.
     """
 
@@ -42,7 +42,7 @@ class Gpu:
 
 @cache
 def host_gpus() -> tuple[Gpu, ...]:
-    """Those that the driver offers; without `nvidia-smi` their number alone is known."""
+    """The GPUs that the driver offers; without `nvidia-smi` only their number is known."""
     number = count_devices(Path("/dev"))
     if not number:
         return ()
@@ -50,7 +50,7 @@ def host_gpus() -> tuple[Gpu, ...]:
 
 
 def ask_driver() -> tuple[Gpu, ...]:
-    """By `nvidia-smi`; empty: there is none, or it says what nobody can read."""
+    """The GPUs that `nvidia-smi` reports; empty: it is missing, fails, or its output cannot be parsed."""
     try:
         queried, listed = (
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
@@ -62,12 +62,12 @@ def ask_driver() -> tuple[Gpu, ...]:
 
 
 def count_devices(dev: Path) -> int:
-    """What the kernel's driver offers."""
+    """The number of GPUs that the kernel's driver offers."""
     return sum(bool(_DEVICE.fullmatch(path.name)) for path in dev.iterdir())
 
 
 def parse(queried: str, listed: str) -> tuple[Gpu, ...]:
-    """What `nvidia-smi` says to `QUERY` and `LIST`. ValueError: it says something else."""
+    """Parse the output of `nvidia-smi` for `QUERY` and `LIST`. ValueError: unexpected output."""
     parts: dict[str, list[str]] = {}
     gpu = ""
     for line in listed.splitlines():
@@ -84,10 +84,10 @@ def parse(queried: str, listed: str) -> tuple[Gpu, ...]:
 
 
 def visible_devices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """What peers may have in CUDA_VISIBLE_DEVICES, one each. One that is set there already is respected.
+    """Devices to distribute to peers by CUDA_VISIBLE_DEVICES, one each. An existing value is respected.
 
     Raises:
-        LaunchError: it names what is not on this host.
+        LaunchError: that value names a device that this host does not have.
     """
     given = environ.get(VARIABLE)
     if given is None:
@@ -95,7 +95,7 @@ def visible_devices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[st
     names = []
     for name in map(str.strip, given.split(",")):
         if not name or name == "-1":
-            break  # as CUDA does: what stands behind it is not seen
+            break  # like CUDA, which ignores all later devices
         names.append(name if not all(gpu.uuid for gpu in gpus) or not gpus else _resolve(name, gpus, environ))
     return tuple(names)
 
@@ -117,7 +117,7 @@ def _resolve(name: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> str:
 
 
 def describe(environ: Mapping[str, str], gpus: Sequence[Gpu], num_peers: int, *, is_auto: bool) -> str:
-    """What a user should hear of it; empty: nothing.
+    """A notice for the user about devices that are missing or shared; empty: none is needed.
 
     Raises:
         LaunchError: as of `visible_devices`.
@@ -139,7 +139,7 @@ def describe(environ: Mapping[str, str], gpus: Sequence[Gpu], num_peers: int, *,
 def cores_of_peer(
     place: int, num_peers: int, names: Sequence[str], gpus: Sequence[Gpu], usable: frozenset[int], sys: Path
 ) -> frozenset[int]:
-    """Of the cores near the device of peer `place`, its part; empty: it has none, or no core is nearer than others."""
+    """The share of peer `place` in the cores near its device; empty: no device, or all usable cores are as near."""
     near = {name: _near(name, gpus, sys) & usable for name in names}
     mine = near[names[place % len(names)]] if names else frozenset[int]()
     if not mine or mine == usable:
@@ -163,6 +163,6 @@ def _near(name: str, gpus: Sequence[Gpu], sys: Path) -> frozenset[int]:
 
 
 def parse_cores(text: str) -> frozenset[int]:
-    """Numbers and ranges of them, as the kernel writes lists of cores."""
+    """Parse a list of numbers and ranges in the kernel's format."""
     spans = (part.partition("-") for part in text.strip().split(",") if part)
     return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))

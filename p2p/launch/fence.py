@@ -1,7 +1,7 @@
-"""`--fence S`: a peer that somebody has stopped is killed, so that the others know for certain that it is gone.
+"""`--fence S`: kills peers that have been stopped too long, so that the others have proof that they are gone.
 
-Two peers, one of them stopped: the other cannot tell whether it is alone or cut off, and waits. A process that was
-killed is proven dead.
+If one of two peers is stopped, the other cannot tell whether it is alone or cut off, and waits. A killed process is
+proven dead.
 """
 
 import math
@@ -16,14 +16,14 @@ LOOK_S: Final = 0.25
 
 
 class Fence:
-    """How long each peer has been stopped. Times are monotonic seconds.
+    """Measures how long each peer has been stopped. Times are monotonic seconds.
 
-    What counts is the launcher's own running time: between two looks no more than `LOOK_S`, so that nobody is killed
-    because the launcher was stopped, too, or the whole machine was.
+    Only the launcher's own running time counts: at most `LOOK_S` between two looks, so that no peer is killed because
+    the launcher, or the whole machine, was stopped, too.
     """
 
     def __init__(self, limit_s: float | None) -> None:
-        """`limit_s`: None: nobody is killed, or looked at."""
+        """`limit_s`: None: no peer is observed or killed."""
         self.limit_s = math.inf if limit_s is None else limit_s
         self._stopped_s: dict[Child, float] = {}
         self._look_at = math.inf if limit_s is None else 0.0
@@ -34,7 +34,7 @@ class Fence:
         return self._look_at
 
     def look(self, places: Iterable[Place], now: float) -> list[Place]:
-        """Those that have been stopped for too long now, each once."""
+        """Places whose peer has now been stopped too long; each is returned once."""
         if now < self._look_at:
             return []
         before, self._stopped_s = self._stopped_s, {}

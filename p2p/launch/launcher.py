@@ -1,11 +1,11 @@
-"""`shoal run`: starts the peers of one host, passes their output on, and leaves none behind.
+"""`shoal run`: starts the peers of one host, passes on their output, and leaves none behind.
 
-The launcher decides nothing for the peers: it hands each of them the same environment, and they find each
-other. Each peer is the leader of its own session, so that Ctrl-C in the terminal reaches the launcher only,
-which then asks the peers to leave. On Linux the kernel kills the peers if the launcher itself is killed.
+The launcher decides nothing for the peers: all get the same environment, and find each other. Each peer leads its own
+session, so that Ctrl-C in the terminal reaches only the launcher, which then asks the peers to leave. On Linux the
+kernel kills the peers if the launcher itself is killed.
 
-One thread, one selector: it wakes up for output, for the end of a peer (SIGCHLD), of which it tells the peers of other
-hosts, for what peers report, and for the signals that end the run. Left out: starting peers on other hosts (Slurm,
+One thread, one selector: it wakes up for output, for the end of a peer (SIGCHLD), of which it notifies peers of other
+hosts, for reports of peers, and for signals that end the run. Left out: starting peers on other hosts (Slurm,
 Kubernetes or Ray do that).
 """
 
@@ -42,11 +42,11 @@ from .signals import catches, signal_name, signals_to_socket
 from .traces import Traces
 
 SETTLED_S: Final = 1.5
-"""A peer that still waits so long after a death has heard of it."""
+"""A peer that still waits this long after a death knows of it."""
 
 
 FRESHLY_OPEN: Final = 5
-"""Files of a peer that has imported what it needs."""
+"""Open files of a peer after its imports."""
 
 NOBODY_JOINED: Final = (
     "no peer has joined a swarm, so each process ran for itself: call `p2p.join()` in the script, or look whether it "
@@ -55,23 +55,23 @@ NOBODY_JOINED: Final = (
 
 
 class Launcher:
-    """Runs `config.num_peers` peers to their end: once, and in the main thread, which gets the signals.
+    """Runs `config.num_peers` peers until all have ended. For one run, in the main thread, which receives signals.
 
     The kernel kills the peers when the thread that started them ends.
     """
 
     def __init__(self, config: LaunchConfig, *, environ: Mapping[str, str], stdout: int, stderr: int) -> None:
-        """Check what can be known to fail before the first peer starts.
+        """Check everything that can fail before the first peer starts.
 
         Args:
-            config: what to start.
-            environ: what the peers inherit; says where the registry is if `config` does not.
-            stdout: descriptor for what peers write to theirs.
-            stderr: the same, and for what the launcher itself has to say.
+            config: settings of the launch.
+            environ: environment that peers inherit; locates the registry if `config` does not.
+            stdout: descriptor for the peers' stdout.
+            stderr: descriptor for the peers' stderr, and for messages of the launcher.
 
         Raises:
-            LaunchError, NetworkError, SecurityError: the config asks for what cannot be started.
-            RegistryError: no peer could use the registry folder.
+            LaunchError, NetworkError, SecurityError: the config asks for something impossible.
+            RegistryError: the registry folder is unusable.
         """
         config = config.with_readable_key()
         tcp = config.check()
@@ -145,8 +145,8 @@ class Launcher:
     def _start(self, place: Place) -> None:
         config = self._config
         if place.ending is not None and config.only == "new":
-            config = replace(config, only="")  # the run is there, and this one is its own
-        # Who has failed behind the end of its run does all of it again: with that run its error would be over, too.
+            config = replace(config, only="")  # the run exists now, and this peer belongs to it
+        # A peer that failed after its run had ended repeats the run: joining the ended one would only hide its error.
         is_first = place.ending is None or place.is_through
         predecessor = NOBODY if is_first else Predecessor(self._began_ns, self._death_notices.elsewhere)
         environ = peer_environment(config, place.index, self._environ, int(place.name), predecessor)
@@ -181,7 +181,7 @@ class Launcher:
                 self._selector.register(source, selectors.EVENT_READ, place)
 
     def _take_report(self, place: Place, source: socket.socket) -> None:
-        """One packet, if there is one."""
+        """Take one report, if there is one."""
         if (child := place.child) is None:
             return
         packet = child.hear(source)
@@ -207,7 +207,7 @@ class Launcher:
             self._traces.follow(place)
 
     def _end_if_hopeless(self) -> None:
-        """The first step waits for more peers than can come: some have died."""
+        """End the run if the first step waits for more peers than can still join, since some have died."""
         if self._died_at == -math.inf or self._config.is_open:
             return
         ours = {place.standing.who.peer_id for place in self._places if place.standing is not None}
@@ -215,10 +215,10 @@ class Launcher:
             self._is_hopeless = True
             self._end(signal.SIGTERM, why)
 
-    # What happens.
+    # Events.
 
     def _wait(self, wake_up: socket.socket) -> None:
-        """Sleep until something happens, and deal with it."""
+        """Sleep until the next event or deadline, and handle what is due."""
         now = time.monotonic()
         parts = self._death_notices, self._progress, self._fence, self._traces
         wake_at = min(self._kill_at, self._next_start(), *(part.deadline for part in parts))
@@ -263,7 +263,7 @@ class Launcher:
             self._kill_all()
 
     def _ask_for_stacks(self) -> None:
-        """Of the peers that have a handler; SIGUSR1 would end the others."""
+        """Pass SIGUSR1 on to peers that have a handler; it would end the others."""
         deaf = []
         for place in self._living():
             assert place.child is not None
@@ -276,9 +276,9 @@ class Launcher:
             self._output.say(f"SIGUSR1 is not passed on to {names(deaf)}, which would end by it")
 
     def _end(self, number: int, why: str) -> None:
-        """Ask the peers to leave the swarm, as if signal `number` had come."""
+        """Ask the peers to leave the swarm, as if signal `number` had arrived."""
         lines = self._progress.rest() if self._config.verbosity >= 0 else []
-        self._ended_by = number  # before anything is said: where that fails, this is called
+        self._ended_by = number  # before any output, whose failure calls this again
         self._kill_at = time.monotonic() + self._config.grace_s
         living = self._living()
         for place in self._places:
@@ -303,15 +303,15 @@ class Launcher:
             self._bury(place, child, killed=True)
 
     def _bury(self, place: Place, child: Child, *, killed: bool = False) -> None:
-        """Pass on the last words of a peer that has ended, and say so, unless it was `killed` by this launcher."""
-        # Helpers, such as DataLoader workers, do not outlive their peer. Only while the peer itself is not
-        # reaped can its pid not belong to somebody else.
+        """Reap a peer that has ended, pass on its last output, and report its end unless this launcher asked for it."""
+        # Helpers, such as DataLoader workers, do not outlive their peer. The pid cannot be reused before the peer is
+        # reaped.
         child.kill()
         self._warn(self._death_notices.announce(child.pid, child.process_start))
         self._read_last_reports(place, child)
         seen = self._postmortem.examine(place)
         return_code = child.reap()
-        streams = self._streams.pop(child, ())  # it has none where what follows its start has failed
+        streams = self._streams.pop(child, ())  # none if an error right after its start kept them from being opened
         self._output.end(streams)
         now = time.monotonic()
         was_asked = self._ended_by is not None or killed
@@ -331,7 +331,7 @@ class Launcher:
 
     def _read_last_reports(self, place: Place, child: Child) -> None:
         heard = list[socket.socket]()
-        while rest := [source for source in child.sources if source not in heard]:  # one may have come by the other
+        while rest := [source for source in child.sources if source not in heard]:  # the listener may add one
             heard += rest
             for source in rest:
                 while packet := child.hear(source):
@@ -340,7 +340,7 @@ class Launcher:
                     self._selector.unregister(source)
 
     def _tell(self, lines: list[str]) -> None:
-        """What happens, unless only failures are wanted, or it was asked to happen."""
+        """Print events, unless only failures are wanted, or the run is being ended on request."""
         for line in lines if self._config.verbosity >= 0 and self._ended_by is None else ():
             self._output.say(line)
 

@@ -1,7 +1,7 @@
-"""What peers write, and what the launcher has to say, on its way to the output of the run.
+"""Output of peers, and messages of the launcher, on their way to the output of the run.
 
-Nobody may read that output for a while (a pager, Ctrl-S), and its launcher must go on: it writes only what does not
-block. Meanwhile peers that write there wait, as they would without a launcher; all others, and signals, do not.
+The reader of that output may stall (a pager, Ctrl-S) without stopping the launcher: it makes only writes that do not
+block. Meanwhile peers that write there wait, as they would without a launcher; other peers, and signals, do not.
 """
 
 import fcntl
@@ -15,22 +15,22 @@ from typing import IO, Final
 
 READ_BYTES: Final = 1 << 16
 LINE_MAX_BYTES: Final = 1 << 20
-"""A longer line is passed on in pieces, so that output without line ends does not fill the memory."""
+"""A longer line is passed on in pieces, so that output without newlines does not fill the memory."""
 
 PIECE_BYTES: Final = select.PIPE_BUF
-"""A pipe or terminal that is ready takes so many at least without blocking."""
+"""A pipe or terminal that is ready takes at least this much without blocking."""
 
 FULL_BYTES: Final = 1 << 18
-"""Where so many wait to be written, no more is read from peers."""
+"""While a sink has this much left to write, no more is read from its peers."""
 
 UNREAD_S: Final = 1.0
-"""What is not read for so long at the end of a run that was ended by a signal is dropped."""
+"""At the end of a run that was ended by a signal: output that cannot be written within this time is dropped."""
 
 PREFIX_STYLES: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class LinePrefixer:
-    """Turns chunks of bytes into whole lines, each with a prefix, in UTF-8. `last_line`: without it, and not blank."""
+    """Turns chunks of bytes into prefixed whole lines, in UTF-8. `last_line`: the last non-blank one, unprefixed."""
 
     def __init__(self, prefix: str) -> None:
         self.last_line = ""
@@ -46,7 +46,7 @@ class LinePrefixer:
         return b"".join(map(self._finish, lines))
 
     def close(self) -> bytes:
-        """The last line, if it was not ended."""
+        """The last line, if it lacks a newline; else b""."""
         rest, self._rest = self._rest, b""
         return self._finish(rest) if rest else b""
 
@@ -58,17 +58,17 @@ class LinePrefixer:
 
 @dataclass(eq=False, slots=True)
 class Sink:
-    """An output of the run: its descriptor, what waits until it is ready, and whose streams wait, too."""
+    """An output of the run: its descriptor, the bytes that wait until it is ready, and the streams that are paused."""
 
     fd: int
     waiting: bytearray = field(default_factory=bytearray)
     paused: list["Stream"] = field(default_factory=list)
 
     def drain(self, timeout_s: float | None = 0.0) -> None:
-        """Write what it is ready for, and as long as more becomes ready within `timeout_s`; None: all.
+        """Write waiting bytes while the descriptor becomes ready within `timeout_s`; None: all of them.
 
         Raises:
-            OSError: it cannot be written. Nothing waits any more.
+            OSError: the output cannot be written; waiting bytes are dropped.
         """
         ready = select.poll()
         ready.register(self.fd, select.POLLOUT)
@@ -77,7 +77,7 @@ class Sink:
             while num_written < len(self.waiting) and ready.poll(None if timeout_s is None else timeout_s * 1e3):
                 try:
                     num_written += os.write(self.fd, self.waiting[num_written : num_written + PIECE_BYTES])
-                except BlockingIOError:  # who shares it has made it non-blocking, and it is not as ready as that
+                except BlockingIOError:  # another process that shares it made it non-blocking, and it takes less
                     if timeout_s == 0:
                         break
         except OSError:
@@ -89,7 +89,7 @@ class Sink:
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One output of one peer, on its way to `sink`, and to the file `log`, if there is one."""
+    """One output of one peer, passed on to `sink`, and to the file `log`, if there is one."""
 
     source: IO[bytes]
     sink: Sink
@@ -98,18 +98,18 @@ class Stream:
 
 
 class Output:
-    """Passes lines on to two descriptors, and sees which peers have written something."""
+    """Passes output of peers on to two descriptors, line by line."""
 
     def __init__(
         self, selector: selectors.BaseSelector, stdout: int, stderr: int, on_broken: Callable[[OSError], None]
     ) -> None:
-        """Nothing is written.
+        """Outputs without any streams yet.
 
         Args:
-            selector: is ready with a `Stream` or `Sink` when there is something to `pass_on`.
-            stdout: descriptor for what peers write to theirs.
-            stderr: the same, and for what is said.
-            on_broken: called with why something cannot be written, each time.
+            selector: yields a `Stream` or `Sink` when there is something to `pass_on`.
+            stdout: descriptor for the peers' stdout.
+            stderr: descriptor for the peers' stderr, and for messages.
+            on_broken: called with the error each time a write fails.
         """
         self._selector = selector
         out = Sink(stdout)
@@ -118,7 +118,7 @@ class Output:
         self._unwritable: set[Path] = set()
 
     def follow(self, name: str, sources: tuple[IO[bytes], IO[bytes]], log: Path | None = None) -> tuple[Stream, ...]:
-        """Look at what peer `name` writes, from now on; `log`: it is appended there, too."""
+        """Pass on the output of peer `name` from now on; `log`: also append it there."""
         streams = []
         for source, sink in zip(sources, self._sinks, strict=True):
             streams.append(Stream(source, sink, LinePrefixer(prefix(name, sink.fd)), log))
@@ -126,7 +126,7 @@ class Output:
         return tuple(streams)
 
     def pass_on(self, ready: Stream | Sink) -> None:
-        """One chunk, of who has something to say, or to who is ready for it."""
+        """Read a chunk from a stream that is ready, or write to a sink that is."""
         if isinstance(ready, Sink):
             self._write(ready, b"")
         elif ready.source.closed or len(ready.sink.waiting) < FULL_BYTES:
@@ -136,7 +136,7 @@ class Output:
             ready.sink.paused.append(ready)
 
     def _read(self, stream: Stream) -> int:
-        """One chunk, of so many bytes; 0 if there is none, now or any more."""
+        """Read and pass on one chunk. Returns its size; 0: there is none now, or the stream has ended."""
         if stream.source.closed:
             return 0
         chunk = stream.source.read(READ_BYTES)
@@ -148,7 +148,7 @@ class Output:
         return len(chunk or b"")
 
     def end(self, streams: Iterable[Stream]) -> None:
-        """Their peer has ended: pass on what is left, and no more than was there, since others may go on writing."""
+        """Pass on the rest of an ended peer's output, at most a full pipe, since other processes may still write."""
         for stream in streams:
             left = 0 if stream.source.closed else fcntl.fcntl(stream.source, fcntl.F_GETPIPE_SZ)
             while left > 0 and (num_bytes := self._read(stream)):
@@ -156,7 +156,7 @@ class Output:
             self._close(stream)
 
     def finish(self, timeout_s: float | None) -> None:
-        """Write what still waits; what is not read for `timeout_s` is dropped, with None nothing."""
+        """Write waiting bytes; those that no reader takes within `timeout_s` are dropped; None: wait for all."""
         for sink in self._sinks:
             try:
                 sink.drain(timeout_s)
@@ -164,15 +164,15 @@ class Output:
                 self._on_broken(error)
 
     def say(self, text: str) -> None:
-        """A line of the launcher itself."""
+        """Print a message of the launcher."""
         self.show(f"shoal: {text}\n")
 
     def show(self, text: str) -> None:
-        """Text of the launcher, as it is."""
+        """Print text of the launcher unchanged."""
         self._write(self._sinks[1], text.encode())
 
     def _log(self, stream: Stream, chunk: bytes) -> None:
-        """Both outputs of a peer as they come. A file that cannot be written is named once, and the run goes on."""
+        """Append output to the log of a peer. A file that cannot be written is reported once, and then skipped."""
         if stream.log is None or stream.log in self._unwritable:
             return
         try:
@@ -198,7 +198,7 @@ class Output:
         except OSError as error:
             self._on_broken(error)
         files = self._selector.get_map()
-        if files is None:  # it is closed, and the rest waits for `finish`
+        if files is None:  # the selector is closed; the rest waits for `finish`
             return
         if sink.waiting and sink.fd not in files:
             self._selector.register(sink.fd, selectors.EVENT_WRITE, sink)
@@ -211,11 +211,11 @@ class Output:
 
 
 def prefix(name: str, sink: int) -> str:
-    """What precedes each line of peer `name`, a number; in colour if `sink` is a terminal that shows it."""
+    """The prefix of each line of peer `name`, a number; coloured if `sink` is a terminal with colours."""
     plain = f"[{name}] "
     if not os.isatty(sink):
         return plain
-    # Only here, as most runs write to a file or a pipe.
+    # Imported only here, since most runs write to a file or a pipe.
     from rich.console import Console
     from rich.text import Text
 

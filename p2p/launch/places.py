@@ -1,4 +1,4 @@
-"""The places of a run: each is taken by one peer, and if that dies, and `--restarts` allows it, by another one."""
+"""The places of a run: each is taken by one peer, and, if that fails and `--restarts` allows it, by a replacement."""
 
 import math
 import signal
@@ -13,23 +13,24 @@ BACK_OFF_S: Final = 1.0
 MOST_BACK_OFF_S: Final = 30.0
 SAME_DEATHS: Final = 3
 AT_START_S: Final = 10.0
-"""A peer without a step that lives less long has died at its start."""
+"""A peer that dies earlier than this without a step counts as dead at its start."""
 
 FAILED: Final = 1
 REMOVED: Final = 3
-"""Exit code of a peer that the others went on without, as of `p2p.RemovedFromView`."""
+"""Exit code of a peer that the others removed, as of `p2p.RemovedFromView`."""
 
 SLOW: Final = 4
-"""Of a peer that has left since it was slow, as of `p2p.TooSlow`."""
+"""Exit code of a peer that has left because it was slow, as of `p2p.TooSlow`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a peer has ended.
+    """The end of a peer.
 
     Attributes:
         code: its return code, -N for signal N.
-        exit_code: of a run in which this is the worst that happened; 0: it has completed, or left as it was asked to.
+        exit_code: of a run in which this is the worst ending; 0: it has completed, or left as intended.
+        words: the ending, in words.
     """
 
     code: int
@@ -52,10 +53,16 @@ class Ending:
         is_late: bool = False,
         has_left: bool = True,
     ) -> "Ending":
-        """`has_begun`: it had a seat; the others: what it has said last: it had left, was removed, or the slowest.
+        """Classify a return code.
 
-        `is_late`: it could not take part any more, and those in whose place it came had failed before they did.
-        `has_left`: not in the middle of its run, as by `os._exit`.
+        Args:
+            code: -N for signal N.
+            has_begun: the peer had a seat, or observed.
+            is_through: it had left its run at the end, by its last report.
+            is_removed: it was removed, by its last report.
+            is_slow: it was the slowest member, by its last report.
+            is_late: it replaced a failed peer, could not take part any more, and its place has never counted a step.
+            has_left: it did not end in the middle of its run, as by `os._exit`.
         """
         if code == 0 and not has_left:
             return cls(code, FAILED, "ended with exit code 0 without leaving its run (os._exit?)")
@@ -75,18 +82,18 @@ class Ending:
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """One of the peers of a run.
+    """One place of a run, and the peer in it.
 
     Attributes:
         index: in this launch.
         name: in all messages: its number on this host.
-        child: its process; None: not yet, or not any more.
-        started_s: when that was started.
-        standing: the last report of that.
-        ending: of the last process.
-        num_restarts: how often another one was started.
+        child: the current process; None: not yet, or no longer.
+        started_s: when the current or last process was started.
+        standing: the last report of that process.
+        ending: of the last process; None: it has not ended.
+        num_restarts: number of replacements.
         restart_at: when the next one is due; infinite: never.
-        steps, samples: of the processes that have ended.
+        steps, samples: contributions of all processes that have ended.
     """
 
     index: int
@@ -103,24 +110,24 @@ class Place:
 
     @property
     def step(self) -> int:
-        """The last one that is known to be committed; -1: none."""
+        """The last step that is known to be committed; -1: none."""
         return self.standing.step if self.standing is not None and self.standing.has_begun else -1
 
     @property
     def is_through(self) -> bool:
-        """Its last process had left its run at the end of that."""
+        """Whether the last process had left its run at the end."""
         return self.standing is not None and self.standing.is_through
 
     def begin(self, child: Child, now: float) -> None:
-        """Another process takes this place."""
+        """Put a new process into this place."""
         self.num_restarts += self.ending is not None
         self.child, self.started_s, self.standing, self.ending, self.restart_at = child, now, None, None, math.inf
 
     def end(self, code: int, now: float, num_allowed: int, *, has_left: bool = True) -> str:
-        """Its process has ended; it may be started again `num_allowed` times. `has_left`: as of `Ending`.
+        """Set the ending of the process; replacements are allowed `num_allowed` times. `has_left`: as of `Ending`.
 
         Returns:
-            What will be done about it, in words; empty: nothing.
+            In words, whether and when a replacement starts; empty: none is needed, or allowed.
         """
         has_begun = self.standing is not None and self.standing.has_begun
         if self.standing is not None:

@@ -1,4 +1,4 @@
-"""Why a run has failed: which of its peers failed first, in which step, by what, and what it was at."""
+"""Why a run has failed: the peer that failed first, its step, the kind of failure, and its last activity."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,28 +12,31 @@ from ..telemetry.records import ADVANCES, Kind
 from .places import Place
 
 MOST_CHARACTERS: Final = 200
-"""Of the last words of a peer."""
+"""Length of a peer's last words that are kept."""
 MOST_OTHERS: Final = 16
-"""Whose pages are read, to see who waited for the first one that failed."""
+"""Peers whose pages are read, to find those that waited for the first failed one."""
 
 
 class Postmortem:
-    """Of one run.
+    """Finds the first failure of one run.
 
     Attributes:
-        first: who failed first; empty: nobody.
-        is_news: that says more than the line about its end: it had joined, or was not the only one.
+        first: the first failure, in words; empty: there is none.
+        is_news: whether `first` says more than the line about that end: the peer had joined, or others failed, too.
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: of the registry, with the pages of the dead."""
+        """`folder`: of the registry, with the pages of dead peers."""
         self.first, self.is_news = "", False
         self._folder = folder
 
     def examine(self, place: Place) -> Seen | None:
-        """The last process in `place` has ended, and is not reaped. What it did last; None: it has left in order.
+        """Read the page of the last process in `place`, which has ended and is not reaped.
 
-        Its step is then the one that it had come to, which its last report may not say.
+        Updates the step and contributions of `place` from the page, which may be newer than the last report.
+
+        Returns:
+            The page; None: the peer has left in order, or never joined.
         """
         standing = place.standing
         seen = None if standing is None else self._read(standing.who.peer_id)
@@ -54,14 +57,14 @@ class Postmortem:
     def conclude(
         self, place: Place, seen: Seen | None, last_words: str, now_ns: int = 0, others: Iterable[Place] = ()
     ) -> None:
-        """It has failed.
+        """Note a failure; if it is the first, describe it in `first`.
 
         Args:
-            place: of the peer.
-            seen: what it did last.
-            last_words: what it wrote last to stderr.
+            place: of the failed peer.
+            seen: its page.
+            last_words: its last line on stderr.
             now_ns: by the clock of its records.
-            others: that still run.
+            others: places of peers that still run.
         """
         assert place.ending is not None
         if self.first:
@@ -86,7 +89,7 @@ class Postmortem:
             self.first += f"; it waited for peer {', '.join(failure.waited_for)}"
 
     def _trails(self, others: Iterable[Place]) -> list[Trail]:
-        """Nobody of them is known to have failed."""
+        """The trails of peers that have not failed."""
         trails = []
         for other in [other for other in others if other.standing is not None][:MOST_OTHERS]:
             assert other.standing is not None

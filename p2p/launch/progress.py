@@ -1,4 +1,4 @@
-"""What a launcher says of its run while it goes on: who comes and goes, who waits, how fast it is. Peers report it."""
+"""Messages of a launcher about its run: changes of members, waiting peers, and speed, from reports of peers."""
 
 import re
 from collections import defaultdict
@@ -16,17 +16,17 @@ from .places import Place
 RATE_S: Final = 30.0
 WAITING_S: Final = 5.0
 PATIENCE_S: Final = 1.5
-"""How long the news of a death waits for what it has cost, or that for the news of the death."""
+"""How long the line about a death waits for its cost, or the cost for the line."""
 PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """That a peer of ours is out, or has died: one of the two is known, and the other is waited for.
+    """A held-back line about a peer of this launch that lost its seat, or died; the other of the two is awaited.
 
     Attributes:
-        line: is said then, or at `until`.
-        cost: what its end has cost; empty: not known yet.
+        line: printed then, or at `until`.
+        cost: of the change of the view; empty: not known yet.
     """
 
     line: str
@@ -35,10 +35,14 @@ class Untold:
 
 
 class Progress:
-    """Of one run. Times are monotonic seconds."""
+    """Derives messages about one run from reports. Times are monotonic seconds.
+
+    Attributes:
+        done: the newest committed step; -1: none.
+    """
 
     def __init__(self, places: Iterable[Place], name_here: Callable[[str], str | None], now: float) -> None:
-        """`name_here`: of another peer of this host, by its peer_id; None: there is none."""
+        """`name_here`: the number of another peer of this host, by its peer_id; None: there is no such peer."""
         self._places = tuple(places)
         self._name_here = name_here
         self._names: dict[str, str] = {}
@@ -48,10 +52,10 @@ class Progress:
         self._known: dict[str, int] = {}
         self._counted: set[str] = set()
         self._untold: dict[str, Untold] = {}
-        self._told_ns = -1  # what happened until then belongs to changes that were told
+        self._told_ns = -1  # events up to this time belong to changes that were told
         self._rated = now, -1
         self._rate_at = now + RATE_S
-        self._waiting: dict[str, tuple[int, float]] = {}  # by peer_id: another peer in its place has not waited
+        self._waiting: dict[str, tuple[int, float]] = {}  # by peer_id, so that a replacement starts anew
         self._waiting_told = now
         self.done = -1
 
@@ -61,7 +65,7 @@ class Progress:
         return min([self._rate_at, *(untold.until for untold in self._untold.values())])
 
     def name(self, peer_id: str) -> str:
-        """The same in all messages: the number of a peer of this host, or the first digits of the peer_id."""
+        """The name in all messages: the number of a peer of this host, or the first digits of the peer_id."""
         if peer_id not in self._names:
             name = next((p.name for p in self._places if p.standing and p.standing.who.peer_id == peer_id), None)
             name = self._name_here(peer_id) if name is None else name
@@ -71,18 +75,18 @@ class Progress:
         return self._names[peer_id]
 
     def rename(self, text: str) -> str:
-        """With the names of peers instead of their ids."""
+        """Replace peer_ids by names."""
         return PEER_ID.sub(lambda found: self.name(found[0]), text)
 
     def take(self, place: Place, standing: Snapshot, now: float) -> list[str]:
-        """A peer has reported: lines for whatever is new."""
+        """Take a report of the peer in `place`. Returns lines about what is new."""
         place.standing = standing
         self.name(standing.who.peer_id)
         lines = self._who_comes_and_goes(standing, now)
         return [*self._who_counts(place, standing), *lines, *self._who_waits(place, standing, now)]
 
     def _who_counts(self, place: Place, standing: Snapshot) -> list[str]:
-        """The first step that counts a peer of ours, and how long it took to come to that."""
+        """A line about the first step that counts a peer of this launch, and the time until then."""
         counted, peer_id = standing.counted, standing.who.peer_id
         if not counted.since_ns or peer_id in self._counted:
             return []
@@ -110,25 +114,25 @@ class Progress:
             self._rated = self._rated[0], standing.step
         self.done = max(self.done, standing.step)
         if standing.view <= self._view or standing.change.view != standing.view:
-            return []  # nothing new, or not all of its members go on yet
+            return []  # nothing new, or the view is not active yet
         before, self._members, is_first = self._members, dict(standing.members), not self._view
         self._view = standing.view
         for peer_id in self._members:
-            self.name(peer_id)  # as long as its entry is there
+            self.name(peer_id)  # looked up while its entry exists
         lines = [] if is_first else self._changes(before, standing, now)
         self._told_ns = standing.time_ns
         self._known |= self._members
         return lines
 
     def _begin_anew(self, lineage: str, now: float) -> None:
-        """All who were of the lineage before have died: another one counts its views and steps from the start."""
+        """Reset counters: all members of the lineage before have died, and a new one counts views and steps anew."""
         if self._lineage:
             self._view, self.done = 0, -1
             self._rated, self._rate_at = (now, -1), now + RATE_S
         self._lineage = lineage
 
     def _changes(self, before: dict[str, int], standing: Snapshot, now: float) -> list[str]:
-        """Our own peers say themselves that they have joined, and their launcher how they have failed."""
+        """Lines about a change of members, except joins and failures of this launch's peers, which have other lines."""
         after = f"at step {standing.step}; {members(len(self._members))}"
         ours = {place.standing.who.peer_id: place for place in self._places if place.standing is not None}
         cost, lines = cost_of(standing.change), list[str]()
@@ -138,10 +142,10 @@ class Progress:
             why = self._why_out(peer_id, standing)
             line = f"peer {self.name(peer_id)} is out {after}{why}; {cost}"
             place = ours.get(peer_id)
-            if peer_id in self._untold:  # it has died, and how is known already
+            if peer_id in self._untold:  # the peer has died, and the line about that is held back
                 lines += [*self._died_before(peer_id), f"{self._untold.pop(peer_id).line}; {cost}"]
             elif place is not None and (place.child is not None or place.ending is None):
-                self._untold[peer_id] = Untold(line, now + PATIENCE_S, cost)  # it may be dead, as will be seen soon
+                self._untold[peer_id] = Untold(line, now + PATIENCE_S, cost)  # a line about its death may follow
             elif place is None or place.ending is None or place.ending.has_completed:
                 lines.append(line)
         for peer_id, incarnation in self._members.items():
@@ -154,12 +158,12 @@ class Progress:
     def _why_out(self, peer_id: str, standing: Snapshot) -> str:
         known = [text for at_ns, text in standing.events if peer_id in text and at_ns > self._told_ns]
         own = [text for text in known if text.startswith(peer_id)] or known
-        # Who has left is soon heard no more, and suspected, where the next view begins later.
+        # A peer that has left falls silent, and may be suspected before the next view: its LEAVE is the reason.
         why = next((text for text in own if text == f"{peer_id} {LEAVES}"), own[-1] if own else "")
         return f" ({self.rename(why)})" if why else ""
 
     def died(self, place: Place, line: str, now: float) -> list[str]:
-        """A peer of ours has failed, as `line` says: told with what it has cost, as soon as a survivor knows."""
+        """Lines about the failure of a peer of this launch; `line` is held back until a survivor reports the cost."""
         peer_id = "" if place.standing is None else place.standing.who.peer_id
         if (untold := self._untold.pop(peer_id, None)) is not None:
             return [*self._died_before(), f"{line}; {untold.cost}"]
@@ -169,7 +173,7 @@ class Progress:
         return []
 
     def _died_before(self, peer_id: str = "") -> list[str]:
-        """The deaths that are held back, up to that of `peer_id`: each says how many are left, so they come first."""
+        """Held-back lines of deaths before that of `peer_id`: they come first, since each says how many are left."""
         earlier = takewhile(lambda each: each != peer_id, [*self._untold])
         return [self._untold.pop(each).line for each in earlier if not self._untold[each].cost]
 
@@ -189,13 +193,13 @@ class Progress:
         return lines
 
     def rest(self) -> list[str]:
-        """Lines that have waited for more."""
+        """All lines that are held back."""
         lines = [untold.line for untold in self._untold.values()]
         self._untold.clear()
         return lines
 
     def _logged(self) -> str:
-        """What the scripts have said by `peer.log`: the means over the peers that are here."""
+        """The last values of `peer.log`, as means over the running peers of this launch."""
         values = defaultdict[str, list[float]](list)
         for place in self._places:
             if place.child is not None and place.standing is not None:
@@ -204,7 +208,7 @@ class Progress:
         return "".join(f", {name} {fmean(each):.4g}" for name, each in values.items())
 
     def _who_waits(self, place: Place, standing: Snapshot, now: float) -> list[str]:
-        """Every few seconds the first of the peers that wait, and for whom."""
+        """Every `WAITING_S` a line about the first peer that waits, and for whom."""
         peer_id = standing.who.peer_id
         if not standing.waiting.text:
             self._waiting.pop(peer_id, None)
@@ -220,7 +224,7 @@ class Progress:
         return [f"peer {place.name} {self.rename(standing.waiting.text)} (for {waited_s:.0f} s)"]
 
     def why_no_start(self, num_others: int) -> str:
-        """That the first step cannot be, for certain, if those who may still come are all here; empty: it can.
+        """The message that the first step is impossible, if only peers of this launch can still join; empty: possible.
 
         Args:
             num_others: peers of this swarm on this host that are not of this launch.
@@ -243,12 +247,12 @@ def members(number: int) -> str:
 
 
 def waited(change: Change) -> str:
-    """For a new member."""
+    """How long the others waited for a new member."""
     return f"the others waited {in_ms(change.waited_s)}"
 
 
 def cost_of(change: Change) -> str:
-    """Of an end."""
+    """The cost of a removal, in words."""
     lost = f"{change.num_lost} steps lost" if change.num_lost else "no step lost"
     redone = f", step {change.redone} done over" if change.redone >= 0 else ""
     return f"resumed after {in_ms(change.waited_s)}, {lost}{redone}"

@@ -1,4 +1,4 @@
-"""How peers have ended: in words, as a table, and as the exit code of the run."""
+"""The endings of peers: in words, as a table, and as the exit code of the run."""
 
 import signal
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ def names(places: Iterable[Place]) -> str:
 
 
 def what_became_of(place: Place, pid: int, others: Sequence[Place], what_next: str) -> str:
-    """The last peer in `place`, process `pid`, has ended; `what_next`: is done about it, in words."""
+    """The end of the last peer in `place`, process `pid`, in words; `what_next`: whether it is replaced."""
     assert place.ending is not None
     num_left = sum(other.child is not None for other in others)
     num_completed = sum(other.ending is not None and other.ending.has_completed for other in others)
@@ -25,10 +25,10 @@ def what_became_of(place: Place, pid: int, others: Sequence[Place], what_next: s
 
 
 def run_exit_code(endings: Sequence[Ending], ended_by: int | None) -> int:
-    """The exit code of a run whose last peers in each place ended so; `ended_by`: a signal that asked all to leave.
+    """The exit code of a run, from the last ending in each place; `ended_by`: a signal that asked all to leave.
 
-    0 if all have completed, or left as SIGTERM asked them to; 3 if the others went on without one, and no other failed;
-    128 + N after another signal; 1 otherwise.
+    128 + N after signal N, except SIGTERM; else 0 if all have completed, or left as intended; 3 if the only failures
+    are removals; 1 otherwise.
     """
     if ended_by is not None and ended_by != signal.SIGTERM:
         return 128 + ended_by
@@ -36,7 +36,7 @@ def run_exit_code(endings: Sequence[Ending], ended_by: int | None) -> int:
 
 
 def table(places: Iterable[Place]) -> str:
-    """What became of each peer."""
+    """A table of the endings and contributions of all peers."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Signals as a launcher has them: bytes of a socket, and names."""
+"""Signals for a launcher: received as bytes from a socket; names; handlers of other processes."""
 
 import signal
 import socket
@@ -10,7 +10,7 @@ from types import FrameType
 
 @contextmanager
 def signals_to_socket() -> Iterator[socket.socket]:
-    """Until the end of `with`, the signals that matter to a launcher arrive as bytes of this socket."""
+    """Receive the signals that a launcher handles as bytes from the yielded socket, until the end of `with`."""
     numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup says that it must not matter
         numbers.append(signal.SIGHUP)
@@ -20,7 +20,7 @@ def signals_to_socket() -> Iterator[socket.socket]:
         theirs.setblocking(False)
         wakeup_before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         handlers_before = {number: signal.signal(number, ignore) for number in numbers}
-        blocked_before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # who has started us may have blocked them
+        blocked_before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # the parent may have blocked them
         try:
             yield ours
         finally:
@@ -31,7 +31,7 @@ def signals_to_socket() -> Iterator[socket.socket]:
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing; a signal needs a handler for its byte to be written."""
+    """Do nothing; without a handler, no byte is written for a signal."""
 
 
 def signal_name(number: int) -> str:

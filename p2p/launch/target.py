@@ -1,4 +1,4 @@
-"""What each peer of a run is: `python SCRIPT`, `python -m MODULE`, or a command."""
+"""The program that each peer of a run executes: `python SCRIPT`, `python -m MODULE`, or a command."""
 
 import sys
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from ..host.naming import Program
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to start.
+    """The program to start.
 
     Attributes:
-        program: what the swarm is named by.
+        program: the swarm's default name derives from it.
         command: the words of the command.
         kind: `script`, `module` or `command`.
     """
@@ -38,7 +38,7 @@ class Target:
         return cls(Program(Path(words[0]).name, words[0], tuple(words[1:])), tuple(words), "command")
 
     def check(self) -> None:
-        """Raises LaunchError if there is no such script, no name of a module, or nothing to run in the package."""
+        """Raise LaunchError if the script does not exist, no module is named, or the package cannot be run."""
         if self.kind == "module" and not self.command[2]:
             raise LaunchError("-m is the name of a module, got ''")
         if self.kind == "module" and (why := _why_not_run(self.command[2])):
@@ -51,7 +51,7 @@ class Target:
         """The default name of the swarm.
 
         Raises:
-            LaunchError: a command that starts peers on several hosts says nothing that they have in common.
+            LaunchError: a command has no name that is common to several hosts.
         """
         if self.kind == "command" and not one_host:
             raise LaunchError("with --seeds or --bind a command needs a name, the same on all hosts: give --swarm NAME")
@@ -59,7 +59,7 @@ class Target:
 
 
 def _why_not_run(module: str) -> str:
-    """Why `python -m` cannot run it, in words; empty: it can, or what its parts import may be found in other ways."""
+    """Why `python -m` cannot run the module, in words; empty: it can, or another import mechanism may find it."""
     path = [str(Path.cwd()), *sys.path]
     for part in module.split("."):
         spec = PathFinder.find_spec(part, path)

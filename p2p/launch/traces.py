@@ -1,7 +1,7 @@
-"""What a launch keeps beside the receipts of its peers: all their records (telemetry/trace.py), and how each ended.
+"""Traces (telemetry/trace.py) and endings of all peers of a launch, written beside their receipts.
 
-The peers do nothing for it: their pages are read from outside. `ends-HOST.jsonl` has a line per process that has ended;
-so the folders of several hosts can be put together.
+Costs the peers nothing: their pages are read from outside. `ends-HOST.jsonl` has a line per ended process; its name
+allows merging the folders of several hosts.
 """
 
 import json
@@ -19,23 +19,23 @@ from ..telemetry.trace import TRACES, Tail, trace_path, write_trace
 from .places import Place
 
 LOOK_S: Final = 0.1
-"""A half has room for what a peer does in a hundred steps at the least: those of 1 ms take as long."""
+"""A half holds the records of at least a hundred steps, which take this long at 1 ms each."""
 ENDS: Final = "ends-{host}.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """Of a process.
+    """The end of a process.
 
     Attributes:
         peer_id: empty: it had not joined.
         name: in messages.
         host: as in its page; empty: it had not joined.
         time_ns: by the monotonic clock of its host.
-        code: -N of signal N.
-        how: that, in words.
-        has_failed: it neither completed, nor left as it was asked to.
-        last_words: what it wrote last to stderr.
+        code: -N for signal N.
+        how: the end, in words.
+        has_failed: it neither completed nor left as intended, and its launcher did not end it.
+        last_words: its last line on stderr.
         missed: records that were overwritten before they were read.
     """
 
@@ -51,31 +51,35 @@ class End:
 
 
 class Traces:
-    """Of one launch."""
+    """Writes the traces of one launch.
+
+    Attributes:
+        deadline: when to `look`.
+    """
 
     def __init__(self, pages: Path, receipts: Path | None, say: Callable[[str], None]) -> None:
-        """Nothing is read, or written.
+        """Start without any peers.
 
         Args:
             pages: the registry's folder of the swarm.
-            receipts: where to keep them; None: nowhere.
-            say: is told once where they cannot be written.
+            receipts: folder to write to; None: traces are not written.
+            say: called once if they cannot be written.
         """
         self._pages, self._folder, self._say = pages, receipts, say
         self._tails: dict[str, Tail] = {}
         self.deadline = math.inf
 
     def follow(self, place: Place) -> None:
-        """A peer has reported: read its page from now on."""
+        """Read the page of a peer that has reported, from now on."""
         if self._folder is None or place.standing is None or place.standing.who.peer_id in self._tails:
             return
         peer_id = place.standing.who.peer_id
-        with suppress(OSError, RemoteProtocolError):  # it has left already, or is of another version
+        with suppress(OSError, RemoteProtocolError):  # the peer has left already, or runs another version
             self._tails[peer_id] = Tail(page_path(self._pages, peer_id))
             self.deadline = 0.0
 
     def look(self, now: float) -> None:
-        """At what is new, if it is time to. `now`: monotonic seconds."""
+        """Write new records, if that is due. `now`: monotonic seconds."""
         if now < self.deadline:
             return
         for peer_id in list(self._tails):
@@ -83,7 +87,7 @@ class Traces:
         self.deadline = now + LOOK_S if self._tails else math.inf
 
     def end(self, place: Place, now_ns: int, last_words: str, *, was_asked: bool) -> None:
-        """The process in `place` has ended: what it did last, and how it ended. `was_asked`: by its launcher."""
+        """Write the last records and the ending of the process in `place`. `was_asked`: its launcher ended it."""
         self.follow(place)
         assert place.ending is not None
         who = None if place.standing is None else place.standing.who
