@@ -1,4 +1,4 @@
-"""The state of a run on disk: written while it trains, and what it goes on from."""
+"""The state of a run on disk: written during training, and resumed by founders."""
 
 from .keeper import Keeper
 from .settings import Checkpoint

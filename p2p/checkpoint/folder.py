@@ -1,7 +1,7 @@
-"""The checkpoints of one run in a folder: found, written, read and removed.
+"""The folder with the checkpoints of one run: finds, writes, reads and removes them.
 
-What has its name is whole: it is written under another one, which begins with a dot, and synced to the disk before it
-is renamed. Who writes holds a lock meanwhile, so that others see which leftovers are nobody's any more.
+A checkpoint under its final name is complete: it is written under a name that begins with a dot, and synced to the disk
+before it is renamed. The writer holds a lock meanwhile, so that others can tell abandoned leftovers.
 """
 
 import errno
@@ -24,23 +24,23 @@ from .tensors import READ_ERRORS, Bytes, in_memory_order, read, write
 from .tree import Row, from_json, name_slots
 
 NAME: Final = re.compile(r"\d{8,}(~\d+)?")
-"""Of a checkpoint: its step; behind `~` the start of one that had this step before."""
+"""The name of a checkpoint: its step; for a replaced one, also `~` and the start that it was from."""
 
 GONE: Final = ".gone"
-"""Ends the name of what is being removed."""
+"""Suffix of a checkpoint that is being removed."""
 
 LEFTOVER: Final = re.compile(rf"\.{NAME.pattern}\.(\w+|\d+\{GONE})")
-"""What `put` and `remove` make of that; other hidden folders are somebody else's."""
+"""Names of unfinished and removed checkpoints, by `put` and `remove`; other hidden folders are not touched."""
 
 NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Of a file system that was mounted without them (Lustre without `flock`): leftovers stay there."""
+"""Errors of file systems without locks (Lustre without `flock`): leftovers stay there."""
 
 
 def check_is_usable(folder: Path, num_bytes: int) -> None:
-    """Make the folder, and see whether so many bytes can be written to it, be it in place of older checkpoints.
+    """Create the folder, and check that `num_bytes` fit into it, counting the space of older checkpoints.
 
     Raises:
-        ShoalError: they cannot.
+        ShoalError: the folder is not writable, or too full.
     """
     probe = folder / f".{os.getpid()}.probe"
     try:
@@ -61,7 +61,7 @@ def check_is_usable(folder: Path, num_bytes: int) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Everything in `folder` that has the name of one; nothing where there is no folder to be read."""
+    """All paths in `folder` with the name of a checkpoint; empty if the folder cannot be read."""
     try:
         return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
     except OSError:
@@ -69,7 +69,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def manifests(folder: Path) -> dict[Path, Manifest]:
-    """Of all checkpoints that have one."""
+    """The manifests of all checkpoints that have a usable one."""
     found = {}
     for path in checkpoints(folder):
         with suppress(UnusableCheckpointError):
@@ -78,10 +78,10 @@ def manifests(folder: Path) -> dict[Path, Manifest]:
 
 
 def read_state(path: Path, manifest: Manifest) -> PackedState:
-    """The state, as it was packed. Its tensors are mapped. Imports torch.
+    """The packed state of a checkpoint. Its tensors are mapped. Imports torch.
 
     Raises:
-        UnusableCheckpointError: it is not as it was written; names the first tensor that differs.
+        UnusableCheckpointError: the content is not as written; names the first tensor that differs.
     """
     names = list(manifest.digests)
     try:
@@ -107,14 +107,14 @@ def put(folder: Path, manifest: Manifest, rows: Sequence[Row], parts: Sequence[B
     """Write a checkpoint, synced to the disk. Returns its folder.
 
     Args:
-        folder: of all of them.
-        manifest: of this one.
-        rows: of its slots.
-        parts: their bytes, in the order of their indices.
-        writer: of this peer's own, for the name that it has until it is whole.
+        folder: of all checkpoints.
+        manifest: of this checkpoint.
+        rows: shape, dtype and strides of its slots.
+        parts: bytes of its slots, in index order.
+        writer: name of this peer, used in the temporary name.
 
     Raises:
-        OSError, SafetensorError: it cannot be written; nothing of it is left, as far as that can be removed.
+        OSError, SafetensorError: the checkpoint cannot be written; what was written is removed, if possible.
     """
     path = folder / f"{manifest.step:08d}"
     unfinished = folder / f".{path.name}.{writer}"
@@ -137,7 +137,7 @@ def put(folder: Path, manifest: Manifest, rows: Sequence[Row], parts: Sequence[B
 
 
 def _make_way(path: Path) -> None:
-    """For a checkpoint of another branch of the run that has come to the same step."""
+    """Rename an existing checkpoint of the same step, which another branch of the run wrote."""
     if path.exists():
         try:
             start = read_manifest(path).ancestry.start
@@ -149,14 +149,14 @@ def _make_way(path: Path) -> None:
 
 
 def remove_old(folder: Path, run: str, start: int, keep: int | None) -> None:
-    """All checkpoints of `run` but the last `keep`, and leftovers. Those of a later start than this one are not its."""
+    """Remove leftovers, and all checkpoints of `run` but the last `keep`; those of later starts do not count."""
     for path in _by_age(folder, run, start)[:-keep] if keep else ():
         remove(path)
     remove_leftovers(folder)
 
 
 def remove_oldest(folder: Path, run: str, start: int) -> Path | None:
-    """The oldest of these; None: there is but one."""
+    """Remove the oldest checkpoint of `run`, without later starts; None: there is at most one."""
     found = _by_age(folder, run, start)
     if len(found) < 2:
         return None
@@ -170,7 +170,7 @@ def _by_age(folder: Path, run: str, start: int) -> list[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What nobody will finish any more."""
+    """Remove unfinished checkpoints without a writer."""
     with suppress(OSError):
         for path in folder.iterdir():
             if LEFTOVER.fullmatch(path.name) and path.is_dir() and _is_nobodys(path):
@@ -178,7 +178,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A checkpoint, if it is there: at once for others, by a rename."""
+    """Remove a checkpoint if it exists; for other processes atomically, by a rename."""
     gone = path.with_name(f".{path.name}.{os.getpid()}{GONE}")
     with suppress(OSError):
         path.rename(gone)
@@ -186,10 +186,10 @@ def remove(path: Path) -> None:
 
 
 def _is_nobodys(path: Path) -> bool:
-    """Whether it is to be removed: it was about to be, or has something in it, which nobody writes."""
+    """Whether a leftover can be removed: its removal had begun, or it is not empty, and no process writes it."""
     try:
         if path.suffix != GONE and next(path.iterdir(), None) is None:
-            return False  # who has made it is about to lock it
+            return False  # its writer is about to lock it
         with _locked(path):
             return True
     except OSError:
@@ -198,7 +198,7 @@ def _is_nobodys(path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path, *, may_fail: bool = False) -> Iterator[None]:
-    """Of a folder. Raises BlockingIOError if somebody else has the lock; `may_fail`: no error where there are none."""
+    """Lock a folder. BlockingIOError: another process has the lock. `may_fail`: ignore file systems without locks."""
     fd = os.open(path, os.O_RDONLY)
     try:
         try:

@@ -1,8 +1,8 @@
-"""When a checkpoint is written, and by whom: at the edges of steps, where the state is complete.
+"""When a checkpoint is written, and by which member: between steps, where the state is complete.
 
-The first member on the last receipt writes. All know that alike, so nobody is told. Who becomes the first, since the
-one before is dead or has left, looks whether the last one that was due is there, and writes one at once if it is not:
-the other one died while it wrote, or wrote it on another host.
+The first member on the last receipt writes. All members know that receipt, so no message is needed. A member that
+becomes the first, because the one before has died or left, checks whether the last checkpoint that was due exists, and
+otherwise writes one at once: the other member died while writing, or wrote on another host.
 """
 
 import logging
@@ -27,7 +27,7 @@ from .writer import Writer, child_of
 logger = logging.getLogger("p2p")
 
 EDGE_S: Final = 5.0
-"""A step that SIGTERM finds under way may take so long to end."""
+"""How long a step that is in progress at SIGTERM may take to end."""
 
 LOST: Final = (
     "SIGTERM came, and the script has asked for no batch within %g s, so the state after step %d is in no checkpoint; "
@@ -36,15 +36,15 @@ LOST: Final = (
 
 
 class Keeper:
-    """Of one peer. Its state is part of what joiners are given: one of them may write the next checkpoint."""
+    """Decides when one peer writes checkpoints. Joiners receive its state: one of them may write the next one."""
 
     def __init__(self, settings: Checkpoint, peer: Peer, is_complete: Callable[[], bool]) -> None:
-        """Nothing is read or written before `take_seat`.
+        """A keeper that reads and writes nothing before `take_seat`.
 
         Args:
             settings: of the script.
             peer: has no seat yet.
-            is_complete: whether the optimizer has used all that is committed.
+            is_complete: whether the optimizer has applied all committed steps.
         """
         self._settings = settings
         self._peer, self._session = peer, peer._session
@@ -57,10 +57,10 @@ class Keeper:
         self._interruption: BaseException | None = None
         self._alarm: threading.Timer | None = None
 
-    # What joiners are given of it.
+    # State for joiners.
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The ancestry of the next checkpoint, as plain values."""
         ancestry = self._known()
         return {
             "run": ancestry.run,
@@ -70,16 +70,16 @@ class Keeper:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over those of another member."""
+        """Take over the ancestry of another member."""
         self._ancestry = Ancestry(**state_dict)
 
-    # Before the first step, and after each.
+    # Edges of steps.
 
     def take_seat(self, replica: Replica) -> None:
-        """As `Session.take_seat`. Who has founded the swarm then goes on from a checkpoint, if there is one.
+        """Like `Session.take_seat`; founders then resume a checkpoint, if there is one.
 
         Raises:
-            ShoalError: checkpoints cannot be written, or there are some, and none that can be used.
+            ShoalError: checkpoints cannot be written, or exist and none is usable.
             OperationMismatch, QuorumLost, RemovedFromView, StepTimeout: as any operation.
         """
         num_bytes = sum(memoryview(part).nbytes for part in replica.pack().tensors)
@@ -100,7 +100,11 @@ class Keeper:
         self._session.membership.keeper = self
 
     def at_edge(self) -> None:
-        """The state after the last committed step is complete, and stays so until the next commit."""
+        """Write a checkpoint if one is due. The state after the last committed step is complete until the next commit.
+
+        Raises:
+            BaseException: the interruption that `defer` has kept, after the last checkpoint is begun.
+        """
         done = self._session.share.num_trained
         self._take_turn(done)
         if self._interruption is not None and threading.current_thread() is threading.main_thread():
@@ -113,7 +117,7 @@ class Keeper:
             self._write(done)
 
     def _take_turn(self, done: int) -> None:
-        """Look who writes now. Who has just become the one looks what there is."""
+        """Update which member writes; if this peer has just become it, look up the newest checkpoint."""
         was_first, self._is_first = self._is_first, self._writes
         if not self._is_first or done == 0:
             self._is_first = False
@@ -128,7 +132,7 @@ class Keeper:
         return self._session.share.contributors[:1] == (self._session.loop.peer_id,)
 
     def _newest(self) -> Manifest | None:
-        """The last checkpoint of this start in the folder, or the one that it began with."""
+        """The newest checkpoint of this start in the folder, or the one that this start resumed."""
         ours = self._ancestry
         found = [
             each
@@ -160,7 +164,11 @@ class Keeper:
         return child_of(self._writer.written, self._ancestry)
 
     def check_is_newest(self, dead: AllMembersDead) -> None:
-        """As of `Membership.Keeper`: the state that is here is a later start than the checkpoints."""
+        """As of `Membership.Keeper`: continue from this peer's state, as a later start than those of the checkpoints.
+
+        Raises:
+            AllMembersDead: there is a checkpoint after more steps.
+        """
         newest, done = self._newest(), self._session.share.num_trained
         if newest is not None and newest.step > done:
             raise AllMembersDead(
@@ -173,7 +181,7 @@ class Keeper:
     # At the end.
 
     def _write_last(self, done: int) -> None:
-        """The state is complete, and this peer goes: write it, unless that is done or another's business."""
+        """Write the complete state before this peer leaves, unless it is written, or another member writes."""
         if self._writes and done:
             self._take_turn(done)
             self._writer.wait()
@@ -181,11 +189,14 @@ class Keeper:
                 self._write(done, is_last=True)
 
     def defer(self, interruption: BaseException) -> bool:
-        """For the handler of SIGTERM: whether this peer leaves at the end of its step. Not if it was asked before."""
+        """For the handler of SIGTERM: keep the interruption until the end of the step. False: leave at once.
+
+        A second interruption, or one that is not SystemExit, is not deferred.
+        """
         if self._interruption is not None or not isinstance(interruption, SystemExit):
             return False
         self._interruption = interruption
-        if self._session.membership.has_left:  # nothing is left but to write
+        if self._session.membership.has_left:  # only writing remains
             return True
         main = threading.main_thread().ident
         assert main is not None
@@ -199,7 +210,7 @@ class Keeper:
             self._alarm.cancel()
 
     def begin_leaving(self) -> None:
-        """The script is through, and this peer is about to leave."""
+        """Write the last checkpoint: the script has ended, and this peer is about to leave."""
         self._end_alarm()
         done = self._session.share.num_trained
         if self._is_complete() and not self._session.share.is_batch_cut and ends_well():
@@ -208,7 +219,7 @@ class Keeper:
             logger.warning(LOST, EDGE_S, done, f"that of step {self._covered}" if self._covered else "none")
 
     def end_leaving(self) -> None:
-        """It has left.
+        """Wait for the writer: this peer has left.
 
         Raises:
             ShoalError: the last checkpoint could not be written.

@@ -1,4 +1,4 @@
-"""What a checkpoint is, in JSON: which run, after which step, and the digest of each tensor beside it."""
+"""The manifest of a checkpoint, in JSON: its run and step, plain values, and the digest of each tensor."""
 
 import json
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ FORMAT: Final = 1
 
 
 class UnusableCheckpointError(ShoalError):
-    """A folder has no whole checkpoint, or one that does not fit: says which, and what is wrong."""
+    """A folder has no complete checkpoint, or one that does not fit: says which, and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """Where a state comes from.
+    """The origin of a state.
 
     Attributes:
         run: 32 hex digits, drawn when the run began.
-        start: how often it had been started then, from 1.
+        start: number of the start of the run, from 1.
         parent: id of the checkpoint before; empty: there is none.
-        parent_step: steps of training up to that one.
+        parent_step: steps of training in that one.
     """
 
     run: str
@@ -37,15 +37,15 @@ class Ancestry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything of a checkpoint but its tensors.
+    """A checkpoint without its tensors.
 
     Attributes:
-        ancestry: where it comes from.
+        ancestry: origin of the state.
         step: steps of training.
-        epochs: in which each loader is.
+        epochs: the epoch of each loader.
         swarm: name of the swarm.
-        lineage: of the receipts up to it.
-        last_step: the number of the last one of these.
+        lineage: of the receipts up to this checkpoint.
+        last_step: the last step of these receipts.
         num_bytes: of all tensors.
         tree: the plain values of the state (tree.py).
         digests: xxh3-128 of each tensor, by name, in the order of the slots.
@@ -62,18 +62,18 @@ class Manifest:
     digests: dict[str, str]
 
     def to_text(self) -> str:
-        """JSON, for people too."""
+        """Indented JSON."""
         fields = self._fields()
         return json.dumps({"id": _digest(fields), **fields}, indent=1) + "\n"
 
     @property
     def id(self) -> str:
-        """Which stands for all of it, tensors too: 32 hex digits."""
+        """The digest of the manifest, and so of the tensors, too: 32 hex digits."""
         return _digest(self._fields())
 
     @property
     def age(self) -> tuple[int, int, str]:
-        """Of several of one run, the one to go on from is that with the largest."""
+        """Sort key: among checkpoints of one run, the one with the largest is resumed."""
         return self.ancestry.start, self.step, self.id
 
     def _fields(self) -> dict[str, Any]:
@@ -96,10 +96,10 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Of a checkpoint; its tensors are not looked at.
+    """Read the manifest of a checkpoint, without its tensors.
 
     Raises:
-        UnusableCheckpointError: it is not as it was written.
+        UnusableCheckpointError: the manifest is not as written.
     """
     try:
         fields = json.loads((folder / FILE).read_text(encoding="utf-8"))

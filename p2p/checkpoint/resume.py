@@ -1,9 +1,9 @@
-"""What a swarm that was just founded goes on from: agreed by all of its members, and given to all, before they train.
+"""Resuming: the founders of a swarm agree on a checkpoint, and all receive it, before they train.
 
-The founders tell each other the best checkpoint that each can read. Of one run that of the latest start wins, then the
-one with the most steps: a run that was resumed from an older one, because what came after was bad, is not led back
-there. Its holder reads it, and sends it to all as operations that commit. Whoever dies meanwhile leaves nothing half
-done: everybody sees from the receipt that the holder was not counted, and all begin again.
+The founders tell each other the best checkpoint that each can read. Among those of one run the latest start wins, then
+the most steps: a run that was resumed from an older checkpoint, because later ones were bad, does not return to these.
+The holder reads the checkpoint, and sends it to all in operations that commit. A death meanwhile leaves no partial
+state: if the holder died, all see from the receipt that it was not counted, and choose again.
 """
 
 import json
@@ -28,26 +28,26 @@ from .tree import from_json, name_slots
 logger = logging.getLogger("p2p")
 
 ROW_BYTES: Final = 8704
-"""What a founder tells the others at once."""
+"""Size of a message from a founder to the others."""
 
 MOST_WORDS: Final = 600
-"""Characters of a reason, or of a path, in it: each takes up to 6 bytes."""
+"""Characters of a reason or path in such a message: each takes up to 6 bytes."""
 
 PIECE_BYTES: Final = 16 << 20
-"""Of a state, in one step."""
+"""Bytes of a state that are sent per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What one founder can go on from.
+    """The checkpoint that one founder can offer.
 
     Attributes:
         path: of the checkpoint; empty: there is none.
         id, run, start, step: of its manifest.
-        latest_start: of all checkpoints that it sees.
+        latest_start: the latest start of all checkpoints that the founder sees.
         is_forced: the user has named it.
-        trouble: why none can be used, where there is one.
-        rival: the best one of another run that it sees, in words.
+        trouble: why a checkpoint is unusable; empty: all are usable, or none exists.
+        rival: the best checkpoint of another run that the founder sees, in words.
     """
 
     path: str = ""
@@ -62,14 +62,14 @@ class Offer:
 
 
 Offers = Sequence[tuple[str, Offer]]
-"""Of the members on a receipt, in their order, by peer_id."""
+"""(peer_id, offer) of the members on a receipt, in its order."""
 
 
 def choose(offers: Offers) -> tuple[str, Offer] | None:
-    """Whose checkpoint all go on from; None: the run begins. The same on every peer.
+    """The offer that all resume, and its peer; None: a new run begins. The same result on every peer.
 
     Raises:
-        ShoalError: none of those that are there can be used; or it is not clear which one is meant.
+        ShoalError: checkpoints exist, and none is usable; or it is ambiguous which one is meant.
     """
     forced = [each for each in offers if each[1].is_forced]
     able = [each for each in forced or offers if each[1].path]
@@ -90,7 +90,7 @@ def choose(offers: Offers) -> tuple[str, Offer] | None:
 
 
 def in_words(path: str, run: str, step: int) -> str:
-    """A checkpoint, for people."""
+    """A checkpoint in words."""
     return f"{path} is of run {run[:8]}, step {step}"
 
 
@@ -101,9 +101,9 @@ def is_abandoned(each: Manifest, later: Manifest) -> bool:
 
 
 def misfit(tree: Any, ours: Any) -> str:
-    """How the model in a packed state differs from that in ours, in words; empty: not at all.
+    """How the model in a packed state differs from ours, in words; empty: it does not.
 
-    Where it was changed as planned, ours becomes another one as it is loaded.
+    If the model was changed as planned, at other steps than ours, it is not compared: loading adapts ours.
     """
     if _made(tree) != _made(ours):
         return ""
@@ -120,7 +120,7 @@ def misfit(tree: Any, ours: Any) -> str:
 
 
 def _made(tree: Any) -> Any:
-    """Behind which steps the model was changed; the last but one of the parts says so, in front of the keeper."""
+    """The steps after which the model was changed; stored in the last part but one, before that of the keeper."""
     return tree["parts"][-2].get("made", [])
 
 
@@ -131,22 +131,22 @@ def _rows(tree: Any) -> list[str]:
 
 
 class Resume:
-    """Of one founder.
+    """Resumes a checkpoint together with the other founders.
 
     Attributes:
         path: of the best checkpoint that this peer can read.
-        piece_bytes: of a state, in one step.
+        piece_bytes: bytes of a state that are sent per step.
     """
 
     def __init__(self, session: Session, calls: Calls, replica: Replica, folder: Path, forced: str) -> None:
-        """Nothing is read.
+        """Read nothing yet.
 
         Args:
-            session: has a seat, and has committed nothing but step 0.
+            session: has a seat, and has committed only step 0.
             calls: operations of this peer.
-            replica: takes the state.
+            replica: receives the state.
             folder: of the checkpoints.
-            forced: the one to go on from; empty: the best one.
+            forced: path of the checkpoint to resume; empty: the best one.
         """
         self._session, self._calls, self._replica = session, calls, replica
         self._folder, self._forced = folder, forced
@@ -155,13 +155,13 @@ class Resume:
         self.path, self.piece_bytes = Path(), PIECE_BYTES
 
     def run(self) -> tuple[Ancestry, Manifest | None]:
-        """Take over the checkpoint that all go on from, if there is one.
+        """Load the checkpoint that all resume, if there is one.
 
         Returns:
-            Where the state comes from, and the checkpoint, if it is this peer's.
+            The ancestry of the state, and the manifest, if this peer has sent the checkpoint.
 
         Raises:
-            ShoalError: there are checkpoints, and none that can be used.
+            ShoalError: checkpoints exist and none is usable, or it is ambiguous which one is meant.
             OperationMismatch, QuorumLost, RemovedFromView, StepTimeout: as any operation.
         """
         while True:
@@ -176,10 +176,10 @@ class Resume:
                 start = 1 + max(each.latest_start for _, each in offers)
                 return Ancestry(offer.run, start, offer.id, offer.step), manifest
 
-    # Which one.
+    # The choice.
 
     def _find(self) -> Offer:
-        """The best one that this peer can read, as far as its manifest says."""
+        """The best checkpoint that this peer can read, judging by manifests."""
         ours = unpack_tree(self._replica.pack().tree)
         paths = [Path(self._forced)] if self._forced else checkpoints(self._folder)
         fitting: list[tuple[Manifest, Path]] = []
@@ -201,7 +201,7 @@ class Resume:
             fitting.append((manifest, path))
         fitting = [(each, path) for each, path in fitting if not any(is_abandoned(each, later) for later in seen)]
         starts = [each.ancestry.start for each in manifests(self._folder).values()] if self._forced else []
-        latest = max(latest, *starts, 0)  # the next start is later than all of them
+        latest = max(latest, *starts, 0)  # the next start must be later than all of them
         if not fitting:
             return Offer(is_forced=bool(self._forced), trouble=trouble, latest_start=latest)
         manifest, self.path = max(fitting, key=lambda each: each[0].age)
@@ -230,10 +230,10 @@ class Resume:
             logger.warning("%s; it is passed over", trouble)
         self._said.add(path)
 
-    # To all.
+    # The transfer.
 
     def _fetch(self, source: str, offer: Offer, state: PackedState | None, why: str) -> bool:
-        """Load a checkpoint that `source` has read. False: it is not whole, or its holder is gone: all choose again."""
+        """Load a checkpoint that `source` has read. False: it is damaged, or its holder is gone: all choose again."""
         stream = [] if state is None else _flatten(state)
         told = dict(self._tell({"size": sum(part.size for part in stream), "why": why[:MOST_WORDS]}))
         if source not in told:
@@ -259,7 +259,7 @@ class Resume:
             return None, None, str(error)
 
     def _send(self, source: str, stream: Sequence[np.ndarray[Any, Any]], size: int) -> memoryview | None:
-        """All bytes of `stream`, which only `source` has, on every peer; None: it is gone."""
+        """Send the bytes of `stream`, which only `source` has, to every peer; None: `source` is gone."""
         whole = np.empty(-(-size // 8) * 8, np.uint8)
         end = 0
         for part in stream:
@@ -270,7 +270,7 @@ class Resume:
             part = whole[start : start + self.piece_bytes].view(np.int64)
             mine = piece[: part.size]
             mine[...] = part if stream else 0
-            self._calls.all_reduce(mine, "sum", None, out=None, async_op=False, commit=True)  # whole numbers: every bit
+            self._calls.all_reduce(mine, "sum", None, out=None, async_op=False, commit=True)  # integers keep every bit
             if source not in self._counted():
                 return None
             part[...] = mine
@@ -288,7 +288,7 @@ class Resume:
         return [(peer_id, Offer(**fields)) for peer_id, fields in self._tell(fields)]
 
     def _tell(self, fields: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-        """Tell all members; returns what each has told, by peer_id."""
+        """Exchange messages with all members; returns (peer_id, message) of each."""
         text = json.dumps(fields).encode()
         row = np.zeros(ROW_BYTES, np.uint8)
         row[: len(text)] = np.frombuffer(text, np.uint8)
@@ -300,14 +300,14 @@ class Resume:
 
 
 def _flatten(state: PackedState) -> list[np.ndarray[Any, Any]]:
-    """One stream of bytes: how long each part is, and the parts."""
+    """A state as one stream of bytes: the number and lengths of its parts, then the parts."""
     parts = [np.frombuffer(part, np.uint8) for part in (state.tree, *state.tensors)]
     lengths = np.array([len(parts), *(part.size for part in parts)], np.int64)
     return [lengths.view(np.uint8), *parts]
 
 
 def _split(stream: memoryview) -> PackedState:
-    """What `_flatten` was given."""
+    """The inverse of `_flatten`."""
     number = int(np.frombuffer(stream[:8], np.int64)[0])
     lengths = np.frombuffer(stream[8 : 8 * (number + 1)], np.int64).tolist()
     parts: list[memoryview] = []

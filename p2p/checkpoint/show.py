@@ -1,4 +1,4 @@
-"""`shoal checkpoint show` and `verify`: what there is in a folder, and whether it is whole."""
+"""`shoal checkpoint show` and `verify`: list the checkpoints in a folder, and check their tensors."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from .manifest import FILE, Manifest, UnusableCheckpointError, read_manifest
 
 
 def find(folder: Path) -> list[Path]:
-    """The checkpoints in `folder`, which may be one itself.
+    """The checkpoints in `folder`, which may be a checkpoint itself.
 
     Raises:
-        ShoalError: there is none.
+        ShoalError: no checkpoint is found.
     """
     found = [folder] if (folder / FILE).exists() else checkpoints(folder)
     if not found:
@@ -20,10 +20,10 @@ def find(folder: Path) -> list[Path]:
 
 
 def show(folder: Path) -> list[str]:
-    """A line for each checkpoint, without looking at its tensors; the one that a run goes on from is marked.
+    """A line for each checkpoint, without reading its tensors; the one that its run would resume is marked.
 
     Raises:
-        ShoalError: there is none.
+        ShoalError: no checkpoint is found.
     """
     rows: list[tuple[Path, Manifest | str]] = []
     for path in find(folder):
@@ -53,10 +53,10 @@ def show(folder: Path) -> list[str]:
 
 
 def verify(folder: Path) -> tuple[list[str], bool]:
-    """A line for each checkpoint, whose tensors are read; and whether all are whole. Imports torch.
+    """Read the tensors of each checkpoint. Returns a line for each, and whether all are intact. Imports torch.
 
     Raises:
-        ShoalError: there is none.
+        ShoalError: no checkpoint is found.
     """
     lines, are_whole = [], True
     for path in find(folder):

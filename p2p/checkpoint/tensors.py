@@ -1,7 +1,6 @@
-"""The tensors of a checkpoint: in a file of the safetensors format, and as the raw bytes that a state consists of.
+"""The tensors of a checkpoint: in a safetensors file, and as the raw bytes of a state.
 
-In the file elements are in the order of their indices, so that others can read it; in a state they are as they lie in
-memory.
+In the file elements are in index order, so that other programs can read it; in a state they are in memory order.
 """
 
 import math
@@ -19,17 +18,17 @@ Bytes = npt.NDArray[np.uint8]
 
 INTEGERS: Final = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 KNOWN: Final = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64")
-"""Types that the format has; a tensor of another one is written as its bytes."""
+"""Types of the format; a tensor of another type is written as bytes."""
 
 WRITE_ERRORS: Final = (OSError, SafetensorError, MemoryError)
 READ_ERRORS: Final = (SafetensorError, OSError, KeyError, ValueError, TypeError)
 
 
 def write(path: Path, names: Sequence[str], rows: Sequence[Row], parts: Sequence[Bytes]) -> None:
-    """Write tensors, whose elements are in the order of their indices. The interpreter is free meanwhile.
+    """Write tensors, with elements in index order. Releases the GIL meanwhile.
 
     Raises:
-        OSError, SafetensorError: they cannot be written.
+        OSError, SafetensorError: the file cannot be written.
     """
     specs = {}
     for name, (shape, dtype, _), part in zip(names, rows, parts, strict=True):
@@ -44,10 +43,10 @@ def write(path: Path, names: Sequence[str], rows: Sequence[Row], parts: Sequence
 
 
 def read(path: Path, names: Sequence[str]) -> Iterator[Bytes]:
-    """The bytes of each of the tensors, in the order of `names`; mapped, not copied. Imports torch.
+    """The bytes of each tensor, in the order of `names`; mapped, not copied. Imports torch.
 
     Raises:
-        one of READ_ERRORS: the file is not whole, or lacks one.
+        one of READ_ERRORS: the file is damaged, lacks a tensor, or has another one.
     """
     import torch
 
@@ -60,7 +59,7 @@ def read(path: Path, names: Sequence[str]) -> Iterator[Bytes]:
 
 
 def in_index_order(part: Bytes, row: Row) -> Bytes:
-    """Of bytes as they lie in memory; a copy where that is another order."""
+    """Convert bytes from memory order to index order; a copy if these differ."""
     shape, _, strides = row
     if strides is None or not part.size:
         return part
@@ -69,7 +68,7 @@ def in_index_order(part: Bytes, row: Row) -> Bytes:
 
 
 def in_memory_order(part: Bytes, row: Row) -> Bytes:
-    """The other way round."""
+    """The inverse of `in_index_order`."""
     shape, _, strides = row
     if strides is None or not part.size:
         return part

@@ -1,7 +1,7 @@
-"""A packed state as JSON and named tensors: what `pack` of training/state/replica_state.py makes, for files.
+"""A packed state, by `pack` of training/state/replica_state.py, as JSON and named tensors.
 
-The tree of plain values becomes JSON; each of its slots, which stand for tensors, a name that says where it is:
-`model.` and the tensor's own name, `optimizer.state.0.exp_avg`, `extra.0.` and so on.
+The tree of plain values becomes JSON; each of its slots, which stand for tensors, gets a name by its position in the
+tree: `model.` and the tensor's own name, `optimizer.state.0.exp_avg`, `extra.0.` and so on.
 """
 
 import base64
@@ -12,13 +12,13 @@ from typing import Any, Final
 from ..net.trees import Slot
 
 Row = tuple[list[int], str, list[int] | None]
-"""Shape, dtype and strides of a slot; strides: None where elements lie in the order of their indices."""
+"""Shape, dtype and strides of a slot; strides: None: memory order is index order."""
 
 PREFIXES: Final = (("tensors.", "model."), ("parts.0.", "optimizer."))
 
 
 def name_slots(tree: Mapping[str, Any]) -> list[str]:
-    """A name of its own for each slot, in the order of their indices."""
+    """A unique name for each slot, in the order of their indices."""
     found: dict[int, str] = {}
     _walk({key: value for key, value in tree.items() if key != "slots"}, "", found)
     names: dict[str, None] = {}
@@ -47,7 +47,7 @@ def _in_words(path: str) -> str:
 
 
 def to_json(node: Any, names: Sequence[str]) -> Any:
-    """Values that JSON has; what it has not is a dict with one key, which begins with `$`."""
+    """Convert to JSON values; a value that JSON lacks becomes a dict with one key, which begins with `$`."""
     match node:
         case Slot(index):
             return {"$tensor": names[index]}
@@ -68,10 +68,10 @@ def to_json(node: Any, names: Sequence[str]) -> Any:
 
 
 def from_json(node: Any, index_of: Mapping[str, int]) -> Any:
-    """What `to_json` was given.
+    """The inverse of `to_json`.
 
     Raises:
-        KeyError, ValueError, TypeError: `to_json` has not made it.
+        KeyError, ValueError, TypeError: not an output of `to_json`.
     """
     if isinstance(node, list):
         return [from_json(each, index_of) for each in node]

@@ -1,7 +1,7 @@
-"""The thread that writes checkpoints: one at a time, from a copy that the training thread makes at a step's edge.
+"""The thread that writes checkpoints: one at a time, from a copy that the training thread makes between steps.
 
-The copy lies in memory that is kept, and was touched before, so that it costs the step no more than copying. Digests,
-writing and syncing leave the interpreter to the script.
+The memory of the copy is reused, and its pages are touched in advance, so that a step pays only for copying. Digests,
+writing and syncing release the GIL.
 """
 
 import logging
@@ -26,19 +26,19 @@ from .tree import Row, name_slots, to_json
 logger = logging.getLogger("p2p")
 
 SAID_S = 30.0
-"""Who waits for a disk says so, and again, each time after so long."""
+"""Interval of warnings while a checkpoint is awaited."""
 
 
 class Writer:
-    """Of one peer.
+    """Writes the checkpoints of one peer, in a thread.
 
     Attributes:
-        written: the last checkpoint that is whole.
-        failure: why the last one is not; empty: it is.
+        written: the last complete checkpoint; None: there is none.
+        failure: why the last attempt failed; empty: it did not.
     """
 
     def __init__(self, settings: Checkpoint, name: str) -> None:
-        """Start the thread, since none can be started where the interpreter ends; take no memory yet.
+        """Start the thread, since none can be started once the interpreter shuts down; allocate no memory yet.
 
         Args:
             settings: of the script.
@@ -55,16 +55,16 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether another one can be begun."""
+        """Whether another checkpoint can be begun."""
         return self._is_idle.is_set()
 
     def wait(self) -> None:
-        """Until what was begun is whole, or has failed; says now and then that it is awaited."""
+        """Wait until the checkpoint in progress is complete or has failed; logs a warning every `SAID_S`."""
         while not self._is_idle.wait(SAID_S):
             logger.warning("a checkpoint is being written to %s, for more than %g s", self._settings.path, SAID_S)
 
     def prepare(self, state: PackedState) -> None:
-        """Have memory for such a state, in the background."""
+        """Allocate memory for such a state in the background."""
         num_bytes = _size(state)
         if self._memory.size < num_bytes:
             self._start(lambda: self._make_memory(num_bytes))
@@ -73,9 +73,9 @@ class Writer:
         """Copy `state`, and write it in the background.
 
         Args:
-            state: nobody changes it meanwhile.
-            manifest: of it, without what the state says itself.
-            is_last: whether it goes well, the caller says.
+            state: must not change during this call.
+            manifest: without the fields that are derived from the state.
+            is_last: do not log a failure: the caller reports it.
         """
         num_bytes = _size(state)
         if self._memory.size < num_bytes:
@@ -86,12 +86,12 @@ class Writer:
             source = np.frombuffer(tensor, np.uint8)
             parts.append(self._memory[start : start + source.size])
             np.copyto(parts[-1], source)
-            start += -(-source.size // 8) * 8  # whatever a part is, it is aligned for it
+            start += -(-source.size // 8) * 8  # aligned for any dtype
         tree = state.tree
         self._start(lambda: self._write(tree, parts, manifest, is_last=is_last))
 
     def _make_memory(self, num_bytes: int) -> None:
-        self._memory = np.empty(0, np.uint8)  # the former may go first
+        self._memory = np.empty(0, np.uint8)  # release the old memory first
         self._memory = touched(num_bytes)
 
     def _start(self, job: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ class Writer:
             job = self._jobs.get()
             try:
                 job()
-            except Exception as error:  # the top of this thread: the next job may go well
+            except Exception as error:  # the top of this thread: the next job may succeed
                 self.failure = f"a checkpoint could not be written: {error!r}"
                 logger.exception("%s", self.failure)
             finally:
@@ -131,7 +131,7 @@ class Writer:
         remove_old(folder, whole.ancestry.run, whole.ancestry.start, self._settings.keep)
 
     def _put(self, whole: Manifest, rows: list[Row], parts: list[Bytes]) -> None:
-        """Raises as `put`, where there is no room that older ones may make."""
+        """Write a checkpoint; removes older ones while the disk is full. Raises as `put`."""
         while True:
             try:
                 put(self._settings.path, whole, rows, parts, self._name)
@@ -141,7 +141,7 @@ class Writer:
                     raise
 
     def _makes_room(self, whole: Manifest) -> bool:
-        """Whether there was too little, and the oldest one is removed for it, which `keep` would remove later."""
+        """Remove the oldest checkpoint if the disk is too full, and `keep` allows it; whether one was removed."""
         folder, ancestry = self._settings.path, whole.ancestry
         if self._settings.keep is None or shutil.disk_usage(folder).free >= whole.num_bytes:
             return False
@@ -152,7 +152,7 @@ class Writer:
 
 
 def child_of(parent: Manifest | None, before: Ancestry) -> Ancestry:
-    """Of the next checkpoint of this start."""
+    """The ancestry of the next checkpoint of this start."""
     return before if parent is None else replace(before, parent=parent.id, parent_step=parent.step)
 
 
