@@ -1,1 +1,1 @@
-"""`shoal doctor`: what peers on this machine can do, and what keeps them from more."""
+"""`shoal doctor`: the capabilities of peers on this machine, and what limits them."""

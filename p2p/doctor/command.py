@@ -1,4 +1,4 @@
-"""Prints what was found, as it is found."""
+"""`shoal doctor`: runs all checks, and prints each finding at once."""
 
 import json
 import time
@@ -18,10 +18,10 @@ UNITS: Final = {"K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def run(parameters: str, *, is_json: bool) -> int:
-    """See `shoal doctor`. The exit code.
+    """Run `shoal doctor`; returns the exit code.
 
     Raises:
-        LaunchError: `parameters` is no number of them.
+        LaunchError: `parameters` is not a number.
     """
     findings = _all(parse_count(parameters))
     if is_json:
@@ -39,20 +39,20 @@ def _all(count: int) -> Iterator[Finding]:
 
 
 def line(finding: Finding) -> str:
-    """Those with a `!` keep peers from something."""
+    """A finding as a line of text, with a `!` if it limits peers."""
     return f"{' ' if finding.is_well else '!'} {finding.name:<{WIDTH}} {finding.says}"
 
 
 def for_programs(findings: Iterable[Finding]) -> dict[str, object]:
-    """By name."""
+    """The findings as JSON values, by name."""
     return {each.name: {"is_well": each.is_well, "says": each.says, **each.facts} for each in findings}
 
 
 def parse_count(text: str) -> int:
-    """A whole number above 0, perhaps with a unit.
+    """Parse a number of at least 1, with an optional unit.
 
     Raises:
-        LaunchError: it is none.
+        LaunchError: `text` is no such number.
     """
     unit = UNITS.get(text[-1:].upper(), 1)
     try:

@@ -1,4 +1,4 @@
-"""What copies to and from a device take, and whether memory of peers can be registered with it."""
+"""Checks of devices: the speed of copies to and from each, and whether memory of peers can be registered with it."""
 
 import mmap
 import os
@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 
 
 def look_at_devices(clock: Clock) -> Iterator[Finding]:
-    """All that this process sees."""
+    """Findings about all devices that this process sees."""
     words = describe_numerics(HOST, []).removesuffix(", ")
     yield Finding("numerics", f"{words}: peers with the same words, and the same optimizer, compute the same updates")
     seen, why_none = cuda_devices()
@@ -44,7 +44,7 @@ def look_at_devices(clock: Clock) -> Iterator[Finding]:
 
 
 def look_at_device(device: Device, where: str, clock: Clock, num_bytes: int = EXTENT_BYTES) -> Iterator[Finding]:
-    """One of them; `where`: torch's name for it; `num_bytes`: of what is registered and copied, whole pages."""
+    """Findings about one device; `where`: torch's name for it; `num_bytes`: to register and copy, in whole pages."""
     name = secrets.token_hex(8)
     arena = Arena(REGIONS_OFFSET + num_bytes, name)
     try:
@@ -65,7 +65,7 @@ def look_at_device(device: Device, where: str, clock: Clock, num_bytes: int = EX
 
 
 def _look_at_copies(device: Device, where: str, clock: Clock, memory: Array) -> Iterator[Finding]:
-    """Before it is registered, and then."""
+    """The speed of copies with `memory` pageable, then registered."""
     pageable = rates(device, where, memory, clock)
     begun = clock()
     try:
@@ -93,10 +93,10 @@ def _look_at_copies(device: Device, where: str, clock: Clock, memory: Array) -> 
 
 
 def rates(device: Device, where: str, memory: Array, clock: Clock) -> dict[str, float]:
-    """GB/s to the host and back, each the median of so many copies; of what has arrived each byte is looked at.
+    """GB/s to the host and back, each the median of `NUM_COPIES` copies; all bytes are verified.
 
     Raises:
-        ShoalError: other bytes have arrived.
+        ShoalError: copied bytes are wrong.
     """
     tensor = torch.arange(len(memory), dtype=torch.int64).to(torch.uint8).to(where)
     back = torch.empty_like(tensor)
@@ -122,7 +122,7 @@ def _in_words(found: dict[str, float]) -> str:
 
 
 def _look_at_peers(device: Device, where: str, clock: Clock, of_another: Lent) -> Finding:
-    """The arena of a peer is read through mappings of one's own."""
+    """Whether another process's arena can be registered, through a read-only and through a writable mapping."""
     region = of_another.region
     read_only = Mapping.open(of_another.pid, of_another.peer_id).array(region, np.uint8)
     writable = _writable(of_another)
@@ -141,11 +141,11 @@ def _look_at_peers(device: Device, where: str, clock: Clock, of_another: Lent) -
 
 
 def _writable(of_another: Lent) -> Array:
-    """As a device of a peer has it (memory/windows.py).
+    """Map the arena of another process writable, as a peer does for its device (memory/windows.py).
 
     Raises:
-        ShoalError: it is not there any more.
-        OSError: it cannot be mapped so.
+        ShoalError: the process has ended.
+        OSError: the arena cannot be mapped.
     """
     found = find_arena(of_another.pid, of_another.peer_id, os.O_RDWR)
     if found is None:
@@ -160,10 +160,10 @@ def _writable(of_another: Lent) -> Array:
 
 
 def _tried(device: Device, where: str, clock: Clock, memory: Array) -> tuple[str, dict[str, float]]:
-    """Why it cannot be registered, or nothing, and what it took to do so and to read it.
+    """Register and read `memory`. Returns why it cannot be registered (empty: it can), and the times.
 
     Raises:
-        ShoalError: other bytes have arrived.
+        ShoalError: the bytes that were read are wrong.
     """
     begun = clock()
     try:

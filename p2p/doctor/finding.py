@@ -1,4 +1,4 @@
-"""What was looked at, and found."""
+"""The result of one check."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line.
+    """The result of one check.
 
     Attributes:
-        name: of what was looked at, the same on all machines.
-        says: a sentence for people, with what to do where it is not well.
-        is_well: nothing keeps peers from what they could do.
-        facts: for programs.
+        name: of the check, the same on all machines.
+        says: the result in words, with advice if `is_well` is False.
+        is_well: no limit for peers was found.
+        facts: machine-readable values.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Finding:
 
 
 def size(num_bytes: float) -> str:
-    """In units of 1000, with three digits."""
+    """`num_bytes` in words, in units of 1000, with three digits."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if num_bytes < 999.5 or unit == "TB":
             return f"{num_bytes:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""What peers of this host share, and what the kernel allows them."""
+"""Checks of the host: shared memory of peers, and limits and features of the kernel."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ _ENTER: Final = "from p2p.netlab.namespaces import enter; enter()"
 
 
 def look_at_host() -> Iterator[Finding]:
-    """In about a second; leaves nothing behind."""
+    """Findings about this host. Takes about a second, and leaves nothing behind."""
     found = machine()
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     yield Finding("versions", f"Python {found['python']}, {packages}; {found['system']}", facts=found)
@@ -43,7 +43,7 @@ def look_at_host() -> Iterator[Finding]:
 
 
 def memory(left: MemoryLeft) -> Finding:
-    """What there is, and what limits it."""
+    """Available memory, and what limits it."""
     available = available_bytes()
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     of_locked = "no limit" if locked == resource.RLIM_INFINITY else size(locked)
@@ -62,7 +62,7 @@ def memory(left: MemoryLeft) -> Finding:
 
 
 def arena(left: MemoryLeft) -> Finding:
-    """Whether a peer can have one, and others of this host can read it; and what limits it."""
+    """Whether a peer can have an arena that others of this host can read; and its limit."""
     limit = default_arena_bytes(1)
     name = secrets.token_hex(8)
     if not IS_ORDERED:
@@ -84,7 +84,7 @@ def arena(left: MemoryLeft) -> Finding:
 
 
 def shared_files(folder: Path = Path("/dev/shm")) -> Finding:
-    """Workers of torch's DataLoader hand batches over there; peers do not need it."""
+    """Space in /dev/shm, through which workers of torch's DataLoader pass batches; peers do not need it."""
     try:
         found = os.statvfs(folder)
     except OSError as error:
@@ -97,7 +97,7 @@ def shared_files(folder: Path = Path("/dev/shm")) -> Finding:
 
 
 def open_files(limits: tuple[int, int]) -> Finding:
-    """For how many peers of one host they are enough."""
+    """How many peers of this host the limit of open files allows."""
     _, hard = limits
     if hard == resource.RLIM_INFINITY:
         return Finding("files", "any number of files may be open", facts={"hard": None, "peers": None})
@@ -108,7 +108,7 @@ def open_files(limits: tuple[int, int]) -> Finding:
 
 
 def deaths() -> Finding:
-    """Whether the kernel's word of a death is to be had."""
+    """Whether the kernel can notify peers of a death (pidfd)."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as error:
@@ -117,7 +117,7 @@ def deaths() -> Finding:
 
 
 def lab() -> Finding:
-    """Whether there can be a network lab."""
+    """Whether a network lab is possible."""
     done = subprocess.run([sys.executable, "-c", _ENTER], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return Finding("lab", "`shoal lab` works: namespaces of the user can be made")

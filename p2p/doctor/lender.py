@@ -1,8 +1,8 @@
-"""Another process with an arena, as a peer of this host has one: a device is tried with memory that is not its own.
+"""A second process with an arena like that of a peer, for checks of a device with memory of another process.
 
     python -m p2p.doctor.lender NUM_BYTES
 
-Prints under which name its arena is found when its bytes are there, and ends when its stdin does.
+Prints the name of its arena once the bytes are written, and ends when its stdin is closed.
 """
 
 import secrets
@@ -21,7 +21,7 @@ from ..memory.arena import REGIONS_OFFSET, Arena, Region
 
 
 class Lent(NamedTuple):
-    """Where it is."""
+    """The lent memory: process, name of the arena, and region."""
 
     pid: int
     peer_id: str
@@ -29,16 +29,16 @@ class Lent(NamedTuple):
 
 
 def pattern(num_bytes: int) -> Array:
-    """What is in it."""
+    """The content of the lent memory."""
     return np.resize(np.arange(251, dtype=np.uint8), num_bytes)
 
 
 @contextmanager
 def lent(num_bytes: int) -> Iterator[Lent]:
-    """As long as the block lasts.
+    """Run the process, and lend its memory, until the end of `with`.
 
     Raises:
-        ShoalError: that process has no such memory.
+        ShoalError: the process cannot allocate the memory.
     """
     command = [sys.executable, "-m", "p2p.doctor.lender", str(num_bytes)]
     with subprocess.Popen(
@@ -52,7 +52,7 @@ def lent(num_bytes: int) -> Iterator[Lent]:
 
 
 def main(num_bytes: int) -> None:
-    """See above."""
+    """Lend `num_bytes` until stdin is closed."""
     name = secrets.token_hex(8)
     try:
         arena = Arena(REGIONS_OFFSET + num_bytes, name)

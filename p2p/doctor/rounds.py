@@ -1,4 +1,4 @@
-"""What exchanges of a model cost, before anybody has one."""
+"""The predicted cost of exchanging a model of a given size."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -13,7 +13,7 @@ MEMBERS: Final = (4, 16, 64)
 
 
 def cost_of_exchanges(count: int, arena_bytes: int, memory_bytes: int) -> Iterator[Finding]:
-    """For a model of `count` parameters in float32; a peer may share `arena_bytes`, and there are `memory_bytes`."""
+    """Findings for `count` parameters in float32, an arena of at most `arena_bytes`, and `memory_bytes` of memory."""
     gradients = 2 * 4 * count
     extents = -(-gradients // EXTENT_BYTES) * EXTENT_BYTES
     limits = {"of the arena": arena_bytes, "of memory": memory_bytes}
