@@ -1,4 +1,4 @@
-"""Collective operations as data, and a machine that carries them out. Knows ranks, chunks and bytes; does no I/O."""
+"""Collective operations as data, and state machines that execute them. Knows ranks, chunks and bytes; does no I/O."""
 
 from collectives.algorithms import ALGORITHMS, Medium, all_reduce_schedule, choose_algorithm
 from collectives.codec import CODECS, Codec, codec_of

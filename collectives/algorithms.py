@@ -1,4 +1,4 @@
-"""The all-reduce algorithms by name, and which one to take."""
+"""The all-reduce algorithms by name, and the default choice."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -16,7 +16,7 @@ from collectives.schedule import Build, Schedule
 from collectives.tree import tree_all_reduce
 
 HIERARCHICAL: Final = "hierarchical"
-"""What it does depends on which ranks share a host."""
+"""The algorithm whose schedule depends on which ranks share a host."""
 
 _BUILDS: Final[dict[str, Build]] = {
     "binary-tree": binary_tree_all_reduce,
@@ -28,10 +28,10 @@ _BUILDS: Final[dict[str, Build]] = {
     "tree": tree_all_reduce,
 }
 ALGORITHMS: Final[Mapping[str, Build]] = MappingProxyType(_BUILDS)
-"""Those that there are, and those that were registered (registration.py)."""
+"""Built-in algorithms, and those that were registered (registration.py)."""
 
 SHARES: Final = ":"
-"""Behind the name of `direct`: what each rank owns, with commas, as in `direct:1,1,2`."""
+"""Separates the name of `direct` from the shares of the ranks, as in `direct:1,1,2`."""
 
 _ADDED: Final[dict[str, tuple[str, Callable[[Build, int], None]]]] = {}
 
@@ -43,7 +43,7 @@ _RING_MIN_BYTES: Final = 8 << 20
 
 @lru_cache(maxsize=1024)
 def all_reduce_schedule(algorithm: str, rank: int, world_size: int, hosts: tuple[int, ...] = ()) -> Schedule:
-    """What `rank` does; the same object each time. `hosts`: of each rank, where the algorithm asks for it.
+    """The schedule of `rank`; the same object each time. `hosts`: of each rank, if the algorithm needs it.
 
     `algorithm` may be `with_shares`.
 
@@ -67,17 +67,17 @@ def all_reduce_schedule(algorithm: str, rank: int, world_size: int, hosts: tuple
 
 
 def with_shares(shares: Sequence[int]) -> str:
-    """`direct`, where each rank owns so much, in any common unit."""
+    """The name of `direct` with these shares of the ranks, in any common unit."""
     return f"direct{SHARES}{','.join(map(str, shares))}"
 
 
 def add_algorithm(name: str, build: Build, digest: str, prove: Callable[[Build, int], None]) -> None:
-    """One more, with what names it among all, and what proves it for a number of ranks."""
+    """Add an algorithm, with the digest of its schedules, and a function that proves it for a number of ranks."""
     _BUILDS[name], _ADDED[name] = build, (digest, prove)
 
 
 def distinct_name(algorithm: str) -> str:
-    """The name, with the digest of the schedules where they are not of this package."""
+    """The name; for a registered algorithm with the digest of its schedules."""
     return f"{algorithm} {_ADDED[algorithm][0]}" if algorithm in _ADDED else algorithm
 
 
@@ -87,10 +87,10 @@ def _prove(algorithm: str, world_size: int) -> None:
 
 
 class Medium(Enum):
-    """What a sum goes over, as far as it is known without measuring: the same for all ranks."""
+    """The medium of an operation, as known without measuring: the same for all ranks."""
 
     MEMORY = auto()
-    """That of one host, which all ranks share."""
+    """Memory of one host, which all ranks share."""
     LAN = auto()
     WAN = auto()
 
@@ -98,11 +98,11 @@ class Medium(Enum):
 def choose_algorithm(size_bytes: int, world_size: int, medium: Medium = Medium.LAN) -> str:
     """The algorithm for a bucket of this size: a fixed rule, until measured links decide.
 
-    One latency while that is what counts, two with the fewest bytes beyond. What all ranks together send to one
-    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. Two ranks send as many
-    bytes either way, so only what is added twice speaks against it, from 1 MiB on. Over slow links a ring
-    is quicker once its bytes take longer than its hops: no link is entered by more than one rank at a time. A function
-    of nothing else, so that all ranks choose alike.
+    Small buckets take one hop (`one-shot`), larger ones two hops with the fewest bytes (`direct`). What all ranks
+    together send to one of them is bounded, too, so the limit of 256 KiB falls with more than 4 ranks. With two ranks
+    both algorithms send the same bytes, and only the doubled additions speak against `one-shot`, from 1 MiB on. Over
+    slow links a ring is faster once its bytes take longer than its hops: only one rank at a time sends into a link. The
+    result depends only on the arguments, so that all ranks choose alike.
     """
     most = min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size)
     if size_bytes <= (_ONE_SHOT_MAX_PAIR_BYTES if world_size == 2 else most):

@@ -1,10 +1,10 @@
-"""Codecs of fixed rate: how a vector of float32 becomes a payload, and is added to another one.
+"""Codecs of fixed rate: encode a vector of float32 into a payload, and add a payload to a vector.
 
-The length of a payload depends on the number of elements and on the codec alone, so an exchange of payloads is an
-`all_gather`. Encoding is this peer's business; what a payload says is the same for all, bit for bit, on any processor:
-values are multiplied by the weight, then added, each rounded to float32 by itself (PROTOCOL.md, "Payloads").
+The length of a payload depends only on the number of elements and the codec, so an exchange of payloads is an
+`all_gather`. Encoding may differ between peers; decoding a payload gives the same bits on any processor: values are
+multiplied by the weight, then added, and each operation rounds to float32 (PROTOCOL.md, "Payloads").
 
-Works through pieces that stay in a core's cache.
+Vectors are processed in pieces that stay in a core's cache.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from collectives.elements import Array
 from collectives.sparse import Sparse
 
 PIECE: Final = 65536
-"""Elements that are encoded or added at one go; a multiple of each format's `length`."""
+"""Elements that are encoded or added at once; a multiple of each format's `length`."""
 
 
 class Format(Protocol):
-    """What the bytes of whole blocks mean."""
+    """The encoding of whole blocks."""
 
     @property
     def length(self) -> int:
@@ -38,29 +38,29 @@ class Format(Protocol):
         Args:
             blocks: (blocks, length) of float32, finite.
             rows: (blocks, num_bytes) of uint8, written.
-            num_elements: of all blocks, without the zeros that fill up the last one.
+            num_elements: of all blocks, without the zeros that pad the last one.
         """
 
     def add(self, rows: Array, weight: np.float32, blocks: Array) -> None:
-        """Add `weight` times what `rows` say to `blocks`."""
+        """Add `weight` times the decoded `rows` to `blocks`."""
 
     def check(self, rows: Array) -> tuple[int, str] | None:
-        """The first row that nobody may use, and what is wrong with it."""
+        """The first invalid row, and what is wrong with it; None: all are valid."""
 
 
 class Codec:
     """One of `CODECS`.
 
     Attributes:
-        name: what people call it.
-        keeps_residual: a sender adds what a payload leaves out to what it sends next, or much would never be sent.
-        lost: an element whose magnitude is not above is always left out, and not kept either.
-        block_length: elements. A payload may be cut between blocks, and its parts be used by themselves.
-        block_bytes: what they become.
+        name: key in `CODECS`.
+        keeps_residual: a sender adds the residual of a payload to its next one, since much would never be sent else.
+        lost: elements of at most this magnitude are always dropped, and not kept in the residual.
+        block_length: elements of a block. A payload may be cut between blocks, and its parts used separately.
+        block_bytes: bytes of an encoded block.
     """
 
     def __init__(self, name: str, form: Format, *, keeps_residual: bool, lost: float = 0.0) -> None:
-        """Give `form` a name."""
+        """A codec with this name for the format `form`."""
         self.name = name
         self.keeps_residual = keeps_residual
         self.lost = lost
@@ -69,11 +69,11 @@ class Codec:
         self._form = form
 
     def num_bytes(self, count: int) -> int:
-        """Of the payload of `count` elements."""
+        """The length of the payload of `count` elements."""
         return -(-count // self.block_length) * self.block_bytes
 
     def encode(self, values: Array) -> Array:
-        """A payload that says `values` as well as it can, ties to the first or the even one.
+        """Encode `values` as closely as the format allows, with ties to the first or the even one.
 
         Args:
             values: contiguous float32, one dimension.
@@ -86,7 +86,7 @@ class Codec:
         """
         _check_vector(values)
         payload = np.empty(self.num_bytes(values.size), np.uint8)
-        with np.errstate(all="ignore"):  # whatever the script has set: too large and too small ones have a meaning here
+        with np.errstate(all="ignore"):  # overrides the script's settings: overflow and underflow are well-defined here
             for begin, end, rows in self._pieces(values.size, payload):
                 piece = values[begin:end]
                 if not (is_finite := np.isfinite(piece)).all():
@@ -96,14 +96,14 @@ class Codec:
         return payload
 
     def add(self, payload: Array, weight: float, out: Array) -> None:
-        """Add `weight` times the values that `payload` says to `out`, which has so many elements.
+        """Add `weight` times the decoded `payload` to `out`.
 
-        What `check` refuses may add anything to any element, and does no other harm.
+        A payload that `check` refuses may add anything to any element, but does no other harm.
 
         Args:
-            payload: uint8, of the length that `out` needs.
-            weight: is rounded to float32 first.
-            out: contiguous float32, one dimension; is changed in place.
+            payload: uint8, of length `num_bytes(out.size)`.
+            weight: rounded to float32 first.
+            out: contiguous float32, one dimension; changed in place.
         """
         _check_vector(out)
         self._check_length(payload, out.size)
@@ -113,11 +113,11 @@ class Codec:
                 piece = out[begin:end]
                 blocks = self._blocks(piece)
                 self._form.add(rows, factor, blocks)
-                if blocks.size > piece.size:  # a copy, filled up
+                if blocks.size > piece.size:  # a padded copy
                     piece[:] = blocks.ravel()[: piece.size]
 
     def check(self, payload: Array) -> str | None:
-        """What is wrong with `payload`, in words, or None: a function of its bytes, so the same at all peers.
+        """What is wrong with `payload`, in words; None: it is valid. Depends only on its bytes: the same at all peers.
 
         Args:
             payload: uint8, of whole blocks.
@@ -132,9 +132,9 @@ class Codec:
         return None
 
     def _pieces(self, count: int, payload: Array) -> Iterator[tuple[int, int, Array]]:
-        """The first element, the one behind the last, and the rows."""
+        """(begin, end, rows) of each piece."""
         rows = payload.reshape(-1, self.block_bytes)
-        whole = count - count % self.block_length  # what fills whole blocks is used where it is
+        whole = count - count % self.block_length  # whole blocks are processed in place
         for begin in range(0, whole, PIECE):
             end = min(begin + PIECE, whole)
             yield begin, end, rows[begin // self.block_length : end // self.block_length]
@@ -169,15 +169,15 @@ CODECS: Final = _named(
     Codec("sparse16", Sparse(16), keeps_residual=True),
     Codec("sparse64", Sparse(64), keeps_residual=True),
 )
-"""By name, from the most bytes to the least."""
+"""Codecs by name, from most to fewest bytes."""
 
 
 def codec_of(name: str) -> Codec:
-    """The codec that is called so.
+    """The codec with this name.
 
     Raises:
-        ValueError: none is.
+        ValueError: there is no such codec.
     """
-    if name not in [*CODECS]:  # what can be no key is refused, too
+    if name not in [*CODECS]:  # a list, so that unhashable values are refused, too
         raise ValueError(f"codec must be one of {', '.join(CODECS)}, is {name!r}")
     return CODECS[name]

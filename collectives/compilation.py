@@ -1,20 +1,20 @@
-"""Compiles schedules for shared memory: what would be sent is read where it lies.
+"""Compiles schedules into programs for shared memory: data that would be sent is read in place.
 
-A REDUCE or RECV of a chunk from a peer becomes a WAIT for the progress at which the peer shows what it would have
-sent, and a read of its result; of its input, where it had written nothing into the chunk before. All that a rank
-reduces between two SENDs of a chunk is one instruction: so half types are rounded where a message would have been,
+A REDUCE or RECV of a chunk from a peer becomes a WAIT for the progress at which the peer publishes what it would have
+sent, and a read of the peer's result; or of its input, if the peer had not written the chunk before. All that a rank
+reduces between two SENDs of a chunk is one instruction: so half types are rounded where a message would have been sent,
 and the bits are those of the messages.
 
-A rank does one thing after the other, so the list needs an order in which nobody waits for who waits for him: by the
-number of hops that have to come before, then as listed. Each chunk can be cut into blocks that follow each other: while
-one is added up, another one is read by the next rank, `BLOCKS_BEHIND` later.
+A rank executes its instructions in sequence, so their order must exclude deadlock: they are sorted by the number of
+hops that must come before, then as listed. Each chunk can be cut into blocks, as a pipeline: while one block is added
+up, another one is read by the next rank, `BLOCKS_BEHIND` later.
 
-Where a SEND copies, nothing would keep a rank from overwriting what others still read. But of an all-reduce all ranks
-end with one expression, so one rank is enough to add it up: of each chunk only what the sum of one rank is made of is
-left, rounded where it was, and the others read that sum.
+If a SEND copies, a rank might overwrite memory that others still read. But in an all-reduce all ranks end with the same
+expression, so one rank can compute it for all: of each chunk only the instructions that the sum of one rank consists of
+remain, rounded where they were, and the others read that sum.
 
-What overwrites a chunk depends on the receipt of all that was sent from it (`matching`), so it comes after the reads,
-too: whoever reads publishes again before anything that depends on it goes on. `program_verification` proves it.
+A write that overwrites a chunk depends on the receipt of all that was sent from it (`matching`), so it comes after the
+reads, too: a reader publishes again before anything that depends on it continues. `program_verification` proves it.
 """
 
 from collections import defaultdict
@@ -28,8 +28,8 @@ from collectives.program import Copy, Instruction, Program, Publish, Reduce, Sou
 from collectives.schedule import Kind, Schedule, peers_after
 
 BLOCKS_BEHIND: Final = 8
-"""So far behind is what comes a hop later: near enough to find a block in a cache that all share, and far enough that
-ranks which share a core need not change places after each block."""
+"""Distance, in blocks, between a hop and the next: near enough to find a block in a shared cache, and far enough that
+ranks which share a core need not switch after each block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Run:
     chunk: int
     sources: tuple[Source, ...]
     awaited: tuple[Node, ...]
-    """What other ranks have to have written and shown before."""
+    """Writes of other ranks that must be published before."""
 
     is_shown: bool
     is_last: bool
@@ -52,13 +52,13 @@ class _Run:
 def compile_programs(
     schedules: Sequence[Schedule], num_blocks: int = 1, is_needed: Callable[[int, int], bool] = lambda rank, chunk: True
 ) -> tuple[Program, ...]:
-    """What the ranks of an operation do over shared memory; the results have the bits that the messages leave.
+    """The programs of all ranks of an operation over shared memory; results have the same bits as with messages.
 
     Args:
         schedules: in rank order; of an all-reduce, if a SEND of a result copies.
-        num_blocks: into which each chunk is cut. The chunks of the programs are the blocks in order; if weights are
-            whole numbers, none crosses the border of a chunk.
-        is_needed: whether a rank's own input is to be in a chunk of its result that no transfer of it writes.
+        num_blocks: per chunk. The chunks of the programs are the blocks in order; if weights are integers, no block
+            crosses the border of a chunk.
+        is_needed: whether (rank, chunk) of the result needs the rank's own input if no transfer writes it.
 
     Raises:
         ScheduleError: the schedules do not fit together.
@@ -83,7 +83,7 @@ def compile_programs(
 
 
 def _find_runs(matched: MatchedSchedules, is_needed: Callable[[int, int], bool]) -> list[list[_Run]]:
-    """Per rank."""
+    """The runs of each rank."""
     transfers, num_hops = matched.transfers, _count_hops(matched)
     shown = {written for node, written in matched.previous_writes.items() if transfers[node].kind is Kind.SEND}
     last = {(node[0], each.chunk): node for node, each in transfers.items() if each.kind is not Kind.SEND}
@@ -101,7 +101,7 @@ def _find_runs(matched: MatchedSchedules, is_needed: Callable[[int, int], bool])
             continue
         rank, place = node[0], (node[0], transfer.chunk)
         if transfer.kind is Kind.RECV:
-            values[place] = []  # but what was awaited is: others may rely on it
+            values[place] = []  # what was awaited stays awaited: others may rely on it
         written = None if transfer.peer == rank else matched.previous_writes.get(matched.senders[node])
         values[place].append(Source(transfer.peer, written is not None))
         if written is not None:
@@ -116,12 +116,12 @@ def _find_runs(matched: MatchedSchedules, is_needed: Callable[[int, int], bool])
 
 
 def _add_up_once(runs: Sequence[Sequence[_Run]]) -> list[list[_Run]]:
-    """What is left if one rank makes the sum of each chunk, and the others copy it."""
+    """The runs that remain if one rank computes the sum of each chunk, and the others copy it."""
     left: list[list[_Run]] = [[] for _ in runs]
     for chunk in dict.fromkeys(run.chunk for each in runs for run in each):
         of_chunk = [[run for run in each if run.chunk == chunk] for each in runs]
         ends = [each[-1] for each in of_chunk]
-        total = next(end for end in ends if len(end.sources) > 1)  # no copy: there is one, or it is no all-reduce
+        total = next(end for end in ends if len(end.sources) > 1)  # not a copy; exists in every all-reduce
         needed = _made_of(total, of_chunk)
         for rank, end in enumerate(ends):
             left[rank] += [run for run in of_chunk[rank] if run.node in needed]
@@ -133,7 +133,7 @@ def _add_up_once(runs: Sequence[Sequence[_Run]]) -> list[list[_Run]]:
 
 
 def _made_of(total: _Run, runs: Sequence[Sequence[_Run]]) -> set[Node]:
-    """The runs of its chunk that `total` needs, and itself; `runs`: of that chunk, per rank."""
+    """The runs of its chunk that `total` depends on, and itself; `runs`: of that chunk, per rank."""
     by_node = {run.node: run for each in runs for run in each}
     before = {after.node: run.node for each in runs for run, after in pairwise(each)}
     needed: set[Node] = set()
@@ -148,7 +148,7 @@ def _made_of(total: _Run, runs: Sequence[Sequence[_Run]]) -> set[Node]:
 
 
 def _count_hops(matched: MatchedSchedules) -> dict[Node, int]:
-    """How many hops have to come before each transfer is finished."""
+    """The number of hops before each transfer is finished."""
     num_hops: dict[Node, int] = {}
     for node in matched.order:
         transfer = matched.transfers[node]
@@ -162,7 +162,7 @@ def _count_hops(matched: MatchedSchedules) -> dict[Node, int]:
 
 
 def _order(runs: Sequence[_Run], num_blocks: int) -> list[tuple[_Run, int]]:
-    """The runs of one rank, block by block."""
+    """The runs and blocks of one rank, in order of execution."""
     lag = min(num_blocks, BLOCKS_BEHIND)
 
     def turn(pair: tuple[_Run, int]) -> tuple[int, int, int]:

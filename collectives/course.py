@@ -1,4 +1,4 @@
-"""The transfers of all ranks, numbered through, with the lines that they occupy: what plays of all sizes share."""
+"""The transfers of all ranks, numbered consecutively, with the lines they occupy: the part of a play without sizes."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -9,34 +9,34 @@ from collectives.partition import split_by_weight
 from collectives.schedule import Kind, Schedule, wire_numbers
 
 MOST_MESSAGES: Final = 512
-"""Of a play, where its chunks are longer than a segment; otherwise as many as the schedules have."""
+"""Messages per play, if chunks are longer than a segment; otherwise as many as the schedules have."""
 
 TRANSFERS_PER_SLICE: Final = 20
 
 
 @dataclass(slots=True)
 class Node:
-    """A transfer of one rank, and what it leads to."""
+    """A transfer of one rank, and the transfers that depend on it."""
 
     rank: int
     peer: int
     chunk: int
     is_send: bool
     num_waits: int = 0
-    """For other transfers, and a write for what arrives."""
+    """How many things it waits for: earlier transfers, and, for a write, the arrival."""
 
     taker: int = -1
-    """Of a SEND: the transfer that takes it."""
+    """Of a SEND: the transfer that receives it."""
 
     by_segment: list[int] = field(default_factory=list)
-    """What waits for it segment by segment."""
+    """Transfers that wait for it segment by segment."""
 
     as_a_whole: list[int] = field(default_factory=list)
     is_followed: bool = False
-    """Whether anything waits for it."""
+    """Whether any transfer waits for it."""
 
     line: int = 0
-    """What a message occupies at this rank: its uplink, of a SEND, or its downlink."""
+    """The line that a message occupies at this rank: the uplink for a SEND, else the downlink."""
 
     rate: int = 1
     """Of that line."""
@@ -46,26 +46,26 @@ class Node:
 
 
 class Segments(NamedTuple):
-    """Of one chunk."""
+    """The segments of one chunk."""
 
     number: int
     num_bytes: int
-    """Of each."""
+    """Of each segment."""
 
     num_messages: int
-    """Which each stands for."""
+    """Messages that each segment stands for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The transfers of all ranks, numbered through, over links: what plays of all sizes have in common."""
+    """The transfers of all ranks over links: the part that plays of all sizes have in common."""
 
     nodes: list[Node]
     first: list[int]
-    """Those that wait for nothing."""
+    """Transfers that wait for nothing."""
 
     whole: list[int]
-    """Those that others wait for as a whole."""
+    """Transfers that others wait for as a whole."""
 
     rates: set[int]
     links: Links
@@ -74,7 +74,7 @@ class Course:
     num_sends: int
 
     def segments(self, num_bytes: int, most_messages: int = MOST_MESSAGES) -> list[Segments]:
-        """Of each chunk; an empty one has one of no bytes, and no message."""
+        """The segments of each chunk; an empty chunk has one segment of no bytes, and no message."""
         most, found = max(1, most_messages // max(1, self.num_sends)), []
         for each in split_by_weight(num_bytes, self.chunks):
             length = each.stop - each.start
@@ -85,7 +85,7 @@ class Course:
 
 
 def lay_out(schedules: Sequence[Schedule], links: Links) -> Generator[None, None, Course]:
-    """What is to be played, in slices."""
+    """Prepare a course, in slices."""
     if len(schedules) != links.world_size:
         raise ValueError(f"{len(schedules)} schedules cannot be played over the links of {links.world_size} ranks")
     nodes: list[Node] = []
@@ -122,9 +122,9 @@ def lay_out(schedules: Sequence[Schedule], links: Links) -> Generator[None, None
 
 
 def _find_lines(nodes: list[Node], links: Links) -> Generator[None, None, int]:
-    """Which line each transfer occupies, and for how long; the number of lines.
+    """Set line, rate and delay of each transfer; returns the number of lines.
 
-    Behind those of hosts are those within hosts, one for each rank.
+    The lines of hosts come first, then the lines within hosts, one for each rank.
     """
     hosts = links.hosts or range(links.world_size)
     lines = {host: line for line, host in enumerate(dict.fromkeys(hosts))}

@@ -1,6 +1,6 @@
-"""Codecs that say something of every element: all of it, 4 bits, or its sign.
+"""Codecs that encode every element: completely, in 4 bits, or by its sign.
 
-`int4` and `sign` have blocks of 256 elements, behind a float16 scale.
+`int4` and `sign` have blocks of 256 elements, after a float16 scale.
 """
 
 from typing import Final
@@ -13,14 +13,14 @@ from collectives.scales import LEAST, find_unusable, folded, put_scales, rounded
 BLOCK: Final = 256
 HALF: Final = BLOCK // 2
 MIDDLE: Final = 8
-"""The code of zero in `int4`; those of -7 to 7 are written, and 0, for -8, is read."""
+"""The code of zero in `int4`; codes of -7 to 7 are written; code 0, for -8, is only read."""
 MOST: Final = np.float32(7)
 LOST: Final = float(LEAST) / 2
-"""`int4` says 0 of a block whose magnitudes are not above."""
+"""`int4` encodes a block as zeros if no magnitude is above this."""
 
 
 class Float32:
-    """The elements as they are."""
+    """The elements unchanged."""
 
     length = 1
     num_bytes = 4
@@ -43,8 +43,8 @@ class Float32:
 class Int4:
     """A block's elements as multiples of its scale, which is a seventh of the largest magnitude.
 
-    Each is at most half a scale off, however small the block's are: a subnormal scale is rounded up, so that none is
-    cut off at seven of them, and the largest is never 0 unless its magnitude is at most `LOST`.
+    Each is at most half a scale off, however small the elements are: a subnormal scale is rounded up, so that no
+    element is clipped at seven times the scale, and the largest becomes 0 only if its magnitude is at most `LOST`.
     """
 
     length = BLOCK
@@ -75,7 +75,7 @@ class Int4:
 
 
 class Sign:
-    """A block's elements as its scale, which is the mean of their magnitudes, or as minus that."""
+    """A block's elements as plus or minus its scale, which is the mean of their magnitudes."""
 
     length = BLOCK
     num_bytes = 2 + BLOCK // 8
@@ -90,7 +90,7 @@ class Sign:
         values = np.unpackbits(rows[:, 2:], axis=1, bitorder="little").astype(np.float32)
         values *= np.float32(-2)
         values += np.float32(1)
-        values *= scales_of(rows, 1) * weight  # the same bits as of each product: the other factor is 1 or -1
+        values *= scales_of(rows, 1) * weight  # the same bits as multiplying in sequence: the other factor is 1 or -1
         blocks += values
 
     def check(self, rows: Array) -> tuple[int, str] | None:

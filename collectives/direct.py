@@ -1,4 +1,4 @@
-"""Each rank owns a chunk: others send it what they have of that, and it sends the sum to all."""
+"""All-reduce and reduce-scatter with an owner per chunk: it receives all inputs, and sends the sum to all."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -7,18 +7,18 @@ from typing import Final
 from collectives.schedule import Schedule, TransferList, even_chunks, peers_after
 
 PARTS: Final = 256
-"""Into which a bucket is divided among the ranks."""
+"""Units into which a bucket is divided among the ranks."""
 
 
 def direct_shares(rates: Sequence[int]) -> tuple[int, ...]:
-    """What each rank should own of a bucket, in `PARTS`, if its line has this rate: then all lines end at once.
+    """How many of the `PARTS` of a bucket each rank should own, given the rates of the lines, so that all end together.
 
-    A rank that owns the share f has S(1 + f(n-2)) bytes to carry each way. Who would need less than no share to end
-    with the others owns nothing, and the others have time until it ends: what it leaves them is in proportion to what
-    they can. Rates in any common unit, more than 0; integers, so all find the same.
+    A rank that owns the share f carries S(1 + f(n-2)) bytes each way. A rank that is so slow that it would need a
+    negative share owns nothing; the others then have until that rank ends, and own shares in proportion to what they
+    can carry until then. Rates: above 0, in any common unit; integers, so that all ranks get the same result.
     """
     n = len(rates)
-    if n < 3:  # whoever owns what, each line carries the whole
+    if n < 3:  # with any shares each line carries the whole bucket
         return (1,) * n
     taking = sorted(range(n), key=lambda rank: (-rates[rank], rank))
     while (took := Fraction(n - 2 + len(taking), sum(rates[rank] for rank in taking))) * rates[taking[-1]] < 1:
@@ -31,14 +31,14 @@ def direct_shares(rates: Sequence[int]) -> tuple[int, ...]:
 
 
 def direct_all_reduce(rank: int, world_size: int, weights: Sequence[float] = ()) -> Schedule:
-    """Send each chunk to its owner, add up the own one in rank order, send the sum to all.
+    """Send each chunk to its owner, add up the own chunk in rank order, send the sum to all.
 
     For n ranks and S bytes: two hops; each rank sends 2S(n-1)/n bytes, the least possible. The bits are those of
-    `one_shot_all_reduce`, whatever the size and the cut: half types are rounded once, before the sum is sent.
+    `one_shot_all_reduce` for any size and chunks: half types are rounded once, before the sum is sent.
 
-    The chunk of each rank is as large as its weight says, in any common unit; without weights all are alike. A rank
-    that owns the share f of the bucket sends S(1 - f) + Sf(n-1) bytes, so who has a slow link should own less. Who owns
-    most is sent to first: what it hands out fills the lines while the others add up.
+    Chunk sizes are in proportion to the weights of the ranks; without weights they are equal. A rank that owns the
+    share f of the bucket sends S(1 - f) + Sf(n-1) bytes, so a rank with a slow link should own less. The largest owners
+    are sent to first: their sums fill the lines while the others still add up.
     """
     peers = peers_after(rank, world_size)
     transfers = _add_up(rank, sorted(peers, key=lambda peer: -weights[peer]) if weights else peers)
@@ -55,7 +55,7 @@ def direct_reduce_scatter(rank: int, world_size: int) -> Schedule:
 
 
 def _add_up(rank: int, peers: Sequence[int]) -> TransferList:
-    """Send to `peers`, one after the other, what is theirs."""
+    """Send to `peers`, in this order, the chunks that they own, and add up the own chunk."""
     transfers = TransferList()
     for peer in peers:
         transfers.send(peer, peer)

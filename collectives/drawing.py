@@ -1,7 +1,7 @@
-"""A play (pricing.py) as a picture in SVG: time runs to the right, each rank has a lane, each chunk a colour.
+"""A play (pricing.py) as an SVG: time runs to the right, each rank has a lane, each chunk a colour.
 
-In a lane the upper bar is the uplink, the lower one the downlink; a line leads from where a message leaves to where it
-is taken. The mark at the end of a lane is where the rank has its result.
+In a lane the upper bar is the uplink, the lower one the downlink; a line connects the end of sending a message with its
+arrival. The mark at the end of a lane is the time at which the rank has its result.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def _x(at_ns: int, end_ns: int) -> float:
 
 
 def _axis(end_ns: int, height: int) -> Iterator[str]:
-    """Some six marks, at round numbers of the unit."""
+    """At most nine marks, at round numbers of the unit."""
     unit_ns, unit = next((n, u) for n, u in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if end_ns >= n)
     step = next(s * 10**power * unit_ns for power in range(19) for s in _STEPS if end_ns <= 8 * s * 10**power * unit_ns)
     for at_ns in range(0, end_ns + 1, step):

@@ -1,7 +1,7 @@
-"""The types of elements that can be reduced, as numpy arrays.
+"""The element types that can be reduced, as numpy dtypes.
 
-numpy has no bfloat16. Its bits travel in arrays of `BFLOAT16`, a type of its own, so that no layer takes them for whole
-numbers, and no array needs a second word beside it that says what it is.
+numpy has no bfloat16. Its bits are stored in arrays of `BFLOAT16`, a separate dtype, so that no layer mistakes them for
+integers, and no array needs its type passed beside it.
 """
 
 from collections.abc import Mapping
@@ -35,10 +35,10 @@ TYPES: Final[Mapping[DType, str]] = MappingProxyType(
 
 
 def type_name(dtype: DType) -> str:
-    """What people call an element type.
+    """The name of an element type.
 
     Raises:
-        TypeError: it is none of `TYPES`, or of another byte order than this machine's.
+        TypeError: it is not one of `TYPES`, or has not this machine's byte order.
     """
     if dtype not in TYPES:
         raise TypeError(f"the type of elements must be one of {', '.join(TYPES.values())}, is {dtype}")
@@ -46,10 +46,10 @@ def type_name(dtype: DType) -> str:
 
 
 def is_half(dtype: DType) -> bool:
-    """Whether sums are made in float32: a half type has too few bits for that."""
+    """Whether `dtype` is a 16-bit float, whose sums are computed in float32."""
     return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
 def carried(array: Array) -> Array:
-    """The same memory, as what numpy copies best: the bits, if it is a half type."""
+    """A view of the same memory that numpy copies fastest: of the bits, for a half type."""
     return array.view(np.uint16) if array.itemsize == 2 and is_half(array.dtype) else array

@@ -1,10 +1,10 @@
-"""Carries out one rank's schedule over arrays, without I/O: segments go in, segments to be sent come out.
+"""Executes one rank's schedule over arrays, without I/O: segments go in, segments to be sent come out.
 
-What is sent is lent, not copied: a payload is a view of the input or the result, and a transport may still hold it
-when the operation goes on. The input is never written. The result may be: a ring writes the final sum of a chunk
-over the partial sum which it sent earlier. The final sum, however, exists only because the receiver added that
-partial sum up, and so had all of its bytes. `verify` proves this of every schedule: what overwrites a chunk depends
-on the receipt of everything that was sent from it, but for what a SEND copies: that is lent from memory of its own.
+Payloads are lent, not copied: a payload is a view of the input or the result, and a transport may still hold it while
+the operation continues. The input is never written. The result may be: a ring writes the final sum of a chunk over the
+partial sum that it sent earlier. The final sum, however, exists only because the receiver has added that partial sum,
+and so had all of its bytes. `verify` proves this for every schedule: a write that overwrites a chunk depends on the
+receipt of everything that was sent from it, except if a SEND copies: its payload is a separate copy.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from collectives.schedule import Schedule
 from collectives.widening import Widening
 
 Buffer = bytes | bytearray | memoryview | Array
-"""Whatever has bytes in a row."""
+"""A contiguous buffer."""
 
 
 class Outgoing(NamedTuple):
@@ -47,16 +47,16 @@ class Execution:
     """One operation on one rank.
 
     Call `start` once, and `receive` with each segment from another rank, in any order; send what they return. The
-    schedules of all ranks have to pass `verify`, and all ranks have to agree on length, type and `segment_bytes`.
+    schedules of all ranks must pass `verify`, and all ranks must agree on length, type and `segment_bytes`.
 
     Args:
-        schedule: what `rank` does.
+        schedule: of `rank`.
         rank: of this peer.
         input: one-dimensional, contiguous, of one of `TYPES`; only read.
-        result: same type, memory of its own; written from now on, complete when `done`.
-        segment_bytes: what one segment carries at most; a multiple of the element's size.
-        reduction: what a REDUCE does; allowed by `check_reduction`.
-        own_chunk: the one chunk that the input has, for a gather; otherwise it has them all.
+        result: same type, separate memory; written from now on, complete when `done`.
+        segment_bytes: the largest segment; a multiple of the element's size.
+        reduction: applied by a REDUCE; allowed by `check_reduction`.
+        own_chunk: the only chunk that the input consists of, for a gather; None: it has all chunks.
         digest: applied to the bytes of each chunk of the result once it is complete.
 
     Raises:
@@ -94,7 +94,7 @@ class Execution:
         self._input = input if own_chunk is None else result
         self._result = result
         self._turns = [0] * sum(len(region.spans) for region in layout.regions)
-        self._parked: dict[tuple[int, int], Array] = {}  # by slot and turn: came too early, or is held
+        self._parked: dict[tuple[int, int], Array] = {}  # by slot and turn: arrived early, or held
         self._num_unfinished = list(layout.num_segments)
         self._num_waits = list(layout.num_waits)
         self._num_open = [len(region.spans) for region in layout.regions]
@@ -106,7 +106,7 @@ class Execution:
 
     @property
     def done(self) -> bool:
-        """Whether the result is complete, and (after `start`) all that is to be sent has been handed out."""
+        """Whether the result is complete, and (after `start`) all segments to be sent have been returned."""
         return self._num_open_chunks == 0
 
     def digest(self) -> bytes:
@@ -117,14 +117,14 @@ class Execution:
         return b"".join(self._digests)
 
     def digest_chunks(self) -> None:
-        """Digest what was completed since the last call: after it was sent, and while it is in the cache."""
+        """Digest chunks that were completed since the last call: after they were sent, while they are in the cache."""
         while self._digest_chunk is not None and self._undigested:
             chunk = self._undigested.pop()
             data = self._result[self._layout.regions[chunk].bounds].view(np.uint8).data
             self._digests[chunk] = self._digest_chunk(data)
 
     def missing(self) -> tuple[Awaited, ...]:
-        """What has not arrived yet, in the order in which it will be written."""
+        """Segments that have not arrived yet, in the order in which they will be written."""
         return tuple(
             Awaited(write.peer, write.number, segment, len(region.spans))
             for region, turns in zip(self._layout.regions, self._layout.turns, strict=True)
@@ -134,27 +134,27 @@ class Execution:
         )
 
     def start(self) -> list[Outgoing]:
-        """What can be sent before anything has arrived."""
+        """Segments that can be sent before any has arrived."""
         return self._send(list(self._layout.first_sends))
 
     def receive(self, source: int, transfer: int, segment: int, payload: Buffer) -> list[Outgoing]:
-        """Take one segment from another rank, write what is next in order, return what can be sent then.
+        """Take one segment from another rank, write what is next in order, return the segments that can be sent then.
 
         Args:
             source: a rank.
             transfer: which of the SENDs from `source` to this rank, counted from 0.
             segment: its number within the chunk.
-            payload: its bytes, aligned or not. Kept, not copied, until its turn has come.
+            payload: its bytes, aligned or not. Kept, not copied, until it is its turn.
 
         Raises:
-            ValueError: no such segment is awaited. Nothing has changed.
+            ValueError: no such segment is awaited. The state is unchanged.
         """
         write, slot, arrived = self._accept(source, transfer, segment, payload)
         self._parked[slot, write.turn] = arrived
         return self._write_in_order(write.chunk, segment, slot)
 
     def _accept(self, source: int, transfer: int, segment: int, payload: Buffer) -> tuple[Write, int, Array]:
-        """What a segment is for, its slot, and its elements."""
+        """The write that a segment belongs to, its slot, and its elements."""
         write = self._layout.writes.get((source, transfer))
         if write is None:
             raise ValueError(f"rank {source} has no transfer {transfer} to this rank")
@@ -176,7 +176,7 @@ class Execution:
         return write.turn < self._turns[slot] or (slot, write.turn) in self._parked
 
     def _write_in_order(self, chunk: int, segment: int, slot: int) -> list[Outgoing]:
-        """Write what has its turn in one slot; the segments that waited for it, as they were at their turn."""
+        """Write what is next in one slot; returns the segments that waited for it, each with its value at its turn."""
         turns = self._layout.turns[chunk]
         outgoing: list[Outgoing] = []
         while (arrived := self._parked.pop((slot, self._turns[slot]), None)) is not None:
@@ -209,7 +209,7 @@ class Execution:
             self._reduction.complete(region)
 
     def _write_run(self, write: Write, span: slice, slot: int, arrived: Array) -> None:
-        """Hold what arrives until all that is reduced in one go is there: then it is rounded once."""
+        """Hold arrived segments until all that are reduced together are present, so that the result is rounded once."""
         region = self._result[span]
         if write.replaces:
             region[:] = arrived
@@ -226,12 +226,12 @@ class Execution:
         return (self._result if summand.operand is Operand.RESULT else self._input)[span]
 
     def _close(self, chunk: int) -> None:
-        """Nothing more will be written into this chunk."""
+        """Note that this chunk is complete."""
         self._num_open_chunks -= 1
         self._undigested.append(chunk)
 
     def _close_chunks_without_writes(self) -> None:
-        """The result of an empty chunk, or of one that nobody sends, is the input."""
+        """Complete chunks that are empty, or that no rank sends here: their result is the input."""
         for chunk, (region, turns) in enumerate(zip(self._layout.regions, self._layout.turns, strict=True)):
             if not region.spans or not turns:
                 if self._input is not self._result:
@@ -239,7 +239,7 @@ class Execution:
                 self._close(chunk)
 
     def _finish(self, transfer: int, segment: int) -> list[tuple[Send, int]]:
-        """One segment of a transfer is finished; the segments to be sent that waited for nothing else."""
+        """Note that one segment of a transfer is finished; returns the segments to be sent that become ready."""
         followers = self._layout.followers.get(transfer)
         if followers is None:
             return []
@@ -250,13 +250,13 @@ class Execution:
         return [each for each in ready if self._count_down(*each)]
 
     def _count_down(self, send: Send, segment: int) -> bool:
-        """Whether the segment waits for nothing any more, now that one more transfer is finished."""
+        """Count one finished transfer for a segment to be sent; whether it is ready now."""
         cell = send.first_cell + segment
         self._num_waits[cell] -= 1
         return self._num_waits[cell] == 0
 
     def _send(self, ready: list[tuple[Send, int]]) -> list[Outgoing]:
-        """Hand out segments, and those that only waited for these."""
+        """Send segments, and those that become ready by that."""
         outgoing = []
         for send, segment in ready:  # grows meanwhile
             source = self._result if send.from_result else self._input

@@ -1,8 +1,8 @@
-"""What a play of the built-in algorithms costs where ranks are many, without playing it (pricing.py).
+"""Prices of the built-in algorithms for many ranks, by formulas instead of a play (pricing.py).
 
-Each formula first looks at the links, in slices, and counts what every line has to carry: that of a host, which its
-ranks share, and memory within it. After that a price is some multiplications. With n ranks, x is what a chunk costs on
-a line, k the number of its segments, d a delay.
+Each formula first surveys the links, in slices, and counts what every line carries: the line of a host, which its ranks
+share, and memory within the host. After that a price takes a few multiplications. With n ranks, x is the cost of a
+chunk on a line, k the number of its segments, d a delay.
 """
 
 from collections import Counter
@@ -18,27 +18,27 @@ from collectives.links import MEMORY_BYTES_PER_S, MEMORY_DELAY_NS, SECOND_NS, Li
 from collectives.tree import two_seatings
 
 FEW_RANKS: Final = 9
-"""From here on formulas are asked."""
+"""From this number of ranks on, formulas are used."""
 
 EDGES_PER_SLICE: Final = 64
 WAYS_PER_SLICE: Final = 8
 
 Edge = tuple[int, int]
-"""Who sends, and who receives."""
+"""Sender and receiver."""
 
 Formula = Callable[[int], int]
-"""The price of so many bytes, in ns."""
+"""From bytes to the price in ns."""
 
 Survey = Generator[None, None, Formula]
 
 
 class Message(NamedTuple):
-    """A chunk that goes over some line."""
+    """A chunk that is sent over some line."""
 
     num_bytes: int
     num_segments: int
     segments_ns: int
-    """What they cost besides their bytes."""
+    """The cost of the segments, without that of their bytes."""
 
     def cost_ns(self, rate: int) -> int:
         return self.segments_ns + self.num_bytes * SECOND_NS // rate
@@ -49,25 +49,25 @@ class Load:
     """Chunks that are carried at the same time.
 
     Attributes:
-        lines: of each line that may be the last to be free, how many it carries, and its bytes per second.
-        delay_ns: the mean of those between hosts; of those within, if there are no others.
+        lines: for each line that may end last: (number of chunks, bytes per second).
+        delay_ns: the mean delay between hosts; within hosts, if no chunk is sent between hosts.
     """
 
     lines: tuple[tuple[int, int], ...]
     delay_ns: int
 
     def takes_ns(self, message: Message) -> int:
-        """Until the last line is free."""
+        """The time until the last line is free."""
         return max((number * message.cost_ns(rate) for number, rate in self.lines), default=0)
 
 
 class Hosts:
-    """Who shares a line.
+    """The hosts of the ranks; ranks of one host share a line.
 
     Attributes:
         of_rank: the host of each rank, numbered from 0.
-        sizes: the number of ranks of each.
-        rates: bytes per second of the line of each, up or down, whichever is slower.
+        sizes: the number of ranks of each host.
+        rates: bytes per second of each host's line, up or down, whichever is slower.
         most_ns: the longest delay.
     """
 
@@ -87,7 +87,7 @@ class Hosts:
         return self.of_rank[edge[0]] == self.of_rank[edge[1]]
 
     def load(self, between: Mapping[int, int], within: int, delay_ns: int) -> Load:
-        """Of the number of chunks that each host's line carries, and the most that a rank sends or takes by memory."""
+        """The load if each host's line carries `between[host]` chunks, and a rank at most `within` by memory."""
         most, lines = Counter({MEMORY_BYTES_PER_S: within}), list[tuple[int, int]]()
         for host, number in between.items():
             most[self.rates[host]] = max(most[self.rates[host]], number)
@@ -97,7 +97,7 @@ class Hosts:
         return Load(tuple(lines), delay_ns)
 
     def load_of(self, edges: Iterable[Edge]) -> Generator[None, None, Load]:
-        """Of a chunk over each of these."""
+        """The load of one chunk over each of these edges."""
         ups, downs, delays = Counter[int](), Counter[int](), {True: [0, 0], False: [0, 0]}
         for index, edge in enumerate(edges):
             if index % EDGES_PER_SLICE == 0:
@@ -114,7 +114,7 @@ class Hosts:
 
 
 def look_at(links: Links) -> Generator[None, None, Hosts]:
-    """What all formulas need, in slices."""
+    """Survey what all formulas need, in slices."""
     most_ns = 0
     for rank, row in enumerate(links.delay_ns):
         most_ns = max(most_ns, *row)
@@ -124,21 +124,21 @@ def look_at(links: Links) -> Generator[None, None, Hosts]:
 
 
 def _to_all(hosts: Hosts) -> Load:
-    """A chunk from each rank to each other."""
+    """The load of one chunk from each rank to each other."""
     n = hosts.links.world_size
     between = {host: size * (n - size) for host, size in hosts.sizes.items() if size < n}
     return hosts.load(between, max(hosts.sizes.values()) - 1, hosts.most_ns)
 
 
 def one_shot(hosts: Hosts) -> Survey:
-    """All lines are busy with the inputs, one behind the other."""
+    """All lines carry the inputs, one after the other."""
     load = _to_all(hosts)
     yield
     return lambda num_bytes: load.takes_ns(hosts.message(num_bytes)) + load.delay_ns
 
 
 def direct(hosts: Hosts) -> Survey:
-    """Twice a chunk to all others; the sum of a segment can go when the last of them has come."""
+    """Twice one chunk to all others; the sum of a segment can be sent when the last input of it has arrived."""
     load, n = _to_all(hosts), hosts.links.world_size
     yield
 
@@ -151,7 +151,7 @@ def direct(hosts: Hosts) -> Survey:
 
 
 def ring(hosts: Hosts) -> Survey:
-    """Either lines are always busy, or a segment waits at each hop for the one that comes around."""
+    """Either lines are always busy, or a segment waits at each hop for the one that arrives over the ring."""
     n = hosts.links.world_size
     edges = [(rank, (rank + 1) % n) for rank in range(n)]
     load = yield from hosts.load_of(edges)
@@ -169,7 +169,7 @@ def ring(hosts: Hosts) -> Survey:
 
 
 def halving_doubling(hosts: Hosts) -> Survey:
-    """Halves, quarters, ..., there and back; before them, and behind them, the whole for who is folded."""
+    """Halves, quarters, ..., and the same in reverse; before and after these, whole buckets of folded ranks."""
     n = hosts.links.world_size
     num_active = 1 << (n.bit_length() - 1)
     num_folded, hops, folds = n - num_active, list[tuple[int, Load]](), list[Load]()
@@ -189,9 +189,10 @@ def halving_doubling(hosts: Hosts) -> Survey:
 
 
 def _trees(hosts: Hosts, seatings: Sequence[Sequence[int]]) -> Survey:
-    """The first segment goes up and down; then one follows after the other, as fast as lines pass them on.
+    """The first segment goes up and down; then the others follow, as fast as lines carry them.
 
-    An inner node sends each three times; that its ways up and down wait for each other costs a line of its own a fifth.
+    An inner node sends each segment three times; on lines that are not shared, the mutual waiting of the ways up and
+    down costs a fifth more.
     """
     fifths = 5 if hosts.links.has_shared_lines else 6
     up, longest_ns, num_between, num_within = list[Edge](), 0, 0, 0
@@ -220,7 +221,7 @@ def _trees(hosts: Hosts, seatings: Sequence[Sequence[int]]) -> Survey:
 
 
 def _way_up(parents: Mapping[int, int | None], rank: int) -> Iterator[Edge]:
-    """From a rank to the root of its tree."""
+    """The edges from a rank to the root of its tree."""
     while (parent := parents[rank]) is not None:
         yield rank, parent
         rank = parent
@@ -232,12 +233,12 @@ def tree(hosts: Hosts) -> Survey:
 
 
 def binary_tree(hosts: Hosts) -> Survey:
-    """One."""
+    """One tree."""
     return _trees(hosts, [range(hosts.links.world_size)])
 
 
 def hierarchical(hosts: Hosts) -> Survey:
-    """Added up within hosts, summed between them by `direct`, in lanes, and handed out."""
+    """Sums within hosts, then between hosts by `direct`, in lanes, then distribution within hosts."""
     num_hosts, num_lanes = len(hosts.sizes), max(hosts.sizes.values())
     load = hosts.load(dict.fromkeys(hosts.sizes, num_lanes * (num_hosts - 1)), 0, hosts.most_ns)
     within = max(-(-num_lanes // size) * (size - 1) for size in hosts.sizes.values()) * num_hosts

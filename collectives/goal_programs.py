@@ -1,4 +1,4 @@
-"""Programs of the collectives that are no all-reduce: what is on one host is read where it lies, in few waits."""
+"""Programs of all collectives but all-reduce: ranks of one host read data in place, with few waits."""
 
 from functools import lru_cache
 
@@ -21,10 +21,10 @@ def goal_program(
     start: int,
     stop: int,
 ) -> Program:
-    """What `rank` does with the elements from `start` to `stop` of an array; the same object each time.
+    """The program of `rank` for the elements from `start` to `stop` of an array; the same object each time.
 
-    Where nothing is added up, everybody reads what it needs from the input of who has it, whatever the algorithm. The
-    array has `length` elements of `itemsize` bytes: for a gather those of one rank, else of all chunks.
+    In a collective without sums, each rank reads what it needs from the input of the rank that has it, whatever the
+    algorithm. The array has `length` elements of `itemsize` bytes: for a gather those of one rank, else of all chunks.
 
     Raises:
         ValueError: there is no such collective, or no such algorithm of it.

@@ -1,4 +1,4 @@
-"""What the collectives are that move and add up chunks: which input has to be where at the end. And their schedules."""
+"""The collectives, defined by which input each rank ends with in each chunk; and their schedules."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ONE_HOP_MAX_BYTES: Final = 256 << 10
 ONE_HOP_MAX_WAN_BYTES: Final = 2 << 20
 
 SUM: Final = -1
-"""Of the inputs of all ranks."""
+"""The sum of the inputs of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Goal:
     """A collective in terms of chunks; the root of one that has a root is rank 0.
 
     Attributes:
-        ends: whose input a rank has in a chunk at the end, or `SUM`; None: anything. From rank, chunk and world size.
-        has: whether a rank has an input in a chunk at the start. Likewise.
-        chunks_per_rank: whether the number of chunks is given: the world size, to this power. None: any number.
-        has_root: which may be any rank.
+        ends: from (rank, chunk, world size): whose input the rank ends with in the chunk, or `SUM`; None: anything.
+        has: from the same: whether the rank has an input in the chunk at the start.
+        chunks_per_rank: the number of chunks is the world size to this power; None: any number.
+        has_root: whether the collective has a root, which may be any rank.
     """
 
     ends: Callable[[int, int, int], int | None]
@@ -49,7 +49,7 @@ class Goal:
         return self.has(*self._seen_from(root, rank, chunk, world_size), world_size)
 
     def _seen_from(self, root: int, rank: int, chunk: int, world_size: int) -> tuple[int, int]:
-        """The rank, and a chunk that is of a rank, counted from the root on."""
+        """Rank and chunk, counted from the root; chunks only if there is one per rank."""
         chunk = (chunk - root) % world_size if self.chunks_per_rank == 1 else chunk
         return (rank - root) % world_size, chunk
 
@@ -88,7 +88,7 @@ COLLECTIVES: Final[Mapping[str, Mapping[str, Build]]] = MappingProxyType(
 
 @lru_cache(maxsize=4096)
 def schedule_of(collective: str, algorithm: str, rank: int, world_size: int, root: int = 0) -> Schedule:
-    """What `rank` does; the same object each time.
+    """The schedule of `rank`; the same object each time.
 
     Raises:
         ValueError: there is no such collective, or no such algorithm of it.
@@ -101,9 +101,10 @@ def schedule_of(collective: str, algorithm: str, rank: int, world_size: int, roo
 
 
 def default_algorithm(collective: str, num_bytes: int, world_size: int, medium: Medium = Medium.LAN) -> str:
-    """The algorithm for an input of this size, of all but all-reduce: a fixed rule. One hop, if that is not too much.
+    """The algorithm for an input of this size, for all collectives but all-reduce: a fixed rule.
 
-    A broadcast in one hop is sent n-1 times by one rank, so larger ones are passed on: later where a hop takes long.
+    Usually one hop. In a broadcast of one hop, one rank sends n-1 times, so large ones take a ring: from a larger size
+    on if hops are slow.
     """
     if collective != "broadcast":
         return next(iter(COLLECTIVES[collective]))
@@ -114,7 +115,7 @@ def default_algorithm(collective: str, num_bytes: int, world_size: int, medium: 
 def verify_goal(collective: str, build: Callable[..., Schedule], world_size: int, root: int = 0) -> None:
     """Prove that the schedules of `build` are this collective, of `GOALS`, whatever the timing.
 
-    `build` is asked for a root where the collective has one, and it is not rank 0.
+    `build` gets the root as third argument, unless it is rank 0.
 
     Raises:
         ScheduleError: they are not. Names the rank, the transfer and the chunk.
@@ -135,7 +136,7 @@ def verify_goal(collective: str, build: Callable[..., Schedule], world_size: int
 def check_goal(
     goal: Goal, results: Mapping[Place, int], expressions: Expressions, world_size: int, root: int = 0
 ) -> None:
-    """Check that each rank has what it needs, and that all who have a sum have the same bits.
+    """Check that each rank ends with what it needs, and that all ranks with a sum have the same bits.
 
     Raises:
         ScheduleError: they do not.

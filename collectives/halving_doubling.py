@@ -1,18 +1,18 @@
 """All-reduce by recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005).
 
-Of n ranks, q take part, the greatest power of two; the n - q others are *folded*: each has a partner that adds its
-whole input first, and gives it the result at the end.
+Of n ranks, q take part, the largest power of two; the n - q others are *folded*: each has a partner that first adds its
+whole input, and sends it the result at the end.
 """
 
 from collectives.schedule import Schedule, TransferList, even_chunks
 
 
 def halving_doubling_all_reduce(rank: int, world_size: int) -> Schedule:
-    """Exchange halves with ranks nearer and nearer until each has one sum, then the sums, further and further away.
+    """Exchange halves at decreasing distances until each rank has one sum, then the sums at increasing distances.
 
     For n = q ranks and S bytes: 2 log2(n) hops; each rank sends 2S(n-1)/n bytes, the least possible. A folded rank, and
-    its partner, send S more, in two more hops. Inputs are added up along a balanced tree; sums round to the
-    tensor's type at every hop; all ranks get the same bits.
+    its partner, send S more, in two more hops. Inputs are added along a balanced tree; sums round to the tensor's type
+    at every hop; all ranks get the same bits.
     """
     num_active = 1 << (world_size.bit_length() - 1)
     num_folded = world_size - num_active
@@ -35,11 +35,11 @@ def halving_doubling_all_reduce(rank: int, world_size: int) -> Schedule:
 
 
 def _exchange(transfers: TransferList, place: int, num_active: int, num_folded: int) -> None:
-    """What the rank at `place` of those that take part does with the others; it ends up with the sum of that chunk."""
+    """List the transfers of the rank at `place` among those that take part; chunk `place` is the one that it sums."""
     masks = [1 << bit for bit in range(num_active.bit_length() - 1)]
 
     def near(place: int, distance: int) -> list[int]:
-        """The chunks that a rank at `place` has, of which places differ from it in the bits below `distance`."""
+        """The chunks that differ from `place` only in the bits below `distance`."""
         return [chunk for chunk in range(num_active) if (chunk ^ place) < distance]
 
     for mask in reversed(masks):
@@ -55,5 +55,5 @@ def _exchange(transfers: TransferList, place: int, num_active: int, num_folded: 
 
 
 def rank_at(place: int, num_folded: int) -> int:
-    """Who is at a place of those that take part."""
+    """The rank at a place among those that take part."""
     return 2 * place + 1 if place < num_folded else place + num_folded

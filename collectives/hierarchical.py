@@ -1,6 +1,6 @@
 """All-reduce in three steps: within each host, between hosts, within each host.
 
-Between hosts goes what one rank of each would send, however many a host has: the links between hosts are the slow ones.
+Hosts exchange as many bytes as single ranks would, however many ranks they have, since links between hosts are slow.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +15,14 @@ def hierarchical_all_reduce(
     hosts: Sequence[int] = (),
     between: Callable[[int, int], Schedule] = direct_all_reduce,
 ) -> Schedule:
-    """Add up within the host, sum those sums over the hosts, hand the result out within the host.
+    """Add up within each host, sum over the hosts, distribute the result within each host.
 
-    The bucket has a *lane* for each rank of the largest host. In a lane one rank of each host is its leader: it adds up
-    what the others of the host have, and takes part in a schedule of `between`. For h hosts of g ranks, S bytes, and
-    `direct` between them: four hops; of each rank 2S(g-1)/g bytes stay within its host, and of each host 2S(h-1)/h
-    leave it.
+    The bucket has a *lane* for each rank of the largest host. In a lane one rank of each host is the leader: it adds up
+    the inputs of its host, and takes part in a schedule of `between`. For h hosts of g ranks, S bytes, and `direct`
+    between hosts: four hops; each rank sends 2S(g-1)/g bytes within its host, and each host sends 2S(h-1)/h to others.
 
-    `hosts` has a number for each rank; empty: each has a host of its own. `between` is any all-reduce but `one-shot`:
-    where it adds in the order of ranks, the own sum comes first here, and in `one-shot` that is another one for each.
+    `hosts` has a number for each rank; empty: each has a separate host. `between` is any all-reduce but `one-shot`: the
+    host's own sum always comes first here, which in `one-shot` would be a different order of addition on each host.
     """
     hosts = tuple(hosts) or tuple(range(world_size))
     members = [[each for each in range(world_size) if hosts[each] == host] for host in dict.fromkeys(hosts)]

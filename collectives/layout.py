@@ -1,4 +1,4 @@
-"""A schedule compiled for one length of bucket and one size of segment: what `Execution` and `MessageRun` look up."""
+"""A schedule compiled into tables for one bucket length and segment size, for `Execution` and `MessageRun`."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from collectives.schedule import Kind, Schedule, Transfer, wire_numbers
 
 
 class Operand(IntEnum):
-    """Where a summand lies."""
+    """The location of a summand."""
 
     OWN = 0
     """In the input of this rank."""
@@ -23,52 +23,52 @@ class Operand(IntEnum):
     """In the segment that is written now."""
 
     HELD = 3
-    """In the segment before it: the first of a sum is not copied, but kept until the second is there."""
+    """In the segment before it: the first of a sum is not copied, but kept until the second has arrived."""
 
 
 class Summand(NamedTuple):
-    """One of the arrays that are reduced in one go."""
+    """One of the arrays that are reduced together."""
 
     operand: Operand
     turn: int = 0
-    """Of an operand that has arrived: the turn of the write that brought it."""
+    """Of an operand that has arrived: the turn of its write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where a chunk lies, in elements."""
+    """The place of a chunk in the bucket, in elements."""
 
     bounds: slice
     spans: tuple[slice, ...]
     """Its segments; none if it is empty."""
 
     first_slot: int
-    """The segments of all chunks are counted through; this is the chunk's first."""
+    """Index of the chunk's first segment among the segments of all chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A RECV or REDUCE from another rank, together with the REDUCE of the own input if that comes next."""
+    """A RECV or REDUCE from another rank, together with the REDUCE of the own input if that is next."""
 
     peer: int
     number: int
     chunk: int
     turn: int
-    """How many others write the chunk before."""
+    """Number of earlier writes of the chunk."""
 
     replaces: bool
     sums: tuple[tuple[Operand, Operand], ...]
-    """What is added up into the result, after replacing. If neither happens, the segment is held."""
+    """Pairs that are added into the result, after replacing. If neither happens, the segment is held."""
 
     transfers: tuple[int, ...]
-    """The entries of the schedule that it carries out."""
+    """The entries of the schedule that this write executes."""
 
     run: tuple[Summand, ...] = ()
-    """For half types, which are rounded once: all that is reduced since the chunk was sent or received, in order, if
-    it is sent, replaced or final after this."""
+    """For half types, which are rounded once: all summands since the chunk was last sent or received, in order, if the
+    chunk is sent, replaced or final after this write."""
 
     completes: bool = False
-    """Whether this is a REDUCE and the last write of its chunk: what it leaves is the result of all ranks."""
+    """Whether this is a REDUCE and the last write of its chunk, so that the chunk is the result of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class Send:
     from_result: bool
     spans: tuple[slice, ...]
     first_cell: int
-    """The segments of all SENDs are counted through; this is its first."""
+    """Index of its first segment among the segments of all SENDs."""
 
     is_copied: bool
-    """Whether the result may be written again before they have arrived."""
+    """Whether the result may be written again before the segments have arrived."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Followers:
     """The SENDs that wait for a transfer."""
 
     by_segment: list[Send] = field(default_factory=list)
-    """Those of the same chunk."""
+    """SENDs of the same chunk."""
 
     as_a_whole: list[Send] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ class Layout:
     """Per chunk, its writes in order."""
 
     writes: Mapping[tuple[int, int], Write]
-    """All of them, by source and number on the wire."""
+    """All writes, by source and number on the wire."""
 
     first_sends: tuple[tuple[Send, int], ...]
     """Segments that wait for nothing."""
@@ -115,7 +115,7 @@ class Layout:
     """By transfer."""
 
     num_segments: tuple[int, ...]
-    """Per transfer; 0 if it has nothing to do."""
+    """Per transfer; 0: it is finished from the start."""
 
     num_waits: tuple[int, ...]
     """Per segment of a SEND, how many transfers it waits for."""
@@ -152,7 +152,7 @@ def _cut(chunk: slice, segment_length: int) -> tuple[slice, ...]:
 
 
 class _Compiler:
-    """Works off a schedule entry by entry, and follows where the value of each chunk lies."""
+    """Compiles a schedule entry by entry, and tracks the location of each chunk's value."""
 
     def __init__(self, schedule: Schedule, rank: int, regions: tuple[Region, ...]) -> None:
         self._transfers, self._partial = schedule.transfers, schedule.partial
@@ -178,11 +178,11 @@ class _Compiler:
             self._add_own_input(index, transfer.chunk)
         else:
             self._values[transfer.chunk] = Operand.OWN
-            num_segments = 0  # the input is there from the start
+            num_segments = 0  # the input is present from the start
         self.num_segments.append(num_segments)
 
     def end(self) -> None:
-        """All transfers were added."""
+        """Finish the tables, after all transfers were added."""
         for chunk, turns in enumerate(self.turns):
             self._end_run(chunk)
             if turns:
@@ -191,7 +191,7 @@ class _Compiler:
                 turns[-1] = replace(last, completes=is_sum)
 
     def _end_run(self, chunk: int) -> None:
-        """The value of the chunk is needed, or not any more."""
+        """End the run of a chunk, whose value is used now, or replaced."""
         if self._runs[chunk]:
             self.turns[chunk][-1] = replace(self.turns[chunk][-1], run=tuple(self._runs[chunk]))
             self._runs[chunk] = []
@@ -224,7 +224,7 @@ class _Compiler:
         self._values[chunk] = Operand.RESULT if replaces or sums else Operand.HELD
 
     def _add_own_input(self, index: int, chunk: int) -> None:
-        """Append to the turn before: the input is there as soon as that is."""
+        """Append to the write before: the own input needs no arrival."""
         last, value = self.turns[chunk][-1], self._values[chunk]
         left = Operand.RESULT if value is Operand.RESULT else Operand.ARRIVED
         sums = (*last.sums, (left, Operand.OWN))

@@ -1,4 +1,4 @@
-"""What lies between the ranks of an operation, as far as prices know it: lines, delays, and the cost of a message."""
+"""The links between the ranks of an operation, as modelled for prices: lines, delays, and the cost of a message."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,22 +6,22 @@ from typing import Final
 SECOND_NS: Final = 1_000_000_000
 SEGMENT_BYTES: Final = 1 << 20
 MEMORY_BYTES_PER_S: Final = 1_000_000_000
-"""Of a message between two ranks of one host: not measured, since between hosts everything takes much longer."""
+"""Rate between two ranks of one host: assumed, since everything between hosts takes much longer."""
 
 MEMORY_DELAY_NS: Final = 100_000
-"""Of the same."""
+"""Delay between two ranks of one host: also assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Between the ranks of an operation.
+    """The links between the ranks of an operation.
 
     Attributes:
         up, down: bytes per second of each rank.
-        delay_ns: one way, from each rank to each, in rows by sender.
-        message_ns: what a message costs at either end, which does nothing else meanwhile.
-        segment_bytes: of a message, at most.
-        hosts: of each rank, by number; those of one have one line, and the same rates. Empty: each has a host.
+        delay_ns: one-way delays from each rank to each, in rows by sender.
+        message_ns: cost of a message at either end, which does nothing else meanwhile.
+        segment_bytes: the largest message.
+        hosts: number of each rank's host; ranks of one host share a line, with the same rates. Empty: all hosts differ.
     """
 
     up: tuple[int, ...]
@@ -51,6 +51,6 @@ class Links:
 
 
 def equal_links(world_size: int, bytes_per_s: int, delay_ns: int, message_ns: int) -> Links:
-    """Links that are all alike."""
+    """Equal links between all ranks."""
     row = (delay_ns,) * world_size
     return Links((bytes_per_s,) * world_size, (bytes_per_s,) * world_size, (row,) * world_size, message_ns)

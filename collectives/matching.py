@@ -1,4 +1,4 @@
-"""The schedules of all ranks together: who takes what from whom, and what has to happen before what."""
+"""The schedules of all ranks together: pairs of SENDs and their receivers, and the order of all transfers."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Place = tuple[int, int]
 
 
 class ScheduleError(ValueError):
-    """These schedules would hang, or leave a wrong result, or different ones."""
+    """These schedules would hang, or leave a wrong result, or different results on different ranks."""
 
 
 class MatchedSchedules:
@@ -35,7 +35,7 @@ class MatchedSchedules:
         self.own_inputs: dict[Place, Node] = {
             (node[0], transfer.chunk): node for node, transfer in self.transfers.items() if transfer.peer == node[0]
         }
-        """Where the own input is added, if that is listed."""
+        """The transfer that adds the own input, if it is listed."""
 
         self.previous_writes = self._find_previous_writes()
         self._check_each()
@@ -44,7 +44,7 @@ class MatchedSchedules:
         self._check_lending()
 
     def _find_previous_writes(self) -> dict[Node, Node]:
-        """For each transfer, the last write into its chunk that is listed before it, if there is one."""
+        """For each transfer the last write of its chunk that is listed before it, if there is one."""
         latest: dict[Place, Node] = {}
         previous = {}
         for node, transfer in self.transfers.items():
@@ -65,7 +65,7 @@ class MatchedSchedules:
                 raise ScheduleError(f"{self._name(node)}: {fault}")
 
     def _find_fault(self, node: Node) -> str | None:
-        """What is wrong with this transfer, as far as its own rank can tell."""
+        """What is wrong with this transfer, judged by the schedule of its own rank; None: nothing."""
         (rank, index), transfer = node, self.transfers[node]
         if not 0 <= transfer.chunk < len(self.schedules[0].chunks):
             return "there is no such chunk"
@@ -87,7 +87,7 @@ class MatchedSchedules:
         return None
 
     def _match(self) -> dict[Node, Node]:
-        """For each transfer that takes something from another rank, the SEND."""
+        """For each transfer that receives from another rank, the SEND."""
         sent: dict[tuple[int, int, int], Node] = {}
         taken: dict[tuple[int, int, int], Node] = {}
         for rank, schedule in enumerate(self.schedules):
@@ -121,10 +121,10 @@ class MatchedSchedules:
             raise ScheduleError(f"deadlock: {cycle}") from None
 
     def _check_lending(self) -> None:
-        """What overwrites a chunk must depend on the receipt of all that was sent from it before.
+        """Check that each write of a chunk depends on the receipt of all that was sent from the chunk before.
 
-        Otherwise the write could reach bytes that a transport has not sent yet. Only dependencies within the chunk
-        count: others vanish for buckets in which the other chunk is empty. What is copied was not sent from there.
+        Otherwise the write could change bytes that a transport has not sent yet. Only dependencies within the chunk
+        count: others vanish for buckets in which the other chunk is empty. Copied payloads do not count.
         """
         past = self._past_in_chunk()
         receivers = {sender: receiver for receiver, sender in self.senders.items()}
@@ -139,7 +139,7 @@ class MatchedSchedules:
                     raise ScheduleError(f"{self._name(node)}: may overwrite what is still lent to {self._name(send)}")
 
     def _past_in_chunk(self) -> dict[Node, int]:
-        """For each transfer a bit set: itself, and what has surely happened before it to the same chunk."""
+        """For each transfer a bit set: itself, and all transfers of the same chunk that certainly happen before it."""
         numbers: defaultdict[int, count[int]] = defaultdict(count)
         past: dict[Node, int] = {}
         for node in self.order:

@@ -1,12 +1,13 @@
-"""Carries out one rank's schedule by messages, with little to do per segment: what it is for is looked up in tables.
+"""Executes one rank's schedule by messages, with little work per segment, by lookups in tables.
 
-The same as `Execution`, to whose results and segments its own are compared, for the schedules that there are. The state
-of a segment of the result is one counter: how many of its writes have been done. What came before its turn is kept
-until then, so sums have their order whatever arrives first. Lends what is sent, or copies it, as `Execution` does.
+Equivalent to `Execution`, to whose results and segments its own are compared in tests, for the schedules in use. The
+state of a segment of the result is one counter: how many of its writes are done. A segment that arrives early is kept
+until its turn, so the order of additions does not depend on that of arrivals. Lends or copies payloads like
+`Execution`.
 
-An input that is weighted lies, multiplied, in the result, where it is sent once and then replaced by the complete sum:
-that exists only because the one who was sent it had all of its bytes. What is not sent is multiplied segment by
-segment. Only where a chunk is sent to several, as small inputs are, there is a third array.
+A weighted input is stored, multiplied, in the result, if it is sent once from there and then replaced by the complete
+sum: that exists only because the receiver had all of its bytes. Chunks that are not sent are multiplied segment by
+segment. A third array is needed only if a chunk is sent to several ranks, as for small inputs.
 
 Left out: a SEND that waits for several transfers, or for one of another chunk; no algorithm has any.
 """
@@ -26,7 +27,7 @@ from collectives.widening import Widening, scale
 
 
 class Row(NamedTuple):
-    """A write, and what its segments have in common."""
+    """A write, and what all of its segments share."""
 
     chunk: int
     turn: int
@@ -40,11 +41,11 @@ class Row(NamedTuple):
     run: tuple[Summand, ...]
     completes: bool
     sends: tuple[Send, ...]
-    """Whose segments can be sent when those of the write are there."""
+    """SENDs whose segments can be sent once those of this write are done."""
 
 
 class Tables(NamedTuple):
-    """What a run looks up; the same for all that are alike."""
+    """The tables of a run; shared by equal runs."""
 
     layout: Layout
     rows: dict[tuple[int, int], Row]
@@ -54,19 +55,19 @@ class Tables(NamedTuple):
     """Per chunk, in order."""
 
     sent: tuple[int, ...]
-    """The chunks of which the input is sent."""
+    """The chunks whose input is sent."""
 
     fits_result: bool
     """Whether each of these is sent once, and later written once, by a RECV."""
 
     num_slots: int
     num_open: tuple[int, ...]
-    """Per chunk, segments that are written; none of a chunk whose result is the input."""
+    """Segments to be written, per chunk; 0 if the result of a chunk is the input."""
 
 
 @lru_cache(maxsize=1024)
 def compile_tables(schedule: Schedule, rank: int, length: int, segment_length: int) -> Tables:
-    """For `length` elements in segments of `segment_length`; the same object each time.
+    """The tables for `length` elements in segments of `segment_length`; the same object each time.
 
     Raises:
         ValueError: a SEND waits for more than one transfer of its chunk.
@@ -120,16 +121,16 @@ class MessageRun:
     """One operation on one rank.
 
     Call `start` once, and `receive` with each segment from another rank, in any order; send what they return. The
-    schedules of all ranks have to pass `verify`, and all ranks have to agree on length, type and `segment_bytes`.
+    schedules of all ranks must pass `verify`, and all ranks must agree on length, type and `segment_bytes`.
 
     Args:
         schedule, rank, input, result, segment_bytes, reduction, own_chunk, digest: as of `Execution`; `input` and
-            `result` do not share memory, and are not looked at for that.
-        weight: the input is multiplied by it first; 0 makes zeros of anything. Not of a gather.
-        is_needed: whether the input is to be in a chunk of the result that nothing of the schedule writes; None: it is.
+            `result` must not share memory, which is not checked.
+        weight: the input is multiplied by it first; 0 gives zeros, even for NaN. Not for a gather.
+        is_needed: whether a chunk of the result that no transfer writes needs the input; None: all do.
 
     Attributes:
-        done: the result is complete, and (after `start`) all that is to be sent has been handed out.
+        done: the result is complete, and (after `start`) all segments to be sent have been returned.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class MessageRun:
         self._input, self._result, self._weight = input, result, weight
         self._lent = input if weight is None else self._lend_weighted()
         self._turns = [0] * tables.num_slots
-        self._kept: dict[tuple[int, int], Array] = {}  # by slot and turn: came too early, or is held
+        self._kept: dict[tuple[int, int], Array] = {}  # by slot and turn: arrived early, or held
         self._num_open = list(tables.num_open)
         self._num_open_chunks = len(tables.num_open)
         self._digest_chunk = digest
@@ -175,14 +176,14 @@ class MessageRun:
                 self._close_as_it_is(chunk)
 
     def _close_as_it_is(self, chunk: int) -> None:
-        """The result of an empty chunk, or of one that nobody sends, is the input."""
+        """Complete a chunk that is empty, or that no rank sends here: its result is the input."""
         bounds = self._tables.layout.regions[chunk].bounds
         if self._input is not self._result and (self._is_needed is None or self._is_needed(chunk)):
             self._write_own(bounds, self._result[bounds])
         self._close(chunk)
 
     def _lend_weighted(self) -> Array:
-        """Where the chunks of the input lie that are sent."""
+        """An array with the weighted chunks of the input that are sent."""
         tables = self._tables
         lent = self._result if tables.fits_result else np.empty_like(self._result)
         for chunk in tables.sent:
@@ -191,7 +192,7 @@ class MessageRun:
         return lent
 
     def _own(self, where: slice) -> Array:
-        """A part of what this rank adds."""
+        """A part of the weighted input."""
         if self._weight is None:
             return self._input[where]
         own = np.empty_like(self._input[where])
@@ -207,29 +208,29 @@ class MessageRun:
             scale(self._input[where].view(self._dtype), self._weight, out.view(self._dtype))
 
     def _close(self, chunk: int) -> None:
-        """Nothing more will be written into this chunk."""
+        """Note that this chunk is complete."""
         self._num_open_chunks -= 1
         self.done = self._num_open_chunks == 0
         self._undigested.append(chunk)
 
     def start(self) -> list[Outgoing]:
-        """What can be sent before anything has arrived."""
+        """Segments that can be sent before any has arrived."""
         return [
             Outgoing(send.peer, send.number, segment, self._lent[send.spans[segment]])
             for send, segment in self._tables.layout.first_sends
         ]
 
     def receive(self, source: int, transfer: int, segment: int, payload: Buffer) -> Sequence[Outgoing]:
-        """Take one segment from another rank, write what is next in order, return what can be sent then.
+        """Take one segment from another rank, write what is next in order, return the segments that can be sent then.
 
         Args:
             source: a rank.
             transfer: which of the SENDs from `source` to this rank, counted from 0.
             segment: its number within the chunk.
-            payload: its bytes, aligned or not. Kept, not copied, until its turn has come.
+            payload: its bytes, aligned or not. Kept, not copied, until it is its turn.
 
         Raises:
-            ValueError: no such segment is awaited. Nothing has changed.
+            ValueError: no such segment is awaited. The state is unchanged.
         """
         row = self._tables.rows.get((source, transfer))
         if row is None:
@@ -252,7 +253,7 @@ class MessageRun:
 
     @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
     def _write_in_order(self, row: Row, segment: int, slot: int, arrived: Array) -> Sequence[Outgoing]:
-        """Write what has come, and what waited for it; the segments to be sent that waited for these."""
+        """Write the arrived segment, and kept ones that are next; returns the segments that can be sent then."""
         outgoing: list[Outgoing] = []
         while True:
             span = row.spans[segment]
@@ -292,7 +293,7 @@ class MessageRun:
             self._reduction.complete(region)
 
     def _write_run(self, row: Row, span: slice, slot: int, arrived: Array) -> None:
-        """Hold what arrives until all that is reduced in one go is there: then it is rounded once."""
+        """Hold arrived segments until all that are reduced together are present, so that the result is rounded once."""
         region = self._result[span]
         if row.replaces:
             region[:] = arrived
@@ -309,7 +310,7 @@ class MessageRun:
         return self._result[span] if summand.operand is Operand.RESULT else self._own(span)
 
     def missing(self) -> tuple[Awaited, ...]:
-        """What has not arrived yet, in the order in which it will be written."""
+        """Segments that have not arrived yet, in the order in which they will be written."""
         layout = self._tables.layout
         return tuple(
             Awaited(write.peer, write.number, segment, len(region.spans))
@@ -327,7 +328,7 @@ class MessageRun:
         return b"".join(self._digests)
 
     def digest_chunks(self) -> None:
-        """Digest what was completed since the last call: after it was sent, and while it is in the cache."""
+        """Digest chunks that were completed since the last call: after they were sent, while they are in the cache."""
         while self._digest_chunk is not None and self._undigested:
             chunk = self._undigested.pop()
             data = self._result[self._tables.layout.regions[chunk].bounds].view(np.uint8).data

@@ -1,4 +1,4 @@
-"""Whoever has something sends all of it to everybody: one latency, for small buckets."""
+"""All-reduce, all-gather and broadcast in one hop, for small buckets: each rank sends its whole input to all others."""
 
 from collectives.schedule import Kind, Schedule, Transfer, TransferList, even_chunks, peers_after
 
@@ -26,7 +26,7 @@ def one_shot_all_gather(rank: int, world_size: int) -> Schedule:
 
 
 def one_shot_broadcast(rank: int, world_size: int, root: int = 0) -> Schedule:
-    """Everybody gets the input of `root`, which sends S(n-1) bytes: one hop."""
+    """All ranks get the input of `root`, which sends S(n-1) bytes: one hop."""
     transfers = TransferList()
     if rank != root:
         transfers.recv(root, 0)

@@ -8,10 +8,10 @@ from itertools import accumulate, pairwise
 def split_by_weight(length: int, weights: Sequence[float]) -> list[slice]:
     """Cut `length` elements into one contiguous slice per weight.
 
-    A bound is where the exact running share rounds to, so equal arguments give equal bounds on every rank.
+    Bounds are the rounded cumulative shares, so equal arguments give equal bounds on every rank.
 
     Args:
-        length: elements to share out.
+        length: elements to distribute.
         weights: in any common unit. Weight 0 gets an empty slice.
 
     Returns:

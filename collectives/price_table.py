@@ -1,4 +1,4 @@
-"""What each algorithm costs at each size: played where ranks are few, by formulas where they are many."""
+"""The price of each algorithm at each size: by plays for few ranks, by formulas for many."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ from collectives.schedule import Build
 def price_table(
     builds: Mapping[str, Build], sizes_bytes: Sequence[int], links: Links
 ) -> Generator[None, None, dict[tuple[str, int], int]]:
-    """What each algorithm costs at each size, in ns, in slices of less than a millisecond.
+    """The price of each algorithm at each size, in ns, computed in slices of less than a millisecond.
 
-    By name: from `formulas.FEW_RANKS` on an algorithm that has a formula is not played.
+    From `formulas.FEW_RANKS` ranks on, an algorithm whose name has a formula is not played.
     """
     prices: dict[tuple[str, int], int] = {}
     n = links.world_size
@@ -46,36 +46,36 @@ def price_table(
 
 
 SIZES_BYTES: Final = tuple(1 << power for power in range(10, 27))
-"""From 1 KiB to 64 MiB: what is smaller or larger costs in proportion to the nearest."""
+"""From 1 KiB to 64 MiB: other sizes take the prices of the nearest."""
 
 CANDIDATES: Final[tuple[str, ...]] = ("one-shot", "direct", "ring", "tree", "halving-doubling", HIERARCHICAL)
-"""What is chosen from; of two that cost the same the first."""
+"""The algorithms to choose from; of two with the same price the first is taken."""
 
 BROADCAST_MESSAGES: Final = 256
-"""Of a play of a broadcast."""
+"""Messages in a play of a broadcast."""
 
 ROUND_ONCE: Final = ("one-shot", "direct")
-"""Algorithms that add up all inputs of an element in one go, so that a sum of half types is rounded once."""
+"""Algorithms that add up all inputs of an element at once, so that a sum of half types is rounded once."""
 
 
 UNLIKE: Final = 1.2
-"""If a rank should own so many times what it would of even shares, they are not even."""
+"""Shares are kept even unless some rank should own more than this many times an even share."""
 
 
 def is_rounded_once(algorithm: str) -> bool:
-    """Whether it adds up all inputs of an element in one go, whoever owns what."""
+    """Whether the algorithm adds up all inputs of an element at once, for any shares."""
     return algorithm.partition(SHARES)[0] in ROUND_ONCE
 
 
 @dataclass(frozen=True, slots=True)
 class PriceTable:
-    """What each candidate costs at each of `SIZES_BYTES`, in ns, over the links of some ranks.
+    """The price of each candidate at each of `SIZES_BYTES`, in ns, over the links of some ranks.
 
     Attributes:
-        predicted: of all; of `hierarchical` where hosts hold several ranks.
-        measured: of some: there is more in it than in the model (losses where many send to one, the adding).
-        direct: how `direct` is called, with the shares of the ranks if they are not alike.
-        links: over which broadcasts are priced; None: sizes decide of these.
+        predicted: of all candidates; of `hierarchical` only if a host has several ranks.
+        measured: of some: includes effects that the model lacks (losses if many send to one, additions).
+        direct: name of `direct`, with the shares of the ranks if they are not even.
+        links: for prices of broadcasts; None: broadcasts are chosen by size.
     """
 
     predicted: Mapping[tuple[str, int], int]
@@ -84,11 +84,12 @@ class PriceTable:
     links: Links | None = None
 
     def of(self, num_bytes: int) -> dict[str, int]:
-        """What each costs at the nearest size: as measured, or as predicted and corrected by what was.
+        """The price of each candidate at the nearest size: as measured, else predicted and corrected by measurements.
 
-        If all that was measured takes longer than predicted, that may be a busy machine, and so for all alike, or be
-        so of these alone (many send to one): what was not tried costs the root of the least of these factors more. So
-        who takes what looks cheapest, and measures it, tries each at most once, and ends with one that was measured.
+        If everything measured takes longer than predicted, the cause may be a busy machine, which affects all
+        algorithms alike, or specific to these (many ranks send to one). So predictions are multiplied by the square
+        root of the smallest ratio of measured to predicted; by that ratio itself if it is below 1. A caller that takes
+        the cheapest and measures it thus tries each at most once, and ends with a measured one.
         """
         size = nearest_size(num_bytes)
         predicted = {name: self.predicted[name, size] for name in CANDIDATES if (name, size) in self.predicted}
@@ -101,29 +102,29 @@ class PriceTable:
         return {name: measured.get(name, price * told // expected) for name, price in predicted.items()}
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
-        """The cheapest: the same for all who have the same links, and have measured the same.
+        """The cheapest candidate: the same on all ranks with the same links and measurements.
 
-        `rounds_once`: of those that add up all inputs of an element in one go.
+        `rounds_once`: only among those that add up all inputs of an element at once.
         """
         prices = self.of(num_bytes)
         cheapest = min(ROUND_ONCE if rounds_once else prices, key=prices.__getitem__)
         return self.direct if cheapest == "direct" else cheapest
 
     def is_measured(self, num_bytes: int) -> bool:
-        """Whether what `choose` takes was tried."""
+        """Whether the candidate that `choose` takes was measured."""
         return (self.choose(num_bytes).partition(SHARES)[0], nearest_size(num_bytes)) in self.measured
 
     def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
-        """The cheapest way of so many bytes from `root`, the same for all who have the same links; None: by size.
+        """The cheapest broadcast from `root`, the same on all ranks with the same links; None: choose by size.
 
-        Played when it is asked for, some ms the first time: a table would have to be made for each root.
+        Played on demand, which takes some ms the first time: a table would be needed for each root.
         """
         return None if self.links is None else cheapest_broadcast(self.links, nearest_size(num_bytes), root)
 
 
 @lru_cache(maxsize=1024)
 def cheapest_broadcast(links: Links, num_bytes: int, root: int) -> str:
-    """Of the algorithms of a broadcast, of two that cost the same the first."""
+    """The cheapest algorithm of a broadcast; of two with the same price the first."""
 
     def price_ns(name: str) -> int:
         schedules = [schedule_of("broadcast", name, rank, links.world_size, root) for rank in range(links.world_size)]
@@ -137,7 +138,7 @@ def _build(name: str, hosts: tuple[int, ...]) -> Build:
 
 
 def nearest_size(num_bytes: int) -> int:
-    """Of `SIZES_BYTES`, by ratio."""
+    """The nearest of `SIZES_BYTES`, by ratio."""
     power = max(num_bytes, 1).bit_length() - 1
     power += num_bytes * num_bytes >= 1 << (2 * power + 1)
     return min(max(1 << power, SIZES_BYTES[0]), SIZES_BYTES[-1])
@@ -146,9 +147,9 @@ def nearest_size(num_bytes: int) -> int:
 def tabulate(
     links: Links, measured_ns: Mapping[tuple[str, int], int] = MappingProxyType({})
 ) -> Generator[None, None, PriceTable]:
-    """The table of these links, in slices of less than a millisecond; schedules are kept for who runs them.
+    """The table for these links, in slices of less than a millisecond; schedules stay cached for their execution.
 
-    Ranks own different shares in `direct` where they are so few that it is played, and each has a line of its own.
+    In `direct` ranks may own different shares, if they are so few that it is played, and share no lines.
     """
     direct, candidates = "direct", CANDIDATES
     if not links.has_shared_lines:

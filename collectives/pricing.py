@@ -1,16 +1,16 @@
-"""What an operation will cost, by playing the schedules of all ranks over links; in integers, of ns and bytes.
+"""Predicted cost of an operation, by playing the schedules of all ranks over links; in integers, of ns and bytes.
 
-The model: each rank has one uplink and one downlink, shared by those of its host; between them is a delay. A message
-occupies the uplink for its bytes and for what a message costs; its first byte reaches the downlink after the delay, and
-is followed there as fast as both let it. What is ready for one peer is sent in the order in which it became so, and to
-several by turns, a message each, as connections share a line; what has come is taken in the order in which it came.
-Within a host messages go over memory, and meet no others than those of the same rank. What is not in it: TCP's slow
-start, loss, queues that overflow, additions. A message is a segment; of a long chunk several are played as one, so that
-a play has at most `MOST_MESSAGES`.
+The model: each rank has one uplink and one downlink, shared by the ranks of its host; between them is a delay. A
+message occupies the uplink for its bytes and for the cost of a message; its first byte reaches the downlink after the
+delay, and the others follow as fast as both links allow. Messages to one peer are sent in the order in which they
+become ready, and to several peers round-robin, a message each, as connections share a line; they are received in order
+of arrival. Within a host messages are sent over memory, and compete only with those of the same rank. Left out: TCP's
+slow start, loss, queues that overflow, additions. A message is a segment; several segments of a long chunk are played
+as one, so that a play has at most `MOST_MESSAGES`.
 
-Works for any schedules that `verify` accepts, without looking at what they are. From `FEW_RANKS` on, `formulas` knows
-what a play of the built-in ones would cost, but for some percent. All of it is made in slices: generators that yield
-after a part of a millisecond, and return the result.
+Works for any schedules that `verify` accepts. From `FEW_RANKS` on, `formulas` gives the price of the built-in ones
+within some percent of a play. All computations are in slices: generators that yield after a part of a millisecond, and
+return the result.
 """
 
 from collections import deque
@@ -26,32 +26,32 @@ from collectives.schedule import Schedule
 Result = TypeVar("Result")
 
 EVENTS_PER_SLICE: Final = 10
-"""A message is two, or three where it waits for its turn."""
+"""A message takes two events, or three if it waits for its turn."""
 
 _IS_READY: Final = -1
 _IS_FREE: Final = -2
 
 
 class Sent(NamedTuple):
-    """One message of a play: a segment, or several in one."""
+    """One message of a play: one or several segments."""
 
     source: int
     peer: int
     chunk: int
     num_bytes: int
     start_ns: int
-    """Its sender begins with it."""
+    """When its sender begins to send it."""
 
     left_ns: int
     reached_ns: int
-    """Its first byte is at the receiver's downlink, which may be busy."""
+    """When its first byte reaches the receiver's downlink, which may be busy."""
 
     arrived_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What happened.
+    """The result of a play.
 
     Attributes:
         done_ns: when each rank has its result.
@@ -65,17 +65,17 @@ class Play:
 
     @property
     def time_ns(self) -> int:
-        """Until the last rank has its result."""
+        """When the last rank has its result."""
         return max(self.done_ns)
 
 
 def play(schedules: Sequence[Schedule], num_bytes: int, links: Links, *, most_messages: int = MOST_MESSAGES) -> Play:
-    """Play an operation on `num_bytes` of each rank to its end."""
+    """Play an operation on `num_bytes` of each rank."""
     return run_to_end(play_slices(schedules, num_bytes, links, most_messages))
 
 
 def run_to_end(slices: Generator[None, None, Result]) -> Result:
-    """All slices in one go; the result."""
+    """Run all slices at once; returns the result."""
     while True:
         try:
             next(slices)
@@ -86,7 +86,7 @@ def run_to_end(slices: Generator[None, None, Result]) -> Result:
 def play_slices(
     schedules: Sequence[Schedule], num_bytes: int, links: Links, most_messages: int = MOST_MESSAGES
 ) -> Generator[None, None, Play]:
-    """The same in slices."""
+    """Like `play`, in slices."""
     course, sent = (yield from lay_out(schedules, links)), list[Sent]()
     ends = yield from run_slices(course, num_bytes, most_messages, sent)
     told = (
@@ -101,7 +101,7 @@ def play_slices(
 def run_slices(
     course: Course, num_bytes: int, most_messages: int = MOST_MESSAGES, sent: list[Sent] | None = None
 ) -> Generator[None, None, list[int]]:
-    """When each rank has its result, in ns, in slices. What arrives is added to `sent`."""
+    """When each rank has its result, in ns, in slices. Messages that arrive are appended to `sent`."""
     player = _Player(course, course.segments(num_bytes, most_messages), sent)
     yield from player.play()
     return player.done_ns
@@ -110,7 +110,7 @@ def run_slices(
 class _Player:
     """One play, event by event.
 
-    A *place* is a segment of a transfer: the number of the transfer, and as many times more as there are transfers.
+    A *place* identifies a segment of a transfer: number of the transfer + segment * number of transfers.
     """
 
     def __init__(self, course: Course, segments: list[Segments], sent: list[Sent] | None) -> None:
@@ -128,7 +128,7 @@ class _Player:
         self._whole = {number: segments[course.nodes[number].chunk].number for number in course.whole}
         self._up_free, self._down_free = ([0] * course.num_lines for _ in range(2))
         self._queues = [dict[int, deque[int]]() for _ in range(course.num_lines)]
-        """Of each uplink, by peer: what waits for its turn. None is empty. The first is next, but for `_last`."""
+        """Per uplink, by peer: non-empty queues of places that wait. The first peer is next, unless it is `_last`."""
         self._last = [-1] * course.num_lines
         self._events: list[tuple[int, int, int, int]] = []
         self._num_events = 0
@@ -138,11 +138,11 @@ class _Player:
                 self._settle(number + segment * len(course.nodes), 0)
 
     def play(self) -> Generator[None]:
-        """To the end.
+        """Process all events, in slices.
 
-        An event is its time, a count, a place, and what happens there: a SEND is ready; or an uplink, which is in the
-        place of a place, is free for what waits for it; or, with the earliest time at which it can be there as a
-        whole, a message reaches the line of who takes it.
+        An event is (time, count, place, what). `what` is `_IS_READY`: a SEND is ready; `_IS_FREE`: an uplink, given as
+        place, is free for the next message; else a message reaches the receiver's line, and `what` is the earliest
+        time at which it can be complete there.
         """
         events, nodes, cost_ns, num_nodes = self._events, self._nodes, self._cost_ns, len(self._nodes)
         up_free, down_free, queues, last = self._up_free, self._down_free, self._queues, self._last
@@ -179,14 +179,14 @@ class _Player:
             yield
 
     def _queue(self, node: Node, place: int) -> None:
-        """Behind what waits for the same peer; who comes first waits for the line."""
+        """Queue a place behind others for its peer; the first one in a line adds an event for when the line is free."""
         if not (queue := self._queues[node.line]):
             self._num_events += 1
             heappush(self._events, (self._up_free[node.line], self._num_events, node.line, _IS_FREE))
         queue.setdefault(node.peer, deque()).append(place)
 
     def _next_of(self, line: int, at_ns: int) -> int:
-        """What is sent next over a line that is free; who has had its turn is behind the others."""
+        """The place to send next over a free line; the peer of the last message is behind the others."""
         queue = self._queues[line]
         waiting = iter(queue)
         if (peer := next(waiting)) == self._last[line]:
@@ -209,7 +209,7 @@ class _Player:
         self._sent.append(Sent(node.peer, node.rank, node.chunk, num_bytes, *times))
 
     def _settle(self, place: int, at_ns: int) -> None:
-        """One thing less that a transfer waits for; if it was the last, a write is done, and a SEND stands in line."""
+        """Count down what a transfer waits for; at 0 a write is done, and a SEND becomes ready."""
         times, left = self._times, self._waits[place] - 1
         if times[place] > at_ns:
             at_ns = times[place]

@@ -1,20 +1,20 @@
 """A collective operation over shared memory as data: what one rank reads, writes and waits for.
 
-Where a rank can read the memory of all others, nothing has to be sent. Each lends its input and its result; a
-*progress* counter says what is ready there. A program is the list of what one rank does:
+If a rank can read the memory of all others, no data has to be sent. Each rank lends its input and its result; a
+*progress* counter says what is ready there. A program is the list of one rank's instructions:
 
-- PUBLISH counts the own progress up by one: whatever this rank has written so far may be read from now on. The
-  first one of an operation is what lends the input.
-- WAIT goes on when the progress of each of these peers, in this operation, has come as far as it says.
-- REDUCE adds up one chunk of inputs, or of results as they stand, and writes the sum into the own result. One
-  source alone is copied.
-- COPY takes one chunk of a peer's result into the own result.
+- PUBLISH increments the own progress: everything that this rank has written so far may be read from now on. The first
+  PUBLISH of an operation lends the input.
+- WAIT waits until the progress of each of its peers, in this operation, has reached its value.
+- REDUCE adds up one chunk of inputs, or of results in their current state, and writes the sum into the own result. A
+  single source is copied.
+- COPY copies one chunk of a peer's result into the own result.
 
-Inputs are never written. A chunk of a result may be: a ring leaves a partial sum there for its neighbour, and the
-sum of all later. `compilation` makes a program of any schedule; `program_verification` proves that nobody reads what is
-not there yet, or may be written meanwhile. A rank writes its result, and what goes with it, only after it has seen that
-all others have begun: so nobody still reads it for the operation before. All ranks count their progress up equally far,
-however often they publish, so that the next operation can count on from there.
+Inputs are never written. A chunk of a result may be written again: a ring leaves a partial sum there for its neighbour,
+and the complete sum later. `compilation` makes a program from any schedule; `program_verification` proves that no rank
+reads data that may be missing, or written meanwhile. A rank writes its result, and its digests, only after it has
+seen that all others have begun: so no rank still reads the result of the operation before. The progress of all ranks
+ends at the same value, however often they publish, so that the next operation can continue from there.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """Where a summand lies."""
+    """The location of a summand."""
 
     rank: int
     is_result: bool = False
-    """In the result of the rank, as it stands; otherwise in its input."""
+    """In the current result of the rank; otherwise in its input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Let others read what was written so far."""
+    """Let others read everything written so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Reduce:
     """The own result can only be the first."""
 
     completes: bool = True
-    """Whether this is the result of all ranks; otherwise it is a partial sum, that others read."""
+    """Whether this is the result of all ranks; otherwise it is a partial sum for others to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Program:
 
     instructions: tuple[Instruction, ...]
     num_publishes: int
-    """By how much the operation counts the progress up: as often as the rank publishes that does so most."""
+    """By how much the operation increments the progress: the largest number of PUBLISHes of any rank."""
 
     @cached_property
     def num_chunks(self) -> int:
@@ -86,7 +86,7 @@ class Program:
 
     @cached_property
     def lends_results(self) -> bool:
-        """Whether ranks read each other's results, which then have to lie in shared memory: they are published, too."""
+        """Whether ranks read each other's results, which are then published, too, and must be in shared memory."""
         return self.num_publishes > 1
 
 

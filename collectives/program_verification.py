@@ -1,9 +1,9 @@
 """A proof that the programs of all ranks are a collective operation, whatever the timing.
 
-What happens before what is a graph: the instructions of a rank in their order, and each WAIT after the publish that it
-names. A *clock* per instruction says how much of every rank's list has surely happened before it. A read of a chunk
-stands for one value if every write of it has either happened before the read, or happens after it: the last one before
-is what is read. Expressions for values are those of `verification`.
+The happens-before relation is a graph: the instructions of a rank in their order, and each WAIT after the PUBLISH that
+it names. A vector *clock* per instruction says how many instructions of each rank certainly happen before it. A read of
+a chunk has one possible value if every write of the chunk happens either before the read, or after it: the value of the
+last write before. Expressions for values are those of `verification`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ def verify_programs(programs: Sequence[Program], schedules: Sequence[Schedule] |
 
     Args:
         programs: in rank order.
-        schedules: what they were compiled from, if the bits are to be those that the messages leave.
+        schedules: from which they were compiled, to prove that the bits are the same as with messages.
 
     Raises:
-        ScheduleError: they would hang, read what may not be there yet or may be written meanwhile, or leave another
-            result. Names the rank, the instruction and the chunk.
+        ScheduleError: they would hang, read data that may be missing or written meanwhile, or leave another result.
+            Names the rank, the instruction and the chunk.
     """
     expressions = Expressions(len(programs))
     results = _Proof(programs, expressions).results()
@@ -73,7 +73,7 @@ def verify_goal_programs(collective: str, programs: Sequence[Program], root: int
 
 
 class _Proof:
-    """One walk through all instructions, which stands for all runs."""
+    """One pass over all instructions, which covers all possible runs."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class _Proof:
             self._carry_out(node)
 
     def results(self) -> dict[Place, int]:
-        """The expression of each chunk of each rank at the end."""
+        """The final expression of each chunk of each rank."""
         ranks, chunks = range(len(self._programs)), range(self._programs[0].num_chunks)
         return {(rank, chunk): self.result(rank, chunk) for rank in ranks for chunk in chunks}
 
-    # What each program looks like.
+    # Checks of single programs.
 
     def _check_shapes(self) -> None:
         first = self._programs[0]
@@ -140,14 +140,14 @@ class _Proof:
                     chunk in chunks
                     and bool(sources)
                     and all(source.rank in ranks for source in sources)
-                    and own_result not in sources[1:]  # it is overwritten while the others are added
+                    and own_result not in sources[1:]  # overwritten while the others are added
                 )
         return instruction.chunk in chunks and instruction.peer in ranks and instruction.peer != rank
 
-    # What happens before what.
+    # Happens-before.
 
     def _sort(self) -> list[Node]:
-        """All instructions, each after what it waits for."""
+        """All instructions, each after those that it waits for."""
         graph = {node: self._waits_for(node) for node in self._instructions}
         try:
             return list(TopologicalSorter(graph).static_order())
@@ -163,7 +163,7 @@ class _Proof:
         return earlier
 
     def _find_clocks(self, order: Sequence[Node]) -> dict[Node, list[int]]:
-        """Per instruction, and rank, how many of the instructions of that rank have happened once it is done."""
+        """For each instruction, how many instructions of each rank have happened once it is done."""
         clocks: dict[Node, list[int]] = {}
         for node in order:
             rank, index = node
@@ -176,7 +176,7 @@ class _Proof:
     def _is_before(self, earlier: Node, later: Node) -> bool:
         return self._clocks[later][earlier[0]] > earlier[1]
 
-    # What is read and written.
+    # Reads and writes.
 
     def _carry_out(self, node: Node) -> None:
         instruction = self._instructions[node]
@@ -209,7 +209,7 @@ class _Proof:
         return source.rank if self._has(source.rank, chunk) else self._expressions.garbage
 
     def _find_write(self, reader: Node, rank: int, chunk: int) -> Node:
-        """What wrote the chunk of the result of `rank` that `reader` reads, whatever the timing."""
+        """The write of the chunk of `rank`'s result that `reader` reads, whatever the timing."""
         found: Node | None = None
         for write in self._writes.get((rank, chunk), ()):
             if write != reader and self._is_before(write, reader):
@@ -225,7 +225,7 @@ class _Proof:
         return found
 
     def result(self, rank: int, chunk: int) -> int:
-        """The expression of that chunk at the end."""
+        """The final expression of a chunk of `rank`."""
         writes = self._writes.get((rank, chunk))
         if not writes or writes[-1] not in self._digested:
             raise ScheduleError(f"rank {rank}, chunk {chunk}: nothing is written there at last that has a digest")

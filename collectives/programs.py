@@ -1,8 +1,8 @@
-"""The programs that there are: compiled from the schedules, but for those that every new view needs at once.
+"""The programs of all-reduce and all-gather: compiled from schedules, except those that every new view needs at once.
 
-`one_shot_program`, `direct_program` and `all_gather_program` are what `compile_programs` makes of the schedules of
-these names. They are written down because it takes the schedules of all ranks, 1 to 3 ms for 8 ranks and up to 100 for
-33, and who goes on after a death waits for them.
+`one_shot_program`, `direct_program` and `all_gather_program` are equal to what `compile_programs` makes from the
+schedules of these names. They are written by hand because compilation needs the schedules of all ranks, takes 1 to 3 ms
+for 8 ranks and up to 100 ms for 33, and survivors of a death would wait for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,24 +17,24 @@ from collectives.program import Copy, Instruction, Program, Publish, Reduce, Wai
 from collectives.schedule import even_chunks, only_chunks, peers_after
 
 BLOCK_BYTES: Final = 512 << 10
-"""What is reduced at a time: the sum stays in a core's own cache until all inputs are in."""
+"""Bytes that are reduced at a time: the sum stays in a core's own cache until all inputs are added."""
 
 BLOCKS_FROM_BYTES: Final = 1 << 20
 MOST_CHUNKS: Final = 256
-"""Of a program, and so of ranks that share memory: there is room for the digests of so many."""
+"""Chunks of a program, and so also ranks that share memory, at most: the space for digests is limited to these."""
 
 
 def one_shot_program(rank: int, world_size: int) -> Program:
-    """Everybody adds up all inputs: one wait, for small buckets. For n ranks and S bytes each reads nS."""
+    """Each rank adds up all inputs: one wait, for small buckets. For n ranks and S bytes each reads nS."""
     reduce = Reduce(0, inputs_of(range(world_size)))
     return Program(even_chunks(1), (*beginning(rank, world_size), reduce), num_publishes=1)
 
 
 def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
-    """Add up the own part for all, then copy the others' parts: two waits; for n ranks and S bytes each reads 2S.
+    """Add up the own part for all, then copy the parts of the others: two waits; for n ranks and S bytes each reads 2S.
 
-    The part of a rank is cut into `num_blocks` chunks, which are its own and follow each other. Those of others are
-    copied while it is still busy with its own, `BLOCKS_BEHIND` later.
+    The part of a rank is cut into `num_blocks` consecutive chunks. Those of others are copied while the rank still adds
+    up its own, `BLOCKS_BEHIND` later.
     """
     peers, everybody = peers_after(rank, world_size), inputs_of(range(world_size))
     instructions = beginning(rank, world_size)
@@ -51,7 +51,7 @@ def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
 
 
 def all_gather_program(rank: int, world_size: int) -> Program:
-    """Copy the input of rank r into chunk r: one wait; each rank reads what all have."""
+    """Copy the input of rank r into chunk r: one wait; each rank reads all inputs."""
     copies = [Reduce(peer, inputs_of([peer])) for peer in (rank, *peers_after(rank, world_size))]
     instructions = (*beginning(rank, world_size), *copies)
     return Program(even_chunks(world_size), instructions, num_publishes=1)
@@ -68,11 +68,11 @@ def all_reduce_program(
     stop: int | None = None,
     hosts: tuple[int, ...] = (),
 ) -> Program:
-    """What `rank` does with the elements from `start` to `stop` of an array; the same object each time.
+    """The program of `rank` for the elements from `start` to `stop` of an array; the same object each time.
 
-    Each element is added up in the order that it has in the whole array, so the bits do not depend on `start` and
-    `stop`: the chunks of a piece are what it has of those of the whole. Where every chunk is added up in rank order,
-    it has chunks of its own.
+    Each element is added up in the same order as in the whole array, so the bits do not depend on `start` and `stop`:
+    the chunks of a piece are its parts of the chunks of the whole. If all chunks are added up in rank order, the piece
+    is divided independently.
 
     The array has `length` elements of `itemsize` bytes; `hosts` as of `all_reduce_schedule`.
 
@@ -99,9 +99,9 @@ def program_of_piece(
     itemsize: int,
     piece: slice,
 ) -> Program:
-    """What a rank does with a part of an array, whose chunks are what it has of those `of_whole`.
+    """The program of a rank for a piece of an array; its chunks are its parts of the chunks `of_whole`.
 
-    `compiled`: its program if all chunks but some are empty, in so many blocks each.
+    `compiled`: from (chunks that are not empty, blocks of each) to the program.
     """
     if piece.stop - piece.start == length:
         return compiled(tuple(range(len(of_whole))), num_blocks_for(length * itemsize, len(of_whole)))
@@ -123,7 +123,7 @@ def _compile(
 
 
 def num_blocks_for(size_bytes: int, num_chunks: int) -> int:
-    """Into how many blocks each of so many equal parts of a bucket of this size is cut."""
+    """The number of blocks per chunk, for a bucket of this size in `num_chunks` equal chunks."""
     if size_bytes < BLOCKS_FROM_BYTES:
         return 1
     return min(-(-size_bytes // (num_chunks * BLOCK_BYTES)), max(1, MOST_CHUNKS // num_chunks))

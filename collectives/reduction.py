@@ -1,10 +1,10 @@
-"""What becomes of the elements that the ranks have in one place: their sum, mean, least or greatest.
+"""Elementwise reductions over ranks: sum, mean, minimum and maximum.
 
 `min` and `max` are `minimum` and `maximum` of IEEE 754-2019: any NaN makes the element NaN, as in numpy, and -0 is less
-than +0, which numpy leaves open. With all NaNs made the same one, that is associative, so every algorithm leaves the
-same bits. The sum of two NaNs is a NaN whose bits are one of theirs: which one depends on the processor and on the
-place in the segment, so it is the same for ranks whose processors are, and may differ between algorithms, unless
-`has_one_nan`. Half types have one NaN only.
+than +0, which numpy leaves open. With a single NaN pattern that is associative, so every algorithm leaves the same
+bits. The sum of two NaNs has the bits of one of them: which one depends on the processor and on the place in the
+segment, so ranks with equal processors agree, but algorithms may differ, unless `has_one_nan`. Half types have only one
+NaN.
 """
 
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ class Reduction:
     """How the inputs of all ranks become one result."""
 
     op: str = "sum"
-    """Of `OPS`. A sum wraps around in whole numbers; in bool it is `or`, and so is `max`; `min` is `and`."""
+    """One of `OPS`. Integer sums wrap around; for bool, sum and `max` are `or`, and `min` is `and`."""
 
     num_inputs: int = 1
-    """What a mean is divided by."""
+    """The divisor of a mean."""
 
     has_one_nan: bool = False
-    """Each NaN of a sum or a mean becomes the same one: where processors differ, which of several it has may, too."""
+    """All NaNs of a sum or mean become the same one; otherwise different processors may leave different ones."""
 
     def combine(self, dtype: DType) -> Combine:
-        """What reduces two arrays of `dtype`, no half type."""
+        """The function that reduces two arrays of `dtype`, which is no half type."""
         if self.op in ("sum", "mean"):
             return np.add
         if dtype in FLOATS:
@@ -45,7 +45,7 @@ class Reduction:
         return np.minimum if self.op == "min" else np.maximum
 
     def complete(self, values: Array) -> None:
-        """What is done to the reduced elements, of no half type, in place."""
+        """Finish the reduced elements in place: divide a mean, unify NaNs. Not for half types."""
         if self.op == "mean":
             divisor = values.dtype.type(self.num_inputs)
             if self.num_inputs & (self.num_inputs - 1):
@@ -60,11 +60,11 @@ SUM: Final = Reduction()
 
 
 def check_reduction(op: str, dtype: DType) -> None:
-    """Whether there is such a reduction.
+    """Check that the reduction exists.
 
     Raises:
         ValueError: the operation is unknown.
-        TypeError: the type cannot be reduced, or not like this.
+        TypeError: the type cannot be reduced, or not by this operation.
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(OPS)}, is {op!r}")
@@ -82,7 +82,7 @@ def _greatest(left: Array, right: Array, /, *, out: Array) -> None:
 
 
 def _choose(ufunc: np.ufunc, of_signs: np.ufunc, left: Array, right: Array, out: Array) -> None:
-    """`ufunc`, and of two zeros that of the right sign."""
+    """Apply `ufunc`, with `of_signs` deciding the sign of two zeros."""
     zeros = np.flatnonzero((left == 0) & (right == 0))
     bits = f"i{out.itemsize}"
     signed = of_signs(left[zeros].view(bits), right[zeros].view(bits)) if zeros.size else None

@@ -1,4 +1,4 @@
-"""Algorithms of a user: proven when they are given a name, and part of what all ranks must have in common."""
+"""Registration of users' algorithms: they are proven, and become part of what must be equal on all ranks."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -17,21 +17,21 @@ PROVEN: Final = range(1, 17)
 
 
 def register_algorithm(name: str, build: Build, world_sizes: Iterable[int] = PROVEN) -> None:
-    """Make `build` an all-reduce that can be asked for by `name`, from then on, in this process.
+    """Make `build` available as an all-reduce by `name`, in this process.
 
-    Every peer has to register the same: what it does with these numbers of ranks is in the fingerprint of each
-    operation. It is proven for them now, and for any other number when a view has so many members: where it is no
-    all-reduce of so many, the peer ends with that error.
+    Every peer must register the same: the schedules for `world_sizes` are part of the fingerprint of each operation.
+    They are proven now, and those for any other world size when a view has that many members: if they are no
+    all-reduce, the peer ends with that error.
 
     Args:
-        name: that there is not yet.
-        build: from rank and world size to what the rank does.
-        world_sizes: for which it is proven now.
+        name: a new name.
+        build: from rank and world size to the schedule of the rank.
+        world_sizes: to prove now.
 
     Raises:
-        ScheduleError: it is no all-reduce; names the rank, the transfer and the chunk. Or it cannot be carried out: a
+        ScheduleError: `build` is no all-reduce; names the rank, the transfer and the chunk. Or it cannot be executed: a
             SEND waits for more than the last write of its chunk, or there are more than 256 chunks.
-        ValueError: there is such a name, or it has a colon, behind which `direct` has its shares.
+        ValueError: the name exists, or has a colon, which separates the shares of `direct`.
     """
     if SHARES in name:
         raise ValueError(f"the name of an algorithm has no {SHARES!r}, this is {name!r}")
@@ -47,7 +47,7 @@ def register_algorithm(name: str, build: Build, world_sizes: Iterable[int] = PRO
 
 
 def prove(build: Build, world_size: int) -> None:
-    """That these are schedules of an all-reduce which can be carried out, by messages and over memory.
+    """Prove that the schedules are an all-reduce, and can be executed by messages and over memory.
 
     Raises:
         ScheduleError: they are not.

@@ -1,14 +1,13 @@
-"""Around a ring (Patarasuk & Yuan, JPDC 69(2), 2009), pipelined by segments: all-reduce, its two halves, broadcast."""
+"""All-reduce, its two halves, and broadcast in a ring (Patarasuk & Yuan, JPDC 69(2), 2009), pipelined by segments."""
 
 from collectives.schedule import Schedule, TransferList, even_chunks
 
 
 def ring_all_reduce(rank: int, world_size: int) -> Schedule:
-    """Pass chunks to the right: once around to add them up, once more to hand out the sums.
+    """Pass chunks to the right: once around to add them up, once more to distribute the sums.
 
-    For n ranks and S bytes: 2(n-1) hops in sequence; each rank sends 2S(n-1)/n bytes, the least possible. The sum
-    of a chunk starts at the rank of the same number and rounds to the tensor's type at every hop; all ranks get the
-    same bits.
+    For n ranks and S bytes: 2(n-1) hops in sequence; each rank sends 2S(n-1)/n bytes, the least possible. The sum of
+    chunk r starts at rank r, and rounds to the tensor's type at every hop; all ranks get the same bits.
     """
     transfers = TransferList()
     _add_up(transfers, rank, world_size, first=rank)
@@ -17,7 +16,7 @@ def ring_all_reduce(rank: int, world_size: int) -> Schedule:
 
 
 def ring_reduce_scatter(rank: int, world_size: int) -> Schedule:
-    """Rank r gets the sum of chunk r, and partial sums elsewhere: n-1 hops; each rank sends S(n-1)/n bytes."""
+    """Rank r gets the sum of chunk r, and partial sums in the others: n-1 hops; each rank sends S(n-1)/n bytes."""
     transfers = TransferList()
     _add_up(transfers, rank, world_size, first=rank - 1)
     return transfers.schedule(even_chunks(world_size), partial={*range(world_size)} - {rank})
@@ -31,7 +30,7 @@ def ring_all_gather(rank: int, world_size: int) -> Schedule:
 
 
 def ring_broadcast(rank: int, world_size: int, root: int = 0) -> Schedule:
-    """Everybody gets the input of `root`: n-1 hops, of which the last sends nothing; all others send S bytes."""
+    """All ranks get the input of `root`: n-1 hops; all ranks but the last send S bytes."""
     transfers, place = TransferList(), (rank - root) % world_size
     if place > 0:
         transfers.recv((rank - 1) % world_size, 0)
@@ -41,14 +40,14 @@ def ring_broadcast(rank: int, world_size: int, root: int = 0) -> Schedule:
 
 
 def _add_up(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
-    """Send chunk `first`, then what has arrived."""
+    """Send chunk `first`, then each chunk after the arriving one was added."""
     for chunk in range(first, first - world_size + 1, -1):
         transfers.send((rank + 1) % world_size, chunk % world_size)
         transfers.reduce((rank - 1) % world_size, (chunk - 1) % world_size)
 
 
 def _hand_out(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
-    """Likewise."""
+    """Send chunk `first`, then each chunk that arrives."""
     for chunk in range(first, first - world_size + 1, -1):
         transfers.send((rank + 1) % world_size, chunk % world_size)
         transfers.recv((rank - 1) % world_size, (chunk - 1) % world_size)

@@ -1,4 +1,4 @@
-"""The float16 scales of a block: not negative, finite, in the bytes in front of it."""
+"""The float16 scales of a block: finite and not negative, stored before its codes."""
 
 from typing import Final
 
@@ -7,18 +7,18 @@ import numpy as np
 from collectives.elements import Array
 
 LARGEST: Final = np.float32(65504)
-"""A scale above is this one."""
+"""Larger scales are cut to this."""
 LARGEST_BITS: Final = 0x7BFF
 LEAST: Final = np.float32(2.0**-24)
-"""Above zero. Subnormal scales, those below `NORMAL`, are multiples of it."""
+"""The smallest positive scale. Subnormal scales, those below `NORMAL`, are multiples of it."""
 NORMAL: Final = np.float32(2.0**-14)
 
 
 def put_scales(scales: Array, rows: Array) -> Array:
-    """Round `scales`, write them into the first bytes of `rows`, and return what was written, as float32.
+    """Round `scales`, write them into the first bytes of `rows`, and return the rounded ones, as float32.
 
     Args:
-        scales: (blocks, scales of a block) of float32, not negative; infinity where one is too large for float32.
+        scales: (blocks, scales of a block) of float32, not negative; infinity if too large for float32.
         rows: uint8.
     """
     halves = np.minimum(scales, LARGEST).astype("<f2")
@@ -27,12 +27,12 @@ def put_scales(scales: Array, rows: Array) -> Array:
 
 
 def rounded_up(scales: Array) -> Array:
-    """Those that will be subnormal up to the next multiple of `LEAST`, so that only zero is rounded to zero."""
+    """Scales with subnormal ones rounded up to the next multiple of `LEAST`, so that only zero becomes zero."""
     return np.maximum(scales, np.ceil(np.minimum(scales, NORMAL) / LEAST) * LEAST)
 
 
 def bits_of(rows: Array, number: int) -> Array:
-    """The first `number` scales of each row, as whole numbers, which have the order of the scales."""
+    """The first `number` scales of each row, as integers, which sort like the scales."""
     return np.ascontiguousarray(rows[:, : 2 * number]).view("<u2")
 
 
@@ -42,7 +42,7 @@ def scales_of(rows: Array, number: int) -> Array:
 
 
 def find_unusable(rows: Array, number: int) -> tuple[int, str] | None:
-    """The first row with a scale that is negative, infinity or NaN; minus zero is negative."""
+    """The first row with a scale that is negative (minus zero, too), infinity or NaN, and what is wrong with it."""
     bits = bits_of(rows, number)
     if not (bits > LARGEST_BITS).any():
         return None
@@ -53,7 +53,7 @@ def find_unusable(rows: Array, number: int) -> tuple[int, str] | None:
 def folded(values: Array) -> Array:
     """The sums of rows whose length is a power of two: the second half is added to the first, until one is left.
 
-    An order that no compiler and no processor changes.
+    This order of additions is fixed on every compiler and processor.
     """
     half = values.shape[1] // 2
     sums = values[:, :half] + values[:, half:]

@@ -1,6 +1,6 @@
-"""Chunks from one rank to all, from all to one, and from all to all: each goes from its owner to its place in one hop.
+"""Scatter, gather and all-to-all: each chunk is sent from its owner to its destination in one hop.
 
-What a rank has no input for, and is sent nothing for, stays what it was.
+Chunks of a rank for which it has no input, and receives none, stay unchanged.
 """
 
 from collectives.schedule import Schedule, TransferList, even_chunks, peers_after

@@ -1,21 +1,21 @@
 """A collective operation as data: what one rank sends, receives and reduces.
 
-A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. What the list means:
+A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Semantics of the list:
 
-- A chunk starts as the rank's own input. If one of its REDUCEs names the rank itself, it starts empty instead,
-  and the input takes its place there, in the order of the list: so every rank can add in rank order.
-- REDUCE adds what arrives from `peer` to the chunk (or takes the least, or the greatest), RECV replaces the chunk by
-  it. Both *write* the chunk, into memory apart from the input. The writes of one chunk take effect in listed order,
-  whatever arrives first. Half types are added up in float32, and rounded where the list sends the chunk or ends.
-- SEND sends the chunk as the writes listed before it left it. It runs as soon as all transfers in `after` are
-  finished, and nothing else holds it back. So `after` has to name the last write before it, if there is one.
-- What a SEND sends is lent until it has arrived, so no later write may reach it before: the next write of the chunk has
-  to depend on its receipt. Of a SEND that `is_copied` the bytes are copied as it runs, and may be overwritten at once;
-  it waits for nothing but the last write of its chunk.
-- `after` counts entries of the same list. A transfer of the same chunk is waited for segment by segment, which
-  makes a pipeline; any other transfer as a whole.
-- The i-th SEND to peer p is the i-th RECV or REDUCE from this rank in p's schedule. That i is the number by
-  which the two know the transfer on the wire.
+- A chunk starts as the rank's own input. If one of its REDUCEs names the rank itself, it starts empty instead, and the
+  input is added there, in the order of the list: so every rank can add in rank order.
+- REDUCE adds what arrives from `peer` to the chunk (or takes the minimum or maximum), RECV replaces the chunk by it.
+  Both *write* the chunk, into memory apart from the input. The writes of one chunk take effect in listed order, in
+  whatever order data arrives. Half types are added up in float32, and rounded where the list sends the chunk or ends.
+- SEND sends the chunk as left by the writes listed before it. It runs as soon as all transfers in `after` are finished,
+  and waits for nothing else. So `after` must name the last write before it, if there is one.
+- The payload of a SEND is lent until it has arrived, so no later write may change it before: the next write of the
+  chunk must depend on its receipt. If the SEND `is_copied`, the bytes are copied when it runs, and may be overwritten
+  at once; it waits only for the last write of its chunk.
+- `after` has indices of the same list. A transfer of the same chunk is waited for segment by segment, which makes a
+  pipeline; any other transfer as a whole.
+- The i-th SEND to peer p corresponds to the i-th RECV or REDUCE from this rank in p's schedule. That i is the number of
+  the transfer on the wire.
 
 `verification.verify` proves that the schedules of all ranks fit together.
 """
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One chunk that goes to, or comes from, one peer."""
+    """One chunk that is sent to, or received from, one peer."""
 
     kind: Kind
     peer: int
@@ -43,10 +43,10 @@ class Transfer:
 
     chunk: int
     after: tuple[int, ...] = ()
-    """Earlier entries that a SEND waits for. The others wait for what arrives."""
+    """Earlier entries that a SEND waits for. Other transfers wait for the arrival of their data."""
 
     is_copied: bool = False
-    """A SEND only: what it sends may be overwritten while it is on its way."""
+    """A SEND only: the chunk may be overwritten while the payload is in flight."""
 
     def __post_init__(self) -> None:
         if self.after and self.kind is not Kind.SEND:
@@ -63,20 +63,20 @@ class Schedule:
     """
 
     chunks: tuple[float, ...]
-    """The weight of each chunk; `partition.split_by_weight` turns them into bounds."""
+    """The weight of each chunk; `partition.split_by_weight` converts weights into bounds."""
 
     transfers: tuple[Transfer, ...]
 
     partial: frozenset[int] = frozenset()
-    """Chunks that the rank is left with partial sums of, which others go on with: a mean is not divided there."""
+    """Chunks that end as partial sums on this rank, since others continue them: a mean is not divided there."""
 
 
 Build = Callable[[int, int], Schedule]
-"""From rank and world size."""
+"""From rank and world size to the schedule of the rank."""
 
 
 class TransferList:
-    """Lists what one rank does. Each SEND waits for the last write into its chunk that is listed before it, if any."""
+    """Builds a schedule. Each SEND waits for the last write of its chunk that is listed before it, if any."""
 
     def __init__(self) -> None:
         self._transfers: list[Transfer] = []
@@ -92,7 +92,7 @@ class TransferList:
         self._write(Kind.REDUCE, peer, chunk)
 
     def schedule(self, chunks: tuple[float, ...], partial: Iterable[int] = ()) -> Schedule:
-        """All of it, with the weights of the chunks, and which end as partial sums."""
+        """The schedule, with the weights of the chunks, and those that end as partial sums."""
         return Schedule(chunks, tuple(self._transfers), frozenset(partial))
 
     def _write(self, kind: Kind, peer: int, chunk: int) -> None:
@@ -106,18 +106,18 @@ def even_chunks(num_chunks: int) -> tuple[float, ...]:
 
 
 def peers_after(rank: int, world_size: int) -> Sequence[int]:
-    """All other ranks, the next one first: if each rank starts elsewhere, no receiver is hit by all at once."""
+    """All other ranks, the next one first: each rank starts with another peer, so none receives from all at once."""
     return [(rank + distance) % world_size for distance in range(1, world_size)]
 
 
 def wire_numbers(transfers: Sequence[Transfer]) -> list[int]:
-    """The number of each transfer on the wire: SENDs to a peer are counted, and so is what comes from it."""
+    """The number of each transfer on the wire: its index among the SENDs to its peer, or the receipts from it."""
     counters: defaultdict[tuple[int, bool], count[int]] = defaultdict(count)
     return [next(counters[transfer.peer, transfer.kind is Kind.SEND]) for transfer in transfers]
 
 
 def only_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
-    """What is left of `schedule` where all chunks but those in `kept` are empty; these are counted anew."""
+    """The rest of `schedule` if all chunks but those in `kept` are empty; these are renumbered."""
     chunks = {chunk: number for number, chunk in enumerate(kept)}
     indices = [index for index, each in enumerate(schedule.transfers) if each.chunk in chunks]
     numbers = {index: number for number, index in enumerate(indices)}

@@ -1,7 +1,7 @@
-"""Codecs that say one of 16, or of 64, consecutive elements: the largest, in one byte.
+"""Codecs that encode the largest of 16, or of 64, consecutive elements, in one byte.
 
-A byte has, from its low bits on, the place in the group, the sign, and a level between the two scales of the block of
-4096 elements, rounded to float16. No index can be out of range, and no bits have to be packed.
+From its low bits on, a byte has the place in the group, the sign, and a level between the two scales of the block of
+4096 elements; levels are rounded to float16. No index can be out of range, and no bits cross bytes.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ BLOCK: Final = 4096
 
 
 class Sparse:
-    """One of `group` consecutive elements."""
+    """The largest of `group` consecutive elements."""
 
     length = BLOCK
 
@@ -61,11 +61,11 @@ class Sparse:
         return first, f"scale 0 is {low}, above scale 1, {high}"
 
     def _scales(self, sizes: Array, number: int) -> Array:
-        """Of each block: the least and the greatest; with two levels the means of the smaller and the larger half.
+        """Scales of each block: minimum and maximum; with two levels the means of the smaller and the larger half.
 
         Args:
-            sizes: (blocks, groups of a block), zeros for groups that fill up the last block.
-            number: of its other groups. Its halves are of these, and the middle one belongs to the larger half.
+            sizes: (blocks, groups of a block), zeros for groups that pad the last block.
+            number: of the other groups of the last block. Its halves consist of these; the middle one is in the larger.
         """
         if self._num_levels > 2:
             return np.stack([sizes.min(1), sizes.max(1)], 1)
@@ -77,11 +77,11 @@ class Sparse:
         numbers = np.full((len(sizes), 2), np.float32(half))
         numbers[-1] = max(number // 2, 1), large
         means = folded(ordered.reshape(-1, half)).reshape(-1, 2) / numbers
-        means[-1, 0] = means[-1].min()  # equals in another order may have a sum that is a bit larger
+        means[-1, 0] = means[-1].min()  # with equal sizes, the order of addition may make it slightly larger
         return means
 
     def _values(self, rows: Array) -> Array:
-        """What each sign and level of a block stand for: + and - in turn, from the lowest level to the highest."""
+        """The value of each level and sign of a block: + and - in turn, from the lowest level to the highest."""
         low, high = np.hsplit(scales_of(rows, 2), 2)
         levels = (high - low) * np.arange(self._num_levels, dtype=np.float32)
         levels /= np.float32(self._num_levels - 1)

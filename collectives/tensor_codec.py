@@ -1,7 +1,7 @@
-"""The codecs on tensors of any device: a payload means the same bits there as in codec.py.
+"""The codecs on tensors of any device: a payload decodes to the same bits as in codec.py.
 
-Each operation rounds by itself, so none may be left to a kernel that does two at once, and a divisor is a tensor: CUDA
-multiplies by the reciprocal of a number. What is encoded is the same, too, so that nobody can tell devices apart.
+Each operation must round separately, so fused kernels are avoided, and divisors are tensors: CUDA multiplies by the
+reciprocal of a Python number. Encoded payloads are the same, too, so devices cannot be told apart.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,42 +18,42 @@ from collectives.scales import LARGEST, LEAST, NORMAL, folded
 from collectives.sparse import BLOCK as SPARSE_BLOCK
 
 PIECE: Final = 1 << 22
-"""Elements that are encoded or added at one go: a few times as much memory is needed."""
+"""Elements that are encoded or added at once; temporary tensors take a few times their memory."""
 
 
 class TensorForm(Protocol):
-    """As `codec.Format`, on tensors of one device."""
+    """Like `codec.Format`, on tensors of one device."""
 
     def encode(self, blocks: Tensor, rows: Tensor, num_elements: int) -> None:
         """Write the bytes of each of `blocks` into its row."""
 
     def add(self, rows: Tensor, weight: float, blocks: Tensor) -> None:
-        """Add `weight`, a float32, times what `rows` say to `blocks`."""
+        """Add `weight`, a float32, times the decoded `rows` to `blocks`."""
 
 
 class TensorCodec:
     """One of `CODECS`, on tensors."""
 
     def __init__(self, codec: Codec, piece: int = PIECE) -> None:
-        """The same as `codec`. `piece`: a multiple of each format's `length`."""
+        """The equivalent of `codec`. `piece`: a multiple of each format's `length`."""
         self.codec, self._piece = codec, piece
         self._form = FORMS[codec.name]
 
     def encode(self, values: Tensor) -> Tensor:
-        """As `Codec.encode`, of finite values, which nobody looks at."""
+        """Like `Codec.encode`; `values` must be finite, which is not checked."""
         payload = values.new_empty(self.codec.num_bytes(len(values)), dtype=torch.uint8)
         for begin, end, rows in self._pieces(len(values), payload):
             self._form.encode(self._blocks(values[begin:end]), rows, end - begin)
         return payload
 
     def add(self, payload: Tensor, weight: float, out: Tensor) -> None:
-        """As `Codec.add`."""
+        """Like `Codec.add`."""
         factor = float(np.float32(weight))
         for begin, end, rows in self._pieces(len(out), payload):
             piece = out[begin:end]
             blocks = self._blocks(piece)
             self._form.add(rows, factor, blocks)
-            if blocks.numel() > len(piece):  # a copy, filled up
+            if blocks.numel() > len(piece):  # a padded copy
                 piece.copy_(blocks.view(-1)[: len(piece)])
 
     def _pieces(self, count: int, payload: Tensor) -> Iterator[tuple[int, int, Tensor]]:
@@ -202,7 +202,7 @@ def _nearest(sizes: Tensor, low: Tensor, high: Tensor, top: int) -> Tensor:
 
 
 def _folded(values: Any) -> Tensor:
-    return cast(Tensor, folded(values))  # slices and sums are written alike
+    return cast(Tensor, folded(values))  # slices and sums are written the same way for tensors
 
 
 def _eight(like: Tensor) -> Tensor:

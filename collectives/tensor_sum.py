@@ -1,10 +1,10 @@
-"""The reduction of chunks with torch, wherever their tensors live: the bits of `reducer`, and one NaN for all.
+"""The reduction of chunks with torch, on any device: the bits of `reducer`, with a single NaN pattern.
 
-Each operation rounds by itself, so none may be left to a kernel that does two at once, and what a mean is divided by is
-a tensor: CUDA multiplies by the reciprocal of a number. Which NaN comes of several depends on the processor, so all
-become the one that `Reduction.has_one_nan` names.
+Each operation must round separately, so fused kernels are avoided, and the divisor of a mean is a tensor: CUDA
+multiplies by the reciprocal of a Python number. The bits of a NaN depend on the processor, so all NaNs become the one
+of `Reduction.has_one_nan`.
 
-Left out: whole numbers, `min` and `max`.
+Left out: integers, `min` and `max`.
 """
 
 import math
@@ -21,23 +21,23 @@ _NANS: Final = {torch.bfloat16: 0x7FC0, torch.float16: 0x7E00}
 
 
 def can_add(reduction: Reduction, dtype: DType) -> bool:
-    """Whether `add_tensors` reduces arrays of this type like this."""
+    """Whether `add_tensors` supports this reduction of arrays of this type."""
     return reduction.op in ("sum", "mean") and dtype in FLOATS
 
 
 def torch_type(dtype: DType) -> torch.dtype:
-    """What torch calls a type of `FLOATS`."""
+    """The equivalent of a type of `FLOATS` in torch."""
     found = getattr(torch, type_name(dtype))
     assert isinstance(found, torch.dtype)
     return found
 
 
 def add_tensors(parts: Iterator[Tensor], reduction: Reduction, *, completes: bool) -> Tensor:
-    """What becomes of `parts`, in their order, as `Reducer` says; one alone is given back as it is.
+    """Reduce `parts` in their order, like `Reducer`; a single part is returned unchanged.
 
     Args:
-        parts: one or more, of one type, length and device. The first may be written; two at a time are needed.
-        reduction: as `can_add` allows.
+        parts: one or more, of one type, length and device. The first may be written; at most two are used at a time.
+        reduction: allowed by `can_add`.
         completes: whether this is the result of all ranks.
     """
     total = first = next(parts)
@@ -60,7 +60,7 @@ def add_tensors(parts: Iterator[Tensor], reduction: Reduction, *, completes: boo
 
 
 def _divide(total: Tensor, num_inputs: int) -> None:
-    """As `Reduction.complete`."""
+    """Divide a mean, like `Reduction.complete`."""
     if num_inputs & (num_inputs - 1):
         total.div_(torch.full((), num_inputs, dtype=total.dtype, device=total.device))
     else:

@@ -1,7 +1,7 @@
 """All-reduce over two binary trees at once (Sanders, Speck & Träff, Parallel Computing 35(12), 2009).
 
-An inner node of one tree sends and receives about three times what a leaf does. So half of the bucket goes over a
-second tree in which the inner nodes of the first are leaves, and every link is used both ways.
+An inner node of one tree sends and receives about three times as much as a leaf. So half of the bucket is reduced over
+a second tree, in which the inner nodes of the first are leaves, and every link is used both ways.
 """
 
 from collectives.binary_tree import add_up, hand_out
@@ -9,7 +9,7 @@ from collectives.schedule import Schedule, TransferList, even_chunks
 
 
 def tree_all_reduce(rank: int, world_size: int) -> Schedule:
-    """Add up towards the root, hand out towards the leaves; one half of the bucket per tree, pipelined.
+    """Add up towards the root, distribute the sum towards the leaves; one half of the bucket per tree, pipelined.
 
     For n ranks and S bytes: about 2 log2(n) hops in sequence; no rank sends more than 2S bytes. Sums round
     to the tensor's type at every hop; all ranks get the same bits.
@@ -22,7 +22,7 @@ def tree_all_reduce(rank: int, world_size: int) -> Schedule:
 
 
 def two_seatings(world_size: int) -> tuple[list[int], list[int]]:
-    """Who sits on seats 1, 2, ... of each tree.
+    """The ranks on seats 1, 2, ... of each tree.
 
     Inner nodes have even seats. Reversing an even number of ranks, or shifting an odd one, moves each of them to
     an odd seat.

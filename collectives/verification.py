@@ -1,16 +1,15 @@
 """A proof that the schedules of all ranks are a collective operation, whatever the timing.
 
-No network is played through. What happens before what is a graph: `after`, the order of the writes into a chunk,
-and every SEND before the transfer that takes it. The rules checked by `matching` leave nothing to the order of
-delivery, so one walk through the graph, with expressions for values, stands for all runs. Segments are no case of
-their own: in one chunk each of them does what the chunk does here, and between chunks transfers are waited for as a
-whole.
+No network is simulated. The happens-before relation is a graph: `after`, the order of the writes of a chunk, and every
+SEND before the transfer that receives it. By the rules checked in `matching`, nothing depends on the order of delivery,
+so one pass over the graph, with expressions for values, covers all possible runs. Segments need no separate proof:
+within a chunk each of them behaves like the chunk here, and between chunks transfers are waited for as a whole.
 
-Floating-point a + b is b + a, but (a + b) + c is not a + (b + c). So two sums have the same bits, those of a NaN
-aside, if their expressions are equal up to swapping operands. `min` and `max` are associative, too, so the same proof
-is more than they need. Two more things are done to a value, and are part of its expression, though they change
-nothing in most reductions. Half types are rounded when a chunk is sent, and at the end. And whoever writes a chunk
-last, by a REDUCE, completes it: a mean is divided there.
+Floating-point a + b is b + a, but (a + b) + c is not a + (b + c). So two sums have the same bits, except for NaNs, if
+their expressions are equal up to swapping operands. `min` and `max` are associative, too, so this proof is more than
+they need. Two more operations on a value are part of its expression, though they change nothing in most reductions:
+half types are rounded when a chunk is sent, and at the end; and the last write of a chunk, if it is a REDUCE, completes
+it: a mean is divided there.
 """
 
 from collections import Counter
@@ -64,7 +63,7 @@ def check_all_reduce(results: Mapping[Place, int], expressions: "Expressions", w
 
 
 def what_is_wrong(summands: Sequence[int], world_size: int) -> str:
-    """Whose inputs a sum lacks, and whose it has more than once, as the end of a sentence."""
+    """The ranks whose inputs a sum lacks, or has more than once, as the end of a sentence."""
     counts = Counter(summands)
     lacking = [str(rank) for rank in range(world_size) if not counts[rank]]
     repeated = [str(rank) for rank in range(world_size) if counts[rank] > 1]
@@ -89,7 +88,7 @@ class Expressions:
     def __init__(self, world_size: int) -> None:
         self.garbage = world_size
         self.summands: list[tuple[int, ...]] = [(leaf,) for leaf in range(world_size + 1)]
-        """What each expression adds up, sorted."""
+        """The inputs that each expression adds up, sorted."""
 
         self.completed: set[int] = set()
         self._numbers: dict[tuple[str, int, int], int] = {}
@@ -105,7 +104,7 @@ class Expressions:
         return result
 
     def round(self, value: int) -> int:
-        """Rounded to a half type; inputs are, and what was rounded before."""
+        """The value rounded to a half type; inputs and rounded values are unchanged."""
         if value in self._exact:
             return value
         result = self._number("round", value, value, self.summands[value])
@@ -125,7 +124,7 @@ class Expressions:
 def evaluate(
     matched: MatchedSchedules, expressions: Expressions, inputs: Callable[[int, int], int]
 ) -> dict[Place, int]:
-    """The final expression of each chunk of each rank, given what the inputs are."""
+    """The final expression of each chunk of each rank, given the expressions of the inputs."""
     ranks, chunks = range(len(matched.schedules)), range(len(matched.schedules[0].chunks))
     results = {(rank, chunk): inputs(rank, chunk) for rank in ranks for chunk in chunks}
     values: dict[Node, int] = {}

@@ -1,8 +1,8 @@
 """Arithmetic of half types: widened to float32, reduced there, rounded once.
 
-torch widens and rounds: five to ten times faster than numpy, which has no bfloat16 at all. It is imported by the first
-who needs it, since that takes seconds. Blocks are small enough to stay in a core's cache, and for torch to start no
-threads of its own: this runs beside a backward pass.
+torch widens and rounds: five to ten times faster than numpy, which has no bfloat16. It is imported on first use, since
+that takes seconds. Blocks are small enough to stay in a core's cache, and for torch to start no threads: this runs
+concurrently with a backward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from collectives.elements import BFLOAT16, Array, DType, carried, is_half
 from collectives.reduction import Reduction
 
 BLOCK: Final = 32768
-"""Elements. torch uses several threads for more."""
+"""Elements of a block. torch uses several threads for more."""
 
 
 class Reducer(Protocol):
-    """Writes what becomes of `arrays`, in their order, into `out`, which may be the first of them."""
+    """Reduces `arrays`, in their order, into `out`, which may be the first of them."""
 
     def __call__(self, arrays: Sequence[Array], out: Array, /, *, completes: bool = True) -> None: ...
 
@@ -27,7 +27,7 @@ class Widening:
     """Reduces arrays of one half type, given as their bits: `carried` makes uint16 of them."""
 
     def __init__(self, dtype: DType, max_length: int) -> None:
-        """Take scratch memory, for arrays of `max_length` elements or less."""
+        """Allocate scratch memory, for arrays of at most `max_length` elements."""
         import torch
 
         is_bfloat = dtype == BFLOAT16
@@ -61,7 +61,7 @@ class Widening:
             self._round(out[block])
 
     def scale(self, array: Array, factor: float, out: Array) -> None:
-        """`array` times `factor`, which is rounded to float32 first, the products once more."""
+        """Multiply by `factor`, rounded to float32; products are rounded to float32, then to the half type."""
         for block in _blocks(out.size):
             self._widen(array[block], 0)
             total = self._sum[: block.stop - block.start]
@@ -73,7 +73,7 @@ class Widening:
         self._wide_tensors[into][: bits.size].copy_(self._half_tensor[: bits.size])
 
     def _round(self, bits: Array) -> None:
-        """The sum to the nearest, or of two as near to the even one; each NaN to the same one."""
+        """Round the sum to nearest, ties to even; all NaNs to the same one."""
         self._half_tensor[: bits.size].copy_(self._wide_tensors[0][: bits.size])
         bits[:] = self._half[: bits.size]
         nans = np.isnan(self._sum[: bits.size])
@@ -82,10 +82,10 @@ class Widening:
 
 
 def reducer(reduction: Reduction, dtype: DType) -> Reducer:
-    """What writes the reduction of its first argument into its second; complete, or to be reduced with others.
+    """A function that reduces arrays into `out`, completely or as a partial result.
 
-    With the bits that `Execution` leaves; one array alone is copied. Those of a half type are given as `carried` has
-    them. For one thread at a time.
+    The bits are those of `Execution`; a single array is copied. Half types are given as views by `carried`. For one
+    thread at a time.
 
     Args:
         reduction: allowed by `check_reduction`.
@@ -113,9 +113,9 @@ def reducer(reduction: Reduction, dtype: DType) -> Reducer:
 
 
 def scale(array: Array, factor: float, out: Array) -> None:
-    """`array` times `factor` into `out`; both are of one floating-point type, which `factor` and the products round to.
+    """Write `array` times `factor` into `out`; both have one floating-point type, to which factor and products round.
 
-    A half type's factor is a float32.
+    For a half type, the factor is rounded to float32.
     """
     if is_half(array.dtype):
         Widening(array.dtype, array.size).scale(carried(array), factor, carried(out))
