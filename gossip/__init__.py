@@ -1,4 +1,4 @@
-"""Who exists, who takes part, and when a step is committed: pure state machines without I/O, clock or threads."""
+"""Membership, views and the commit of steps: pure state machines without I/O, clock or threads."""
 
 from . import effects, messages
 from .claim import Claim, State, overrides

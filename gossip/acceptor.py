@@ -1,8 +1,8 @@
-"""The acceptor of single-decree Paxos (Lamport 2001, section 2.2), and the record that it leaves behind.
+"""The acceptor of single-decree Paxos (Lamport 2001, section 2.2), and its record.
 
-Under policy `live` every change is written to a page that outlives the process before it is told to anybody, so a
-dead member still answers phase 1. Under `majority` the state is volatile: a restarted process is another member and
-no acceptor of any older view.
+Under policy `live` every change is written to a page that outlives the process before it is sent to any peer, so a dead
+member still answers phase 1. Under `majority` the state is volatile: a restarted process is another member and no
+acceptor of any older view.
 """
 
 from typing import Final
@@ -15,16 +15,16 @@ NO_BALLOT: Final = Ballot(0, -1)
 """Below every ballot."""
 
 MAX_ROUND: Final = 2**40
-"""Whoever names a greater round is wrong; it must not push the others out of the numbers that travel."""
+"""Greatest valid round. A faulty peer that sends a greater one must not exhaust the numbers that fit on the wire."""
 
 
 def has_shortcut(view: View) -> bool:
-    """Whether the owner of `view` may open with ACCEPT. Not where the dead count: phase 1 reads their records."""
+    """Whether the owner of `view` may begin with ACCEPT. Not where dead members count: phase 1 reads their records."""
     return view.policy is Policy.MAJORITY
 
 
 def opening_promise(view: View) -> Ballot:
-    """What every acceptor has promised from the start: the owner's first ballot, where it has the shortcut."""
+    """The initial promise of every acceptor: the owner's first ballot, where it has the shortcut."""
     return Ballot(0, view.number % len(view.members)) if has_shortcut(view) else NO_BALLOT
 
 
@@ -36,7 +36,7 @@ def is_ballot(ballot: Ballot, view: View) -> bool:
 
 
 def is_successor(candidate: View, view: View) -> bool:
-    """Whether `candidate` can follow `view`, whoever its members are."""
+    """Whether `candidate` can follow `view`, with any members."""
     return (candidate.lineage, candidate.number, candidate.parent, candidate.policy) == (
         view.lineage,
         view.number + 1,
@@ -50,22 +50,23 @@ def is_vote(vote: Vote, view: View) -> bool:
 
 
 BLANK: Final = WriteRecord(AcceptorRecord(None, NO_BALLOT, None))
-"""What a peer writes first. It may die after it was given a seat, and before it knows."""
+"""The first record of a peer: it may die after it was given a seat, and before it knows of it."""
 
 
 def decided_record(decided: View) -> list[WriteRecord]:
-    """What to write before anybody is told that `decided` is decided, or when it is installed.
+    """The record to write before `decided` is announced to any peer, or when it is installed.
 
-    Whoever reads the record of a dead member then finds this view, not the one before.
+    A reader of the record of a dead member then finds this view, not the one before.
     """
     return Acceptor(decided).write()
 
 
 def reading(record: AcceptorRecord, view: View) -> AcceptorRecord | None:
-    """What the record of a dead member of `view` says about the successor of `view`; None if nothing can be said.
+    """The record of a dead member of `view`, read as its answer about the successor; None if it gives no answer.
 
     The writer of an older view's record never installed `view`, so it has promised and accepted nothing in it; nor has
-    one that had taken a seat in another swarm. A record of a later view is that view, and the caller's matter.
+    a writer that had a seat in another swarm. A record of a later view proves that view, which is for the caller to
+    handle.
     """
     written_in = record.view
     if written_in is None or written_in.lineage != view.lineage or written_in.number < view.number:
@@ -80,7 +81,7 @@ def reading(record: AcceptorRecord, view: View) -> AcceptorRecord | None:
 
 
 class Acceptor:
-    """What one member has promised and accepted as the successor of one view."""
+    """Promise and vote of one member for the successor of one view."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -107,7 +108,7 @@ class Acceptor:
         return self._become(vote.ballot, vote), Accepted(vote.ballot)
 
     def contradicts(self, vote: Vote) -> bool:
-        """Whether `vote` names another view than what was accepted at the same ballot: no proposer does that."""
+        """Whether `vote` names another view than was accepted at the same ballot, which no correct proposer does."""
         return self.vote is not None and self.vote.ballot == vote.ballot and self.vote != vote
 
     def _become(self, promised: Ballot, vote: Vote | None) -> list[WriteRecord]:

@@ -1,13 +1,15 @@
-"""Who asks for a seat, and who may have one: observers that are current, held back if they come and go too often.
+"""Admission: peers that ask for a seat, and which of them may have one now.
 
-A joiner that *follows* takes committed steps while it has no seat, and is admitted when it lags by one step, or by a
-fifth of a second, which grows to a second while it asks; waiting until it has everything would never end where steps
-are shorter than the way to it. What it lacks must be on its way, or all would wait for its state. One that does not
-follow is admitted as it is, and the barrier of its view waits for its state. So is one that *lags*: it takes longer for
-what it lacks than a state would take (pace.py), and is given that in the barrier, while members have one to give.
+A joiner that *follows* takes committed steps while it has no seat, and is admitted when it is current: it lags by one
+step, or by a fifth of a second, which grows to a second while it asks. To require that it has every step would never
+end where steps are shorter than the way to it. What it lacks must be in flight, or all would wait for its state. A
+joiner that does not follow is admitted as it is, and the barrier of its view waits for its state. So is one that
+*lags*: it takes longer for what it lacks than a state would take (pace.py), and receives a state in the barrier, while
+members have one to give. Peers that were removed too often are held back.
 
-A JOIN counts in the view that it names, up to which its sender had no seat for certain, and in the next one. Whoever
-had a seat by it and lost that is two views further: a late JOIN brings nobody back, whatever a member remembers (R8).
+A JOIN counts in the view that it names, up to which its sender had no seat for certain, and in the next one. A peer
+that was seated by it and lost that seat is two views further: a late JOIN brings no peer back, whatever members
+remember (R8).
 """
 
 import math
@@ -22,37 +24,38 @@ from .view import NO_NUMERICS, Member, View
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """When a joiner gets its seat."""
+    """Conditions and timers of admission."""
 
     lease_s: float = 1.5
     """A JOIN that is not repeated is forgotten after this long."""
 
     least_lag_s: float = 0.2
-    """An observer is current if it lacks one step, or only steps that were committed within this time: the others wait
-    until it has run them."""
+    """An observer is current if it lacks one step, or only steps that were committed within this time, which the others
+    wait for it to run."""
 
     lag_s: float = 1.0
-    """Within this time, if it has asked for `patience_s`: it may be no faster than the members."""
+    """The same limit once it has asked for `patience_s`: it may be no faster than the members."""
 
     patience_s: float = 5.0
 
     hold_down_s: float = 10.0
-    """Who has been removed more than once waits so long for its next seat, doubled with each further removal."""
+    """A peer that was removed more than once waits this long for its next seat, doubled with each further removal."""
 
     hold_down_max_s: float = 600.0
 
     half_life_s: float = 60.0
-    """Half of the removals are forgotten in this time."""
+    """Half-life of the penalty for removals."""
 
     settled_s: float = 5.0
-    """Who is removed after so long in its seat is not removed again and again."""
+    """A removal after this long in a seat is not counted."""
 
     late_max_s: float = 300.0
-    """Whoever lags for long is given more than `late_s`, up to this: see `gossip.pace.Patience`."""
+    """Upper limit of the extended `late_s` of a peer that has lagged for long: see `gossip.pace.Patience`."""
 
     late_s: float = 4.0
-    """Who lags, and has not loaded the state so long after it was admitted, is removed. That counts as a removal, so it
-    is shorter than `settled_s`. Others are waited for as long, by what their scripts take for what they lack."""
+    """A lagging peer that has not loaded the state this long after its admission is removed. That counts as a removal,
+    so it is shorter than `settled_s`. It also bounds the wait for other joiners: how long their scripts may take for
+    the steps that they lack."""
 
     def __post_init__(self) -> None:
         lags = (self.least_lag_s, self.lag_s, self.patience_s)
@@ -69,10 +72,10 @@ class AdmissionConfig:
 
 
 FIRST = NOTHING_DONE + 1
-"""Who has not done that much lacks the state itself, however soon after it they ask: all would wait for its state."""
+"""An observer that has done less lacks the state itself, however early it asks: all would wait for its state."""
 
 MOST_VIEWS = 16
-"""Of so many views, the last ones in a row, a member says who had no seat."""
+"""Number of consecutive latest views of which a member can say which peers had no seat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +83,14 @@ class _Joiner:
     asked: float
     join: Join
     since: float
-    """It asked for the first time then."""
+    """When it first asked."""
     lags_since: float
-    """It has lagged since then; inf: it does not."""
+    """Since when it has lagged; inf: it does not."""
 
 
 @dataclass(slots=True)
 class _Penalty:
-    """Removals of one peer_id, fading."""
+    """Removals of one peer_id, with decay."""
 
     amount: float
     at: float
@@ -97,7 +100,7 @@ class Admission:
     """The joiners that one member knows of.
 
     Attributes:
-        lags_until: somebody lags until then, as far as is known.
+        lags_until: until then some joiner lags, as far as is known.
     """
 
     def __init__(self, config: AdmissionConfig) -> None:
@@ -113,21 +116,21 @@ class Admission:
         self.lags_until = -math.inf
 
     def ask(self, now: float, joiner: Member, join: Join) -> None:
-        """`joiner` asks, again or for the first time. The order of first asking is the order of admission."""
+        """`joiner` asks for a seat, perhaps again. Joiners are admitted in the order of their first asking."""
         known = self._joiners.get(joiner)
         lags_since = min(now, math.inf if known is None else known.lags_since) if join.lags else math.inf
         self._joiners[joiner] = _Joiner(now, join, now if known is None else known.since, lags_since)
         self.lags_until = now + self._config.lease_s if join.lags else self.lags_until
 
     def resume(self, now: float) -> None:
-        """This process was stopped: who has asked before may have asked again, unheard."""
+        """This process was stopped: JOINs may have been repeated unheard, so all count as repeated now."""
         self._joiners = {member: replace(joiner, asked=now) for member, joiner in self._joiners.items()}
 
     def forget(self, joiner: Member) -> None:
         self._joiners.pop(joiner, None)
 
     def install(self, view: View) -> None:
-        """Who has a seat asks no more; who followed still does, until its first barrier is complete."""
+        """Members no longer ask for a seat; one that followed is still fed until its first barrier is complete."""
         if self._views and view.number != self._views[-1].number + 1:
             self._views.clear()
         self._views.append(view)
@@ -138,7 +141,7 @@ class Admission:
             self.forget(member)
 
     def seated(self, done: int) -> None:
-        """The barrier of the installed view is complete, which starts from step `done`."""
+        """The barrier of the installed view is complete; the view starts from step `done`."""
         self._entering, self._start = [], done
 
     def succeeds(self, now: float, before: View, view: View) -> None:
@@ -148,7 +151,7 @@ class Admission:
         self._seated_at = {name: known.get(name, since) for name, since in first.items()}
 
     def removed(self, now: float, member: Member, *, flaps: bool = False) -> None:
-        """`member` was taken out of the view against its will; `flaps`: to others it came and went."""
+        """`member` was removed from the view against its will; `flaps`: others report that it flaps."""
         if not flaps and now - self._seated_at.get(member.peer_id, now) >= self._config.settled_s:
             return
         fresh = {name: penalty for name, penalty in self._penalties.items() if self._amount(now, penalty) > 0.1}
@@ -156,9 +159,9 @@ class Admission:
         self._penalties = {**fresh, member.peer_id: _Penalty(self._amount(now, before) + 1.0, now)}
 
     def absent_since(self, member: Member, number: int) -> int:
-        """The first view from which on `member`, which has none now, had no seat for certain.
+        """First of the views, up to the installed one, in which `member` had no seat for certain; it has none now.
 
-        The one after view `number` at the earliest; the installed one if that is 0.
+        At the earliest, the view after view `number`; if that is 0, the installed view.
         """
         first = self._views[-1].number
         for view in reversed(self._views):
@@ -178,22 +181,23 @@ class Admission:
         self._whole = step
 
     def lagged_s(self, now: float, joiner: Member) -> float:
-        """For how long it has lagged; below 0: it does not."""
+        """How long `joiner` has lagged; below 0: it does not."""
         return now - self._joiners[joiner].lags_since
 
     def followers(self, now: float) -> list[Member]:
-        """Who wants every committed step."""
+        """Peers to be fed with every committed step."""
         self._expire(now)
         return [*self._entering] + [member for member, joiner in self._joiners.items() if joiner.join.follows]
 
     def candidates(
         self, now: float, done: int, unfed: Collection[Member] = (), *, has_finished: bool = False
     ) -> list[Member]:
-        """Who may have a seat now; `done` is the last step that was committed here.
+        """Joiners that may have a seat now; `done` is the last step that was committed here.
 
-        What an observer lacks must be on its way: committed in this view, and it is none of the `unfed`. Who lags needs
-        the state: it is a candidate while this member has that and has not finished the open step; nor does it before
-        the view is there (`Succession.holds_step`), since behind an update nobody has a whole state.
+        The steps that an observer lacks must be in flight: committed in this view, and it is not one of the `unfed`. A
+        lagging joiner needs the state. It is a candidate while this member has the state and has not finished the open
+        step; nor does this member finish that step before the view is installed (`Succession.holds_step`), since after
+        an update no member has a complete state.
         """
         self._expire(now)
         found: list[Member] = []
@@ -218,32 +222,32 @@ class Admission:
         return next((step for at, step in self._commits if at >= since), done)
 
     def _most_lacking(self, now: float, joiner: _Joiner) -> int:
-        """So many steps it may lack, by what its own script takes for one: all wait until it has run them."""
+        """How many steps it may lack, by its script's time for one: all members wait until it has run them."""
         most_s = self._patient_s(now, joiner, self._config.late_s)
         return max(1, int(most_s * 1e6 / max(joiner.join.step_us, 1)))
 
     def _patient_s(self, now: float, joiner: _Joiner, most_s: float) -> float:
-        """Grows from `least_lag_s` to `most_s` while it asks."""
+        """A limit that grows from `least_lag_s` to `most_s` while `joiner` asks."""
         config = self._config
         patience = min(1.0, (now - joiner.since) / config.patience_s)
         return config.least_lag_s + max(0.0, most_s - config.least_lag_s) * patience
 
     def joiners(self) -> list[Member]:
-        """Who has asked, as far as it is known."""
+        """Known joiners."""
         return [*self._joiners]
 
     def join_of(self, joiner: Member) -> Join:
-        """What one of the `joiners` has asked for."""
+        """The last JOIN of one of the `joiners`."""
         return self._joiners[joiner].join
 
     def numerics_of(self, joiner: Member) -> bytes:
-        """The numerics class that it has named, or with which it has its seat."""
+        """The numerics class in the JOIN of `joiner`, or else of its seat."""
         if (known := self._joiners.get(joiner)) is not None:
             return known.join.numerics
         return (self._views[-1].numerics_of(joiner) if self._views else None) or NO_NUMERICS
 
     def is_empty(self) -> bool:
-        """Whether nobody is to be fed."""
+        """Whether there are no joiners, and no observers to be fed."""
         return not self._joiners and not self._entering
 
     def _expire(self, now: float) -> None:
@@ -252,7 +256,7 @@ class Admission:
 
     def _held_until(self, peer_id: str) -> float:
         penalty = self._penalties.get(peer_id)
-        if penalty is None or penalty.amount < 1.5:  # once may happen to anybody
+        if penalty is None or penalty.amount < 1.5:  # a single removal is forgiven
             return -math.inf
         wait_s = min(self._config.hold_down_s * 2 ** min(penalty.amount - 2, 64), self._config.hold_down_max_s)
         return penalty.at + wait_s

@@ -1,13 +1,14 @@
-"""Which view is next: single-decree Paxos among the members of the view before (Lamport 2001, section 2).
+"""Agreement on the next view: single-decree Paxos among the members of the installed one (Lamport 2001, section 2).
 
-One instance per view. Any member may propose; whoever proposes later than others waits a little (the caller gives
-the delay). After a random back-off, a ballot that nobody has outbid is repeated to those who have not answered, and one
-that was outbid is followed by a greater one.
+One instance per view. Any member may propose; the caller delays members whose turn comes later. After a random
+back-off, a ballot that was not outbid is repeated to members that have not answered, and one that was outbid is
+followed by a greater one.
 
 Under policy `majority` the owner of a view, a rank that rotates with the view's number, may skip phase 1 once: every
-acceptor starts as if it had promised the owner's ballot of round 0. Under `live` nobody may, and the record of a proven
-dead member, read after its death, stands for its promise and its vote. A dead member never accepts: who is counted
-as dead in phase 2 must have been read before phase 1, so that the ballot is above everything that it has promised.
+acceptor starts as if it had promised the owner's ballot of round 0. Under `live` no member may, and the record of a
+proven dead member, read after its death, stands for its promise and its vote. A dead member never accepts: to be
+counted as dead in phase 2, a member's record must have been read before phase 1, so that the ballot is above all its
+promises.
 """
 
 import math
@@ -42,26 +43,26 @@ class Decided:
 
 
 Result = Send | WriteRecord | Decided
-"""To be carried out in the order of the list."""
+"""A result; the host carries results out in the order of the list."""
 
 
 class Round(Enum):
-    """Where this member's own proposal stands."""
+    """State of this member's own proposal."""
 
     IDLE = auto()
     PREPARING = auto()
     ACCEPTING = auto()
     DECIDED = auto()
-    """Silent until the next view is installed: the record names the decided view already."""
+    """No messages until the next view is installed: the record names the decided view already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreementConfig:
-    """When to try, and when to try again."""
+    """Retry timers of a proposal."""
 
     retry_s: float = 0.1
-    """A ballot is repeated, or followed by a greater one, after this long, doubled each time, with jitter. After four
-    round trips, as recent ballots measured them, where that is longer."""
+    """A ballot is repeated, or followed by a greater one, after this long, doubled each time, with jitter; or after
+    four round trips, as measured with recent ballots, if that is longer."""
 
     retry_max_s: float = 2.0
 
@@ -74,7 +75,8 @@ class Agreement:
     """Acceptor and proposer of one member, for the successor of the view that it has installed.
 
     Attributes:
-        proposed: what it has asked the others to accept, in a new ballot; until the caller has recorded that.
+        proposed: the view that it has asked the others to accept, in a new ballot; the caller records it and resets
+            this.
     """
 
     def __init__(self, me: Member, *, rng: Random, config: AgreementConfig) -> None:
@@ -85,7 +87,7 @@ class Agreement:
         self.proposed: View | None = None
 
     def install(self, view: View) -> list[WriteRecord]:
-        """Start over: decide the successor of `view`. Under `live`, write what comes back before anything else."""
+        """Start an instance for the successor of `view`. Under `live`, write the returned record before all else."""
         self._view = view
         self._rank = view.members.index(self._me)
         self._acceptor = Acceptor(view)
@@ -109,7 +111,7 @@ class Agreement:
 
     @property
     def records(self) -> Mapping[Member, AcceptorRecord]:
-        """What the dead members of the installed view say about its successor."""
+        """Records of the dead members of the installed view, as answers about its successor."""
         return dict(self._records)
 
     def next_deadline(self) -> float:
@@ -125,7 +127,7 @@ class Agreement:
         return self._round is not Round.IDLE or (self._candidate is not None and self._deadline <= now)
 
     def want(self, now: float, candidate: View | None, delay_s: float) -> None:
-        """Propose `candidate` after `delay_s`, unless something is decided before. None takes the wish back."""
+        """Propose `candidate` after `delay_s`, unless a view is decided before. None withdraws the wish."""
         assert candidate is None or is_successor(candidate, self._view), f"{candidate} cannot follow {self._view}"
         self._candidate = candidate
         if self._round is not Round.IDLE:
@@ -138,8 +140,8 @@ class Agreement:
     def declare_dead(self, now: float, member: Member, record: AcceptorRecord) -> list[Result]:
         """`member` is proven dead, and `record` was read after its death.
 
-        What the living cannot decide alone starts over at once, above what the dead has promised. Elsewhere, and
-        where the record says nothing about this view or is known already, nothing happens.
+        If the survivors are no quorum without the dead, a ballot in progress starts over at once, above all promises of
+        the dead. Otherwise, and where the record says nothing about this view or is known already, nothing happens.
         """
         if self._view.policy is not Policy.LIVE or self._round is Round.DECIDED or member in self._records:
             return []
@@ -148,7 +150,7 @@ class Agreement:
             return []
         self._records[member] = read
         self._heard = max(self._heard, read.promised)
-        self._attempts, self._not_before = 0, now  # whoever outbid us may be the dead one
+        self._attempts, self._not_before = 0, now  # the member that outbid us may be the dead one
         living = [other for other in self._view.members if other not in self._records]
         if self._round is Round.IDLE or is_quorum(living, self._view):
             return []
@@ -168,7 +170,7 @@ class Agreement:
         return self._tell_all(now, Accept(Vote(self._ballot, self._proposal)), answered=self._accepted)
 
     def receive(self, now: float, source: Member, body: Body) -> list[Result]:
-        """`source` is a member of the installed view. What none of them can mean changes nothing."""
+        """Handle a message of `source`, a member of the installed view. An invalid one changes nothing."""
         if self._round is Round.DECIDED:
             return []
         match body:
@@ -188,7 +190,7 @@ class Agreement:
                 self._heard = max(self._heard, promised)
         return []
 
-    # The acceptor.
+    # Acceptor
 
     def _is_from(self, source: Member, ballot: Ballot) -> bool:
         return is_ballot(ballot, self._view) and self._view.members[ballot.rank] == source
@@ -206,16 +208,16 @@ class Agreement:
         return [*writes, *self._tell(now, source, answer)]
 
     def _yield_to(self, now: float, ballot: Ballot) -> None:
-        """A greater ballot of somebody else ends ours; come back only if it comes to nothing."""
+        """A greater ballot of another member ends this one's; retry only if it leads to no decision."""
         self._heard = max(self._heard, ballot)
         if ballot > self._ballot and (self._candidate is not None or self._round is not Round.IDLE):
             self._round = Round.IDLE
             self._back_off(now)
 
-    # The proposer.
+    # Proposer
 
     def _begin(self, now: float, candidate: View) -> list[Result]:
-        """A new ballot, above everything heard and read. The records known now are those that it may count."""
+        """Begin a ballot above all that were heard or read. It counts the records known now, and no later ones."""
         self._began, self._round_trip_s = now, self._round_trip_s / 2
         self._counted = dict(self._records)
         self._promises, self._accepted = {}, set()
@@ -227,7 +229,7 @@ class Agreement:
         return self._tell_all(now, Prepare(self._ballot))
 
     def _may_skip_phase_1(self) -> bool:
-        """Once, as the owner, while nobody has begun another ballot: then there is nothing that phase 1 could find."""
+        """Whether this member is the owner and no ballot has begun: then phase 1 could find no vote."""
         is_first = self._ballot == NO_BALLOT and self._heard == Ballot(0, self._rank)
         return has_shortcut(self._view) and is_first
 
@@ -261,7 +263,7 @@ class Agreement:
         self._deadline = self._not_before = now + wait_s * self._rng.uniform(1.0, 2.0)
 
     def _tell_all(self, now: float, body: Body, answered: Collection[Member] = ()) -> list[Result]:
-        """Tell who has not answered and is not dead; this member last, since its own answer may decide."""
+        """Tell living members that have not answered; this member last, since its own answer may decide."""
         silent = [m for m in self._view.members if m not in answered and m not in self._records and m != self._me]
         told: list[Result] = [Send(member, body) for member in silent]
         return told if self._me in answered else [*told, *self.receive(now, self._me, body)]

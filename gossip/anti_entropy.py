@@ -1,7 +1,8 @@
-"""What two peers know, compared by digests of buckets: equal peers exchange some hundred bytes, whatever their number.
+"""Anti-entropy: two peers compare what they know by digests of buckets.
 
-Digests cover members that are alive or suspect. Everything else is forgotten in time, at each peer at another one, and
-must not make two peers differ for as long; it is exchanged with the buckets that differ.
+Equal peers exchange a few hundred bytes, however large the swarm. Digests cover members that are alive or suspect. All
+others are forgotten at a time of each peer's own, which must not make two peers differ meanwhile; they are exchanged
+with the buckets that differ.
 """
 
 from bisect import bisect_left, insort
@@ -17,16 +18,16 @@ DIGEST_BYTES = 8
 
 @lru_cache(maxsize=1 << 16)
 def bucket_of(peer_id: str) -> int:
-    """The same at every peer."""
+    """Bucket of a name, the same at every peer."""
     return blake2b(_encoded(peer_id), digest_size=1).digest()[0] % NUM_BUCKETS
 
 
 def _encoded(name: str) -> bytes:
-    return name.encode("utf-8", "surrogatepass")  # whatever was heard has an encoding
+    return name.encode("utf-8", "surrogatepass")  # every name received has an encoding
 
 
 class Buckets:
-    """The names that are known, by bucket, and each bucket's digest as of when it was last asked for."""
+    """The known names by bucket, with each bucket's digest, updated when it is asked for."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names: list[list[str]] = [[] for _ in range(NUM_BUCKETS)]
@@ -36,7 +37,7 @@ class Buckets:
         self._stale = [True] * NUM_BUCKETS
 
     def add(self, name: str) -> None:
-        """Something new is known of `name`."""
+        """Add `name`, or mark its bucket as changed."""
         bucket = bucket_of(name)
         names = self._names[bucket]
         place = bisect_left(names, name)
@@ -53,7 +54,7 @@ class Buckets:
         return tuple(self._names[bucket])
 
     def digests(self, claims: Mapping[str, Claim]) -> tuple[bytes, ...]:
-        """One per bucket. Costs what has changed since the last time."""
+        """One digest per bucket. Only buckets that changed since the last call are hashed."""
         for bucket, stale in enumerate(self._stale):
             if stale:
                 self._digests[bucket] = _digest([claims[name] for name in self._names[bucket]])

@@ -1,4 +1,4 @@
-"""Whom an observer has asked for a state, what of one has come, and how long that took. Pure."""
+"""Requests of an observer for a state: which members it asked, what has arrived, and how long that took. Pure."""
 
 import math
 from collections.abc import Callable
@@ -8,17 +8,17 @@ from .progress import NOTHING_DONE
 from .view import Member
 
 PATIENCE_S: Final = 2.0
-"""While a state comes in, nobody else is asked for it; this long after its last segment somebody is."""
+"""While a state arrives, no other member is asked for one until its last segment is this old."""
 
 
 class AskedStates:
-    """Of one observer.
+    """Requests of one observer.
 
     Attributes:
-        members: that were asked, since a state was loaded last.
-        source: of the segment that came last; None: none has come.
-        step: after which that state is.
-        took_s: from the first segment of its source to the last one.
+        members: those asked since a state was last loaded.
+        source: sender of the last segment; None: none has arrived.
+        step: the arriving state is that after this step.
+        took_s: time from the first segment of its source to the last one.
     """
 
     def __init__(self) -> None:
@@ -31,20 +31,20 @@ class AskedStates:
 
     @property
     def longest_s(self) -> float:
-        """That a state has taken from the question on, the last one that came whole or the one that comes."""
+        """Longest time from request to arrival: of the last complete state, or so far of the one that arrives."""
         return max(self._state_s, self._coming_s)
 
     def ask(self, now: float, donor: Member) -> None:
-        """It is asked."""
+        """`donor` is asked for a state."""
         self._asked_since = self._asked_since if self.members else now
         self.members[donor] = None
 
     def is_coming(self, now: float, is_gone: Callable[[Member], bool]) -> bool:
-        """Whether nobody else is to be asked."""
+        """Whether a state is arriving, so that no other member needs to be asked."""
         return self.source is not None and now - self._at < PATIENCE_S and not is_gone(self.source)
 
     def comes(self, now: float, source: Member, step: int) -> bool:
-        """A segment of the state after `step` has come. Whether it is of use: `source` was asked for it."""
+        """A segment of the state after `step` has arrived. Returns whether it is useful: `source` was asked for it."""
         if source not in self.members:
             return False
         if self.source != source:
@@ -54,14 +54,14 @@ class AskedStates:
         return True
 
     def came(self) -> None:
-        """All of it."""
+        """The state has arrived completely."""
         self._state_s = self._coming_s
 
     def drop(self) -> None:
-        """What has come is of no use."""
+        """The arrived state is of no use."""
         self.source, self.step = None, NOTHING_DONE
 
     def loaded(self) -> None:
-        """A state was loaded: nobody is asked any more."""
+        """A state was loaded: all requests are settled."""
         self.members = {}
         self.drop()

@@ -1,7 +1,7 @@
-"""What this peer believes of itself and others, and how claims change that (SWIM, Das et al. 2002, section 4.2).
+"""Beliefs of one peer about itself and others, and how claims change them (SWIM, Das et al. 2002, section 4.2).
 
-Takes claims in, spreads what is new, lets suspicions run out and memories fade. Whom to ask and whom to tell, and how,
-is for swim.py.
+Takes claims in, spreads news, and ends suspicions and memories in time. Leaves out: probes, and which peers are told
+(swim.py).
 """
 
 from dataclasses import replace
@@ -19,11 +19,11 @@ from .swim_config import SwimConfig
 from .view import Member
 
 MOST_REFUTATIONS = 1 << 62
-"""A greater number is nonsense, and one more than it would not fit into a frame."""
+"""Limit of refutations: a greater number is invalid, and its successor would not fit into a frame."""
 
 
 class Beliefs:
-    """One peer's opinion of everybody."""
+    """One peer's beliefs about all peers."""
 
     def __init__(self, me: Claim, known: tuple[Claim, ...], *, config: SwimConfig, now: float) -> None:
         self.me = me
@@ -38,7 +38,7 @@ class Beliefs:
         self._suspected_until = Deadlines()
         self._remembered_until = Deadlines()
         self.kept: frozenset[str] = frozenset()
-        """Names that are not forgotten, whatever becomes of them."""
+        """Names that are never forgotten, whatever their state."""
         self.signs = Signs(config, now)
         self._unlinked: set[str] = set()
         self._orphans: dict[str, Member] = {}
@@ -47,7 +47,7 @@ class Beliefs:
 
     @property
     def orphans(self) -> tuple[Member, ...]:
-        """Who was linked to before a long pause and has not been heard of since."""
+        """Members that had a link before a long pause and have not been heard of since."""
         return tuple(self._orphans.values())
 
     def is_linked(self, member: Member) -> bool:
@@ -63,14 +63,14 @@ class Beliefs:
         return peer_id in self._flapping.holds or peer_id in self._doubted
 
     def latest(self, peer_id: str) -> Claim | None:
-        """What is known, or was, of who is forgotten."""
+        """The latest claim about `peer_id`, or its tombstone."""
         return self.roster.get(peer_id) or self.roster.tombstone(peer_id)
 
     def silence_s(self, now: float, member: Member) -> float:
         return self.signs.silence_s(now, member.peer_id)
 
     def heard(self, now: float, member: Member) -> bool:
-        """A frame of `member` has come. Whether that ends its hold-down."""
+        """A frame of `member` has arrived. Returns whether that ends its hold-down."""
         if not self._is_known(member):
             return False
         self.signs.frame(now, member.peer_id)
@@ -80,7 +80,7 @@ class Beliefs:
         return is_released
 
     def answers(self, now: float, member: Member) -> bool:
-        """Something answers for `member`; whether that counts: not for long without a frame of it."""
+        """The link to `member` is answered. Returns whether that counts as life: not for long without a frame of it."""
         return self._is_known(member) and self.signs.answers(now, member.peer_id)
 
     def _is_known(self, member: Member) -> bool:
@@ -88,7 +88,7 @@ class Beliefs:
         return known is not None and known.member == member
 
     def news(self) -> tuple[Claim, ...]:
-        """For one message, the least spread first."""
+        """Claims for one message, the least spread first."""
         limit = self._config.spread_mult * len(str(self.num_peers))  # ceil(log10(n + 1))
         names = self.rumours.take(self._config.claims_per_message, limit)
         return tuple(claim for name in names if (claim := self.roster.get(name)) is not None)
@@ -97,10 +97,10 @@ class Beliefs:
     def num_peers(self) -> int:
         return len(self.roster.alive()) + 1
 
-    # What is said.
+    # Claims
 
     def hear(self, now: float, claim: Claim, *, spread: bool = True) -> list[Effect]:
-        """What is not newer changes nothing. `spread`: tell it on, even if it is of somebody never heard of."""
+        """Take in a claim; only a newer one counts. `spread`: pass it on, even if the member was unknown."""
         name = claim.member.peer_id
         if name == self.me.member.peer_id:
             return self._hear_of_itself(claim)
@@ -122,7 +122,7 @@ class Beliefs:
         return []
 
     def suspect(self, now: float, member: Member) -> list[Effect]:
-        """This peer had no answer from `member`."""
+        """Suspect `member`, which did not answer this peer."""
         known = self.roster.get(member.peer_id)
         if known is None or known.member != member or known.state > State.SUSPECT:
             return []
@@ -130,7 +130,7 @@ class Beliefs:
         return self.hear(now, replace(known, state=state, accuser=self.me.member.peer_id))
 
     def say_of_itself(self, claim: Claim) -> None:
-        """`claim` is newer than the one about itself so far."""
+        """Replace this peer's claim about itself by the newer `claim`."""
         self.me = claim
         self.roster.put(claim)
         self.rumours.add(claim.member.peer_id)
@@ -139,7 +139,7 @@ class Beliefs:
         mine = self.me
         if claim.member != mine.member:
             if claim.member.incarnation < mine.member.incarnation:
-                self.rumours.add(mine.member.peer_id)  # somebody has not heard of this process
+                self.rumours.add(mine.member.peer_id)  # some peer has not heard of this process
             else:
                 self.is_denied = True
         elif claim.state >= State.LEFT:
@@ -151,10 +151,10 @@ class Beliefs:
         return []
 
     def _believe_again(self, claim: Claim) -> Claim | None:
-        """What of `claim` stands, about who is not known, or was forgotten as lost or gone.
+        """The believable part of `claim`, about a member that is unknown, or was forgotten as lost or gone.
 
-        The dead stay dead. Who was lost returns by a refutation of its own; before that, word of others that it is
-        alive may be older than its loss. It is suspect then, so that it is asked, and does not count as alive.
+        Dead members stay dead. A lost member returns by a refutation of its own; until then, claims of others that it
+        is alive may be older than its loss. It is suspect then, so that it is probed, and does not count as alive.
         """
         tombstone = self.roster.tombstone(claim.member.peer_id)
         if tombstone is None or claim.member.incarnation > tombstone.member.incarnation:
@@ -168,7 +168,7 @@ class Beliefs:
         return replace(claim, state=State.SUSPECT, accuser=self.me.member.peer_id)
 
     def _is_sudden(self, now: float, claim: Claim, old: Claim) -> bool:
-        """Whether others take for lost who had not the least time to deny it here: they may be ill themselves."""
+        """Whether others claim that a member is lost that has had too little time to refute: they may be unhealthy."""
         if claim.state is not State.LOST or _subject(claim) != _subject(old) or not self._config.lifeguard:
             return False
         if old.state is State.SUSPECT:
@@ -177,7 +177,7 @@ class Beliefs:
         return claim.accuser != self.me.member.peer_id and old.state is State.ALIVE
 
     def _doubt_loss(self, now: float, claim: Claim, old: Claim) -> list[Effect]:
-        """It gets that time, and no more."""
+        """Suspect the member for the least time to refute, and no longer."""
         name = claim.member.peer_id
         suspect = replace(claim, state=State.SUSPECT)
         effects = self._take(now, suspect, old, True) if old.state is State.ALIVE else []
@@ -186,7 +186,7 @@ class Beliefs:
         return effects
 
     def _confirm(self, now: float, claim: Claim) -> None:
-        """One more accuser of who is suspect already."""
+        """Count one more accuser of a suspect member."""
         name = claim.member.peer_id
         self._flapping.note(now, claim, len(self.roster.neighbours()) + 1, is_refuted=False)
         if self._suspicions[name].confirm(claim.accuser):
@@ -194,10 +194,10 @@ class Beliefs:
             self.rumours.add(name)
             self._suspected_until.set(name, self._suspicions[name].deadline)
 
-    # What follows.
+    # Consequences
 
     def _take(self, now: float, claim: Claim, old: Claim | None, spread: bool) -> list[Effect]:
-        """`claim` stands from now on, instead of `old`."""
+        """Replace `old` by `claim`."""
         name = claim.member.peer_id
         before = old if old is not None and old.member == claim.member else None
         is_refuted = before is not None and claim.refutation > before.refutation
@@ -234,7 +234,7 @@ class Beliefs:
         self._suspected_until.set(name, self._suspicions[name].deadline)
 
     def _link(self, claim: Claim, old: Claim | None) -> list[Effect]:
-        """Link to who is alive; unlink what it replaces."""
+        """Link to the member if it is alive; close the link to the one that it replaces."""
         name = claim.member.peer_id
         linked = self._orphans.pop(name, None) if old is None else old.member
         if name in self._unlinked:
@@ -252,7 +252,7 @@ class Beliefs:
             self._unlinked.discard(name)
         return effects
 
-    # What time does.
+    # Time
 
     def next_deadline(self) -> float:
         return min(self._suspected_until.next(), self._remembered_until.next(), self._flapping.holds.next())
@@ -271,16 +271,16 @@ class Beliefs:
         return effects
 
     def excuse(self, now: float, by_s: float) -> None:
-        """This peer was late itself: everybody gets as much longer to deny."""
+        """This peer was late itself: all suspicions last longer by as much."""
         self.signs.excuse(now)
         for suspicion in self._suspicions.values():
             suspicion.started += by_s
         self._suspected_until.shift(by_s)
 
     def resume(self, now: float, *, is_long: bool) -> None:
-        """This peer was stopped. Silence means nothing, and after a long time nothing does that others may know better.
+        """This peer was stopped: silence proves nothing, nor, after a long pause, do beliefs that may be outdated.
 
-        Then only the dead stay dead; who was linked to is an orphan, until somebody says what has become of it.
+        Then only dead members stay dead; a member that had a link is an orphan, until a claim about it arrives.
         """
         self.signs.resume(now)
         for name, suspicion in self._suspicions.items():
@@ -304,7 +304,7 @@ class Beliefs:
                 self._remembered_until.set(name, now + self._config.tombstone_s)
 
     def _give_up(self, now: float, name: str) -> list[Effect]:
-        """Nobody denied it in time. But who was heard just now is there, whatever others say of it."""
+        """The suspicion was not refuted in time: `name` is lost, unless it was heard just now, whatever is claimed."""
         claim = self.roster.get(name)
         assert claim is not None
         window_s = self._config.probe_interval_s * self.health.patience

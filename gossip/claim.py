@@ -1,8 +1,9 @@
-"""Claims about peers, and the one order that says which of two claims stands (SWIM, Das et al. 2002, section 4.2).
+"""Claims about peers, and the order that decides which of two claims stands (SWIM, Das et al. 2002, section 4.2).
 
-A member is *suspect* when its probes fail, and *lost* when nobody denied that in time. Only the member itself denies:
-it raises its refutation. What the kernel says (*dead*) and what a member says of its own end (*left*) nobody denies;
-both are final for the incarnation. Two sides of a partition take each other for lost, so that must not be final.
+A member is *suspect* when its probes fail, and *lost* when it has not refuted that in time. Only the member itself
+refutes, by raising its refutation. *Dead*, the kernel's word, and *left*, what a member says of its own end, cannot be
+refuted: both are final for the incarnation. *Lost* is not final, since the two sides of a partition take each other for
+lost.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from .view import Contact, Member
 
 
 class State(IntEnum):
-    """What a claim says of its subject, in the order in which claims of one refutation override each other."""
+    """State of a member according to a claim, in the order in which claims of one refutation override each other."""
 
     ALIVE = 0
     SUSPECT = 1
@@ -23,15 +24,15 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a peer is doing, as any other can show it.
+    """Progress of a peer, as any other peer can display it.
 
     Attributes:
         version: raised with every change.
-        view_number: of the view in which it has a seat; 0: it has none.
-        step: the last one that it has committed.
-        steps_per_s: lately.
-        loss: of that step, as the script gave it; 0.0 if it gave none.
-        digest: of the chain of steps up to it.
+        view_number: number of the view in which the peer has a seat; 0: it has none.
+        step: the last step that it has committed.
+        steps_per_s: its recent rate.
+        loss: loss of that step, as the script gave it; 0.0 if it gave none.
+        digest: of the chain of steps up to that step.
     """
 
     version: int = 0
@@ -47,8 +48,8 @@ class Claim:
     """`member`, reached at `contact`, is in `state`.
 
     Attributes:
-        refutation: raised by the member alone, to deny that it is suspect or lost.
-        accuser: who says so, of SUSPECT and LOST: independent accusers shorten a suspicion. Not part of the order.
+        refutation: raised only by the member, to refute that it is suspect or lost.
+        accuser: the peer that claims SUSPECT or LOST; independent accusers shorten a suspicion. Not part of the order.
     """
 
     member: Member
@@ -63,10 +64,10 @@ Order = tuple[int, int, int, int, int]
 
 
 def order(claim: Claim) -> Order:
-    """Of two claims about one peer_id, the greater stands; equal ones say the same.
+    """Sort key of a claim: of two claims about one peer_id the greater stands; equal ones say the same.
 
-    A greater incarnation is another, later process. Within one, leaving and death are final, then the greatest
-    refutation counts, then the worse state, then the newer status.
+    A greater incarnation is a later process. Within one incarnation, LEFT and DEAD are final; then the greater
+    refutation wins, then the worse state, then the newer status.
     """
     final = claim.state if claim.state >= State.LEFT else 0
     return claim.member.incarnation, final, claim.refutation, claim.state, claim.status.version

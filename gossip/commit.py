@@ -1,18 +1,19 @@
-"""Steps that commit: a step commits when all have finished it.
+"""Commit of steps: a step commits when all members have finished it.
 
-A member *finishes* a step when its own results are complete, says so to all, and *commits* the step when every member
-of the view has finished it with the same bits. A new view ends the older one at once; its barrier shows what every
-seated member has finished, commits that, and drops the rest, which the survivors redo. So whoever commits a step
-knows that every survivor will, and a receipt is final when it is written.
+A member *finishes* a step when its own results are complete, and says so to all; it *commits* the step when every
+member of the view has finished it with the same bits. A new view ends the older one at once; its barrier shows what
+every seated member has finished, commits that, and drops the rest, which the survivors redo. So a member that commits a
+step knows that every survivor will, and a receipt is final when it is written.
 
-Who gives a step up has not finished it. Whoever knows of that says so, and what was finished of it until then is void.
+A member that gives up a step has not finished it. Every member that knows of that says so, and results of the step
+finished until then are void.
 
-Invariants: what one member has committed, every seated member of its view has finished; all members of a view start
-it from the same step and digest; what READY says of a seated member is fixed when the view is installed; what is void
-is committed nowhere.
+Invariants: what one member has committed, every seated member of its view has finished; all members of a view start it
+from the same step and digest; what READY says of a seated member is fixed when the view is installed; a void result is
+committed nowhere.
 
-Knows names and step numbers, not tensors. Leaves out: what makes the members start a step over (reports.py), and how a
-peer without a seat gets what it lacks (observing.py).
+Knows names and step numbers, not tensors. Leaves out: why members redo a step (reports.py), and how a peer without a
+seat gets what it lacks (observing.py).
 """
 
 from dataclasses import replace
@@ -40,7 +41,7 @@ from .view import Member, View
 
 
 class Phase(Enum):
-    """Where a member stands with regard to its view."""
+    """Phase of a member with regard to its view."""
 
     JOINING = auto()
     INSTALLING = auto()
@@ -48,7 +49,7 @@ class Phase(Enum):
 
 
 class StepMachine:
-    """What one member has finished and committed, and what it knows of the others in the installed view."""
+    """Steps that one member has finished and committed, and what it knows of the others in the installed view."""
 
     def __init__(self, me: Member) -> None:
         self._me = me
@@ -73,20 +74,20 @@ class StepMachine:
 
     @property
     def given_up(self) -> GivenUp | None:
-        """What this member says of a step that is given up."""
+        """The step that this member announces as given up."""
         return self._giving_up.known
 
-    # Views and their barrier.
+    # Views and barriers
 
     def could_share(self) -> bool:
-        """Whether the host can read the memory of all others by now, and could not when the view was installed."""
+        """Whether the host can now read the memory of all others, and could not when the view was installed."""
         return self.view is not None and not self._maps_all and self._reads_all(self.view)
 
     def _reads_all(self, view: View) -> bool:
         return all(member in self.reads for member in view.members if member != self._me)
 
     def found(self, view: View) -> list[Effect]:
-        """Begin a lineage: nothing is done, and that is agreed."""
+        """Begin a lineage without committed steps."""
         self.seated = True
         self.digest = blake2b(view.lineage, digest_size=16).digest()
         return self.install(view)
@@ -94,7 +95,7 @@ class StepMachine:
     def install(
         self, view: View, gone: tuple[tuple[Member, State], ...] = (), *, has_stalled: bool = False
     ) -> list[Effect]:
-        """End the view before and say READY for this one. `gone`, `has_stalled`: as of `Installed`."""
+        """End the view before and say READY for this one. `gone`, `has_stalled`: see `Installed`."""
         if self._giving_up.is_in_use and self.view is not None and self.view.members != view.members:
             reason = "results of it were in use before its commit, and members have come or gone"
             self._giving_up.give_up(self.done + 1, self.view.number, Cause.IN_USE, reason)  # others have other results
@@ -113,7 +114,7 @@ class StepMachine:
         return [*effects, *self.receive(self._me, mine)]
 
     def loaded(self, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` has arrived, or that step was run with what an observer was fed.
+        """The state after `step` was loaded, or an observer has run that step with the results it was fed.
 
         Args:
             step: the step.
@@ -128,13 +129,13 @@ class StepMachine:
         return [*self._tell_all(mine), *self.receive(self._me, mine)]
 
     def takes(self, step: int, digest: bytes) -> bool:
-        """Whether the state after `step` is of use here: a later one, or that which the barrier wants, if earlier."""
+        """Whether the state after `step` is useful: later than this member's, or the one that the barrier requires."""
         is_next = (step > self.done or not self.digest) and (self._target is None or step < self._target[0])
         is_wanted = (step, digest) == self._target and self._target != (self.done, self.digest)
         return not self.seated and (is_next or is_wanted)
 
     def wanted_state(self) -> tuple[int, bytes, Member] | None:
-        """Step and chain digest of the state that this member needs before it is seated, and who has it."""
+        """Step and chain digest of the state that this member needs before it is seated, and a donor."""
         if self.seated or self._target is None or self._target == (self.done, self.digest):
             return None
         assert self.view is not None
@@ -143,7 +144,7 @@ class StepMachine:
         return (*self._target, donors[self.view.number % len(donors)].member)
 
     def receive(self, source: Member, body: Ready | Progress | Beat) -> list[Effect]:
-        """`source` is a member of the installed view, and `body` was said in it."""
+        """Handle a message of `source`, a member of the installed view, sent in that view."""
         assert self.view is not None
         match body:
             case Ready() | Progress() if not is_sound(body, self.view):
@@ -185,7 +186,7 @@ class StepMachine:
         return effects
 
     def _learn_founded_in(self) -> int:
-        """Whoever has committed step 0, or does so in this barrier, knows in which view it was finished."""
+        """Learn from READY in which view step 0 was finished, if it is committed, or is by this barrier."""
         done = NOTHING_DONE if self._target is None else self._target[0]
         for ready in self._ready.values():
             is_first = ready.finish is not None and ready.finish.step == 0 <= done
@@ -194,7 +195,7 @@ class StepMachine:
         return self.parting.founded_in
 
     def _settle(self, done: int, digest: bytes) -> list[Effect]:
-        """Commit what every seated member has finished, drop what not every one has."""
+        """Commit the step if every seated member has finished it; otherwise drop it."""
         effects: list[Effect] = []
         if self.finish is not None and done == self.finish.step:
             effects += self._commit(self.finish)
@@ -203,12 +204,13 @@ class StepMachine:
             effects.append(Diverged(done, f"step {done} has digest {self.digest.hex()} here, {digest.hex()} elsewhere"))
         return [*effects, *self.parting.go_damaged(self.done + 1)]
 
-    # Steps that are given up.
+    # Steps given up
 
     def hear(self, given_up: GivenUp | None) -> None:
-        """A member of the view says that a step is given up: so does this one, in READY and LEAVE, until one commits.
+        """A member says that a step is given up; this one repeats it in READY and LEAVE until a step commits.
 
-        What others say, and what cannot be known in this view, could void what a barrier without them has committed.
+        Words of non-members and about later views do not count: they could void what a barrier without them has
+        committed.
         """
         assert self.view is not None
         last = self.done + 2 if self.seated else LAST_STEP  # others may have committed the open step already
@@ -216,14 +218,14 @@ class StepMachine:
             self._giving_up.hear(given_up)
 
     def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> None:
-        """This member does not finish `step`; the caller sees to another view. `is_told`: its script knows."""
+        """This member does not finish `step`; the caller starts another view. `is_told`: its script knows."""
         assert self.view is not None and self.seated and step == self.done + 1 and self.finish is None
         self._giving_up.give_up(step, self.view.number, cause, reason)
         if is_told:
             self._giving_up.told(self.view.number)
 
     def _abort(self, step: int, said: list[GivenUp]) -> list[Effect]:
-        """The barrier has not committed `step`: tell the script, once. Whoever has told it makes sure of that."""
+        """Tell the script, once, that the barrier has not committed `step`, and announce earlier finishes as void."""
         assert self.view is not None
         news = self._giving_up.news(step, self.view.since(self._me) or 0, said)
         if news is None or not (self.seated or news.cause is Cause.DIVERGED):
@@ -233,7 +235,7 @@ class StepMachine:
         return [Diverged(step, told.reason)] if told.cause is Cause.DIVERGED else [Aborted(told)]
 
     def _diverge(self, step: int, reason: str) -> list[Effect]:
-        """No side can stay. This member says so until the others know, and commits nothing more of it."""
+        """No side can stay. This member says so until the others know, and its results of `step` are void."""
         assert self.view is not None
         self._giving_up.give_up(step, self.view.number, Cause.DIVERGED, reason)
         self._giving_up.told(self.view.number)
@@ -241,17 +243,17 @@ class StepMachine:
         return [Diverged(step, reason)]
 
     def why_contradicted(self, state_digest: bytes) -> str:
-        """How founders that have gone differ from these parameters of the open step; see `Parting`."""
+        """In what departed founders differ from these parameters of the open step; see `Parting`."""
         assert self.view is not None
         return self.parting.why_contradicted(self.view, self.done + 1, state_digest)
 
     def contradict(self, state_digest: bytes) -> list[Effect]:
-        """The open step is not finished with these parameters, if founders that have gone differ from them."""
+        """Do not finish the open step with these parameters if departed founders differ from them."""
         reason = self.why_contradicted(state_digest)
         return self._diverge(self.done + 1, reason) if reason else []
 
     def disagree(self, abort: Abort) -> list[Effect]:
-        """Say what is called here, to members that have called something else."""
+        """Send the operation that is called here to all members, some of which have called another."""
         self._called[abort.operation] = abort
         return self._tell_all(abort)
 
@@ -262,10 +264,10 @@ class StepMachine:
         return [*self.parting.go_damaged(self.done + 1)] if is_open else []
 
     def go(self) -> None:
-        """This member is not of those who stay: it says so with LEAVE, and what it has finished is void."""
+        """This member does not stay: it sends LEAVE with the open step, and what it has finished of it is void."""
         self.parting.goes_in, self.parting.is_void = self.done + 1, True
 
-    # Finish and commit within a view.
+    # Finish and commit within a view
 
     def finished(self, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False) -> list[Effect]:
         """All operations of `step` are complete here, in the installed view."""
@@ -277,7 +279,7 @@ class StepMachine:
         return [*told, *self._try_commit()]
 
     def _compare_ends(self, source: Member, body: Progress) -> list[Effect]:
-        """If `source` has finished the open step before an operation that was submitted here, it does not call that."""
+        """If `source` finished the open step after fewer operations than were submitted here, it will call no more."""
         finish = body.finish
         if finish is None or self.finish is not None or not 0 < body.submitted < self.submitted:
             return []
@@ -286,12 +288,12 @@ class StepMachine:
         return [Overheard(source, Abort(finish.step, body.submitted, NOT_CALLED))]
 
     def all_finished(self) -> list[Effect]:
-        """Commit: every other member has finished, in this view, what this one has, with the same bits."""
+        """Commit: every other member has finished, in this view, the same step with the same bits."""
         assert self.phase is Phase.ACTIVE and self.finish is not None
         return self._commit(self.finish)
 
     def num_submitted(self, member: Member) -> int | None:
-        """How many operations of the open step `member` has submitted, as far as it has said; None: all of them."""
+        """Operations of the open step that `member` has submitted, as far as it has said; None: all."""
         if member == self._me:
             return self.submitted if self.finish is None else None
         progress = self._progress.get(member)
@@ -300,27 +302,27 @@ class StepMachine:
         return progress.submitted if progress.done == self.done and progress.finish is None else None
 
     def inner_steps_of_others(self) -> dict[Member, int]:
-        """Local steps, as said by who has not finished the open step."""
+        """Local steps of members that have not finished the open step, as they have said."""
         said = [*self._progress.items()]
         return {who: each.inner_steps for who, each in said if each.done == self.done and each.finish is None}
 
     def awaited(self) -> list[Member]:
-        """Whose word the barrier of the installed view waits for."""
+        """Members whose READY the barrier of the installed view still waits for."""
         if self.view is None or self.phase is not Phase.INSTALLING:
             return []
         current = [m for m, ready in self._ready.items() if ready.seated or (ready.done, ready.digest) == self._target]
         return [member for member in self.view.members if member not in current]
 
     def possibly_seated(self) -> list[Member]:
-        """Other members that have the state, or have not said whether they do."""
+        """Other members that have the state, or may have it."""
         return [member for member in self._others if member not in self._ready or self._ready[member].seated]
 
     def is_seated(self, member: Member) -> bool:
-        """Whether `member` of the installed view has completed a barrier, as it has said or as this one has seen."""
+        """Whether `member` of the installed view has completed a barrier, as it has said or this member has seen."""
         return self.phase is Phase.ACTIVE or (member in self._ready and self._ready[member].seated)
 
     def stuck_at(self) -> tuple[int, int] | None:
-        """Step and number of operations that all members have submitted, and that are not complete here."""
+        """The open step and its operations, if all members have submitted these and they are incomplete here."""
         if self.phase is not Phase.ACTIVE or self.finish is not None or self.complete >= self.submitted:
             return None
         others = [self.num_submitted(member) for member in self._others]
@@ -328,18 +330,18 @@ class StepMachine:
         return (self.done + 1, self.submitted) if is_stuck else None
 
     def handed_out(self) -> None:
-        """Results of the open step are used here before its commit: if others than now do it over, all give it up."""
+        """Results of the open step are used here before its commit: if other members redo it, all give it up."""
         self._giving_up.is_in_use = True
 
     def beat(self) -> list[Effect]:
-        """Say again what this member is known by, for whoever lost a frame."""
+        """Repeat READY, progress and called operations, for members that lost a frame."""
         if self.view is None:
             return []
         called = [effect for abort in self._called.values() for effect in self._tell_all(abort)]
         return [*self._tell_all(Beat(self._ready[self._me], self._standing())), *called]
 
     def _standing(self) -> Progress:
-        """Who has no seat yet has finished nothing here, whatever it took over elsewhere."""
+        """Progress of this member; before it is seated nothing is done here, whatever it took over elsewhere."""
         if not self.seated:
             return Progress(NOTHING_DONE, b"", None)
         return Progress(self.done, self.digest, self.finish, self.submitted, self.inner_steps)
@@ -355,7 +357,7 @@ class StepMachine:
                 return []
             others[member] = progress
         if not self.finish.is_far and all(progress.finish == self.finish for progress in others.values()):
-            return self._commit(self.finish)  # as what follows finds, in a tenth of the time
+            return self._commit(self.finish)  # a shortcut: ten times faster than the checks below
         if stay := who_stays(self.view, self.parting.founded_in, self._me, self.finish, others):
             return self._part(self.finish.step, stay)
         if reason := difference(self.view, self._me, self.finish, others, chain(self.digest, self.finish)):
@@ -363,7 +365,7 @@ class StepMachine:
         return self._commit(self.finish)
 
     def _part(self, step: int, stay: frozenset[Member]) -> list[Effect]:
-        """Who does not stay leaves, and may come back for the parameters of those who do; these do the step over."""
+        """Members that do not stay leave, and may return for the parameters of the others, which redo the step."""
         assert self.view is not None
         if self._me in stay:
             going = [member for member in self.view.members if member not in stay]
@@ -375,7 +377,7 @@ class StepMachine:
         return [Outvoted(step)]
 
     def part_from(self, member: Member, step: int) -> list[Effect]:
-        """`member` differs from who stays, in `step`: if that is open here, it is done over without it."""
+        """`member` differs, in `step`, from the members that stay: they redo it without `member` if it is open here."""
         return [*self.parting.part_from(member, step)] if step == self.done + 1 else []
 
     def _commit(self, finish: Finish) -> list[Effect]:

@@ -1,6 +1,6 @@
-"""Now and then two peers compare all that they know (SYNC, SYNC-REPLY): what gossip and probes have not spread.
+"""Comparison: at intervals two peers compare all that they know (SYNC, SYNC-REPLY), beyond gossip and probes.
 
-Often at first, and after a pause, then ever more rarely. The digests by which they do that are in anti_entropy.py.
+Often at first and after a pause, then ever more rarely. Their digests are computed in anti_entropy.py.
 """
 
 import math
@@ -15,14 +15,14 @@ from .swim_config import SwimConfig
 from .view import Member
 
 CLAIMS_PER_SYNC = 512
-"""A reply to SYNC stops after the bucket that reaches this; what is missing follows with the next one."""
+"""Number of claims that ends a reply to SYNC, after a whole bucket; the rest follows in later comparisons."""
 
 
 class Comparison:
-    """When one peer compares what it knows with whom, and what it answers."""
+    """Schedule and partner of one peer's comparisons, and its answers."""
 
     def __init__(self, beliefs: Beliefs, *, rng: Random, config: SwimConfig, now: float, is_met: bool) -> None:
-        """`is_met`: it knows others already, and they know it."""
+        """`is_met`: it knows other peers already, and they know it."""
         self._beliefs = beliefs
         self._roster = beliefs.roster
         self._rng = rng
@@ -32,7 +32,7 @@ class Comparison:
         self._next = now + rng.random() * self._gap_s if is_met else now
 
     def _interval_s(self) -> float:
-        """Everybody compares more rarely where there are many, as memberlist does."""
+        """Longer where there are many peers, as in memberlist."""
         return self._config.sync_interval_s * max(1, math.ceil(math.log2(self._beliefs.num_peers)) - 4)
 
     def next_deadline(self) -> float:
@@ -52,7 +52,7 @@ class Comparison:
         return [Send(self._partner, Sync(self._roster.digests()))]
 
     def answer(self, source: Member, digests: tuple[bytes, ...]) -> list[Send]:
-        """What differs, from a random bucket on."""
+        """SYNC-REPLY with the buckets that differ, from a random one on."""
         if len(digests) != NUM_BUCKETS:
             return []
         mine = self._roster.digests()
@@ -68,7 +68,7 @@ class Comparison:
         return [Send(source, SyncReply(tuple(buckets), tuple(claims)))]
 
     def take(self, now: float, source: Member, reply: SyncReply, *, has_met: bool) -> list[Send]:
-        """Tell `source` what it lacks. `has_met`: its reply, which is heard already, named peers not known before."""
+        """Tell `source` what it lacks. `has_met`: its reply, taken in already, named unknown peers."""
         if source != self._partner:
             return []
         self._partner = None
@@ -89,5 +89,5 @@ class Comparison:
 
 
 def _is_news(claim: Claim, theirs: tuple[int, int, int, int, int] | None) -> bool:
-    """Whether they should hear it. What they lack of the lost and the gone they may have forgotten."""
+    """Whether they should hear `claim`. If they lack a lost or gone member, they may have forgotten it."""
     return claim.state <= State.SUSPECT if theirs is None else order(claim) > theirs

@@ -1,4 +1,4 @@
-"""Timers of the protocol: what they mean, and what they may be."""
+"""Timers of the protocol: their meaning and their limits."""
 
 import math
 from dataclasses import dataclass, field
@@ -21,50 +21,52 @@ class CoreConfig:
     agreement: AgreementConfig = field(default_factory=AgreementConfig)
 
     beat_s: float = 0.25
-    """READY, FINISHED and reports are repeated this often; an unanswered JOIN twice as rarely."""
+    """Interval at which READY, FINISHED and reports are repeated; an unanswered JOIN half as often."""
 
     death_stagger_s: float = 0.02
     """After a certain death, each further survivor waits this much longer before it proposes."""
 
     join_stagger_s: float = 0.2
-    """The same when nobody is missing for certain."""
+    """The same stagger when no member is known to be dead."""
 
     stale_s: float = 2.0
-    """Without any progress for this long, ask whether others know a later view."""
+    """Without progress for this long, a member asks whether others know a later view."""
 
     stall_s: float = 5.0
-    """An operation that all have submitted, and that is not complete after this long, is done over in a new view."""
+    """An operation that all have submitted and that is still incomplete after this long is redone in a new view."""
 
     pause_s: float = 0.75
-    """Woken this much too late, a peer knows that it was stopped itself, and takes nobody's silence for granted."""
+    """A peer that wakes this much too late knows that it was stopped itself, and does not count the silence of
+    others."""
 
     leave_s: float = 5.0
-    """Who leaves waits at most this long for a view without it."""
+    """A leaving member waits at most this long for a view without it."""
 
     opening_s: float = 2.5
-    """Who could not be connected to for this long is reported: whatever may come from it, nothing gets there."""
+    """A member to which no connection could be made for this long is reported, even if frames from it arrive: none
+    reach it."""
 
     founding_s: float = 10.0
-    """A seed, or who was met, that has not answered for this long is unreachable."""
+    """A seed or a discovered peer that has not answered for this long counts as unreachable."""
 
     greeting_s: float = 3.0
-    """Nobody founds before it has listened for this long at its address, which members of a swarm call four times a s;
-    where all for whom the first step waits wait, too, a third of it."""
+    """A peer listens for this long at its address before it founds a swarm; members call there four times a second. A
+    third of this time is enough where all peers that the first step needs are waiting, too."""
 
     status_s: float = 5.0
-    """How a peer is doing is said this often at most."""
+    """Least interval between two messages about a peer's own status."""
 
     state_s: float = 1.0
-    """A state that was asked for is asked for again after this long."""
+    """A request for a state is repeated after this long."""
 
     heir_s: float = 60.0
-    """Where all members have died, who goes on is waited for this long, if those who are to say so are not heard."""
+    """Where all members have died: how long to wait for the heir if the peers that must name it are not heard from."""
 
     most_fed: int = MOST_FED
-    """So many steps that an observer was fed, and has not run, are kept."""
+    """Limit of the steps that an observer keeps: fed, and not run yet."""
 
     most_fed_bytes: int = MOST_FED_BYTES
-    """The same of their results; eight steps are kept in any case."""
+    """Limit of the bytes of their results; eight steps are kept in any case."""
 
     def __post_init__(self) -> None:
         if not (self.most_fed > 0 and self.most_fed_bytes > 0):
@@ -125,7 +127,7 @@ WAN: Final = CoreConfig(
     state_s=4.0,
     heir_s=120.0,
 )
-"""For round trips of up to about half a second, on which a lost packet, or a link that stalls, costs seconds.
+"""For round trips of up to about half a second, where a lost packet or a stalled link costs seconds.
 
-Whatever waits for a sign of life waits four times as long. What follows a certain death does not wait at all.
+Every timeout on a sign of life is four times as long. Reactions to a certain death are not delayed at all.
 """

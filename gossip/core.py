@@ -1,9 +1,9 @@
-"""One peer's part in the protocol: discovery, agreement and step commit, wired together, without I/O.
+"""The core: one peer's protocol, which connects discovery, agreement and step commit, without I/O.
 
-The host owns sockets and clock. It brings what it receives (`receive`), the time (`tick`, no later than
-`next_deadline`), what the kernel says (`declare_dead`, `refused`), what has come as bytes (`fed`, `state_came`) and
-what the training does (`found`, `ask_for_seat`, `submitted`, `finished`, `give_up`, `loaded`, `leave`), and carries out
-the effects that come back, in order. Times are monotonic seconds.
+The host owns sockets and clock. It passes in messages (`receive`), the time (`tick`, no later than `next_deadline`),
+the kernel's word (`declare_dead`, `refused`), arrived bytes (`fed`, `state_came`) and the progress of training
+(`found`, `ask_for_seat`, `submitted`, `finished`, `give_up`, `loaded`, `leave`), and carries out the returned effects,
+in order. Times are monotonic seconds.
 """
 
 import math
@@ -29,7 +29,7 @@ from .ways import Ways
 
 
 class Core(Standing):
-    """The protocol of one peer. Where it stands: `phase`, `view`, `done`; why: `reason`."""
+    """The protocol of one peer. Its state: `phase`, `view`, `done`; the reason for it: `reason`."""
 
     def __init__(self, me: Claim, *, rng: Random, config: CoreConfig, now: float) -> None:
         super().__init__(me, rng=rng, config=config, now=now)
@@ -46,14 +46,14 @@ class Core(Standing):
             return math.inf
         return min(self._next_beat, self._swim.next_deadline(), self._next.next_deadline(), self._leave_by)
 
-    # Who is there, and the first seat.
+    # Discovery and the first seat
 
     def meet(self, now: float, claim: Claim) -> list[Effect]:
-        """A peer that the host has found by its own means."""
+        """Take in a peer that the host has discovered itself."""
         return [] if self.ended else self._follow_up(now, self._swim.hear(now, claim))
 
     def return_from(self, former: Standing) -> None:
-        """This peer was `former`, and was removed (R9)."""
+        """This peer was `former`, which was removed (R9)."""
         self._observing.return_from(former._observing)
 
     def describe(self, *, loss: float) -> None:
@@ -61,17 +61,17 @@ class Core(Standing):
         self._status.describe(loss)
 
     def found(self, now: float, lineage: bytes, founding_size: int, run: Run, policy: Policy) -> list[Effect]:
-        """Begin a lineage; `run` is what all others are compared with, as long as this peer is a member."""
+        """Begin a lineage. All others are compared with `run`, as long as this peer is a member."""
         self._begin(run, follows=False)
         view = founding_view(Seat(self.me, 1, self._swim.me.contact, run.numerics), lineage, founding_size, policy)
         return self._follow_up(now, self._membership.found(now, view))
 
     def found_from_seeds(self, now: float, foundation: Foundation) -> None:
-        """As of `Joining`, once a seat is asked for."""
+        """See `Joining.found_from_seeds`; after `ask_for_seat`."""
         self._joining.found_from_seeds(now, foundation)
 
     def ask_for_seat(self, now: float, run: Run, *, follows: bool = False) -> list[Effect]:
-        """Take part as soon as the members of the swarm agree.
+        """Ask for a seat until the members of the swarm grant one.
 
         Args:
             now: the time.
@@ -89,27 +89,27 @@ class Core(Standing):
         self._membership.run = run
 
     def replace_run(self, run: Run) -> None:
-        """The members have agreed on another run, in the last step that is committed."""
+        """The members have agreed on another run, in the last committed step."""
         self._joining.run = run
         self._membership.describe(run, self.done)
 
-    # The open step.
+    # The open step
 
     def submitted(self, step: int, num_operations: int, num_complete: int) -> None:
-        """So many operations of `step` have been submitted, and are complete here; said again when one gets on."""
+        """Numbers of operations of `step` that are submitted, and complete, here; called again at each progress."""
         if step == self.done + 1:
             self._membership.restarts.submitted(num_operations, num_complete)
 
     def advanced(self, step: int, num_inner_steps: int) -> None:
-        """So many local steps are made here of the round that `step` ends."""
+        """Number of local steps that are done here in the round that `step` ends."""
         if step == self.done + 1:
             self._steps.inner_steps = num_inner_steps
 
     def handed_out(self, view_number: int) -> bool:
-        """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up.
+        """Results of step done + 1 are used here before its commit: if other members redo it, all give it up.
 
         Returns:
-            Whether they may be: not where the view in which they came about is over.
+            Whether they may be used: not if the view in which they were computed is over.
         """
         is_current = self.view is not None and self.view.number == view_number
         if is_current:
@@ -117,13 +117,13 @@ class Core(Standing):
         return is_current
 
     def contradiction(self, step: int, view_number: int, state_digest: bytes) -> list[Effect]:
-        """Why `step` may not be finished with these parameters, though it is open in that view; see `may_finish`."""
+        """Effects that say why the open `step` must not be finished with these parameters; see `may_finish`."""
         if self.view is None or self.view.number != view_number or step != self.done + 1:
             return []
         return self._stamped(self._steps.contradict(state_digest))
 
     def disagree(self, abort: Abort) -> list[Effect]:
-        """Say to all members what is called here; again with every beat, as long as this view and this step last."""
+        """Send the operation called here to all members; again with every beat, in this view and step."""
         return [] if self.view is None or abort.step != self.done + 1 else self._stamped(self._steps.disagree(abort))
 
     def finished(
@@ -136,24 +136,25 @@ class Core(Standing):
             step: done + 1.
             digest: of its results.
             state_digest: of the parameters that it was computed with.
-            is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
+            is_shown: all members read it in this peer's memory, so it is not sent (but still in beats).
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, effects)])
 
     def saw(self, now: float, shown: Sequence[tuple[Member, Progress]]) -> list[Effect]:
-        """What members of the installed view show in their memory."""
+        """Progress that members of the installed view show in their memory."""
         effects = [effect for member, progress in shown for effect in self._steps.receive(member, progress)]
         return self._done_with(now, effects)
 
     def all_finished(self, now: float) -> list[Effect]:
-        """All other members show in their memory what this one has finished, with the same bits, in this view."""
+        """All other members show in their memory the same finish as this one: the same step, bits and view."""
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, self._steps.all_finished())])
 
     def can_read(self, now: float, member: Member, *, is_so: bool) -> list[Effect]:
-        """Whether the host can read the memory of `member`; counts from the next view on.
+        """Whether the host can read the memory of `member`; takes effect with the next view.
 
-        If it is the last one of the view, whom this peer may have met through the view itself, that one comes at once.
+        If `member` is the last one of the view, which this peer may know only through the view, a new view is asked for
+        at once.
         """
         (self._steps.reads.add if is_so else self._steps.reads.discard)(member)
         return self._start_over(now) if self._membership.restarts.share() else []
@@ -163,18 +164,18 @@ class Core(Standing):
         self._next.admission.is_whole(step)
         return self._follow_up(now, []) if self.is_lagged(now) else []
 
-    # What comes for a peer without a seat.
+    # Steps and states for a peer without a seat
 
     def fed(self, step: int, previous: bytes, digest: bytes, num_bytes: int, *, is_own: bool) -> list[Effect]:
-        """As of `Observing.fed`: an observer was given the committed `step`, as bytes."""
+        """See `Observing.fed`: an observer has received the committed `step`, as bytes."""
         return [] if self.ended else self._observing.fed(step, previous, digest, num_bytes, is_own=is_own)
 
     def state_comes(self, now: float, source: Member, step: int) -> bool:
-        """A segment of the state after `step` has come from `source`. Whether it is of use."""
+        """A segment of the state after `step` has arrived from `source`. Returns whether it is useful."""
         return self._observing.comes(now, source, step)
 
     def state_came(self, step: int, digest: bytes, lineage: bytes, numerics: bytes = NO_NUMERICS) -> list[Effect]:
-        """The state after `step` has come, as bytes; `digest` is of the chain up to it, the others are of its donor."""
+        """The state after `step` has arrived, as bytes; `digest`: of the chain up to it; the rest is its donor's."""
         self._joining.came(step, digest, numerics)
         return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
 
@@ -183,21 +184,21 @@ class Core(Standing):
         return [] if self.ended else self._observing.declined(now, step, digest)
 
     def put_off(self, now: float, step: int, digest: bytes) -> list[Effect] | None:
-        """The script cannot load the state after `step` in the middle of a batch. None: and cannot go on without it."""
+        """The script cannot load the state after `step` within a batch. None: nor can it continue without it."""
         return [] if self.ended else self._observing.put_off(now, step, digest)
 
     def lacks(self, step: int, digest: bytes) -> list[Effect]:
-        """The script has no more what the state after `step` leaves out."""
+        """The script no longer has the frozen parameters that the state after `step` omits."""
         return [] if self.ended else self._observing.lacks(step, digest)
 
     def waits(self, now: float, fits: Callable[[], bool]) -> list[Effect] | None:
-        """As `Observing.waits`, of the script. None: what is `due` is to be run; else it is held there."""
+        """See `Observing.waits`. None: run the step that is `due`; otherwise the script is held there."""
         is_held, is_new = (False, False) if self.ended or self.seated else self._observing.waits(now, fits)
         asks = self._stamped(self._joining.ask()) if is_new else []
         return asks if is_held else None
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` is loaded, or that step was run with what was fed."""
+        """The state after `step` is loaded, or that step was run with its fed results."""
         if self.ended:
             return []
         self._joining.loaded(step, digest)
@@ -205,17 +206,17 @@ class Core(Standing):
         self._status.loaded(self.done)
         return self._follow_up(now, effects)
 
-    # Steps that are given up, and who is gone.
+    # Steps given up, and members that are gone
 
     def give_up(self, now: float, step: int, cause: Cause, reason: str, *, is_told: bool) -> list[Effect]:
-        """Give `step` up on every member; the same members start it over in a new view.
+        """Give `step` up on every member; the same members redo it in a new view.
 
         Args:
             now: the time.
             step: done + 1.
-            cause: what the scripts of the others are told, in the words of `reason`.
+            cause: what scripts on other members are told, in the words of `reason`.
             reason: for people.
-            is_told: the script of this peer knows, or is told by the host; else it takes back what it had submitted.
+            is_told: this peer's script knows, or its host tells it; else it withdraws what it had submitted.
         """
         restarts = self._membership.restarts
         return self._start_over(now) if restarts.give_up(step, cause, reason, is_told=is_told) else []
@@ -226,33 +227,33 @@ class Core(Standing):
     def declare_dead(
         self, now: float, member: Member, reason: str, record: AcceptorRecord | None = None
     ) -> list[Effect]:
-        """`member` is gone for certain, says the kernel. `record`: what it left behind, read after its death."""
+        """`member` is gone by the kernel's word. `record`: its acceptor record, read after its end."""
         if self.ended or member == self.me:
             return []
         effects = self._notice_pause(now)
         return self._follow_up(now, [*effects, *self._membership.declare_dead(now, member, reason, record)])
 
     def heard_another_version(self, now: float) -> None:
-        """A peer of this swarm, which this one does not understand, says something: maybe that there is a lineage."""
+        """A peer with another protocol version sends messages in this swarm, which may mean that a lineage exists."""
         self._joining.listen_anew(now)
 
     def heard(self, now: float, member: Member) -> None:
-        """`member` answers on its link, busy as it may be: a sign of life, though not that its frames get through."""
+        """`member` answers on its link, though it may be busy: a sign of life, but no proof that its frames arrive."""
         self._swim.answers(now, member)
 
     def broke(self, now: float, member: Member) -> None:
-        """The link to `member` is broken, or was for a moment since the last look."""
+        """The link to `member` is broken, or was since the last look."""
         self._swim.broke(now, member)
 
     def unopened(self, now: float, links: Mapping[Member, str]) -> list[Effect]:
-        """Which links are not open, not yet or not any more, and why: all of them. For a slow cadence."""
+        """All links that are not open, not yet or no longer, and why. To be called at a slow cadence."""
         effects = self._stamped(self._notice_pause(now))
         for member, reason in self._ways.look(now, links).items():
             effects += self.refused(now, member, reason)
         return effects
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
-        """The link to `member` was lost, and a new one refused. To be said again while that is so."""
+        """The link to `member` was lost, and a new one refused. The caller repeats this while it is so."""
         effects = [] if self.ended else self._notice_pause(now)
         is_void = self.ended or self._swim.is_gone(member) or self._ways.are_opening(now)
         if is_void or not self._next.refuse(now, member):
@@ -261,7 +262,7 @@ class Core(Standing):
         return self._follow_up(now, [*effects, *self._next.observe(now, repeat=False)])
 
     def undelivered(self, now: float, member: Member) -> None:
-        """Data do not get through to `member`, which answers (G16). To be said again while that is so."""
+        """Data do not reach `member`, which answers (G16). The caller repeats this while it is so."""
         self._next.undelivered(now, member)
 
     def damaged(self, now: float, why: str) -> list[Effect]:
@@ -269,7 +270,7 @@ class Core(Standing):
         return self._follow_up(now, self._steps.damaged(why))
 
     def leave(self, now: float, outvoted: int = NOTHING_DONE) -> list[Effect]:
-        """Start no further step; `Left` follows when the others can do without this peer.
+        """Start no further step; `Left` follows when the others no longer need this peer.
 
         `outvoted`: the open step, if this peer differs in it from the members that stay.
         """
@@ -286,7 +287,7 @@ class Core(Standing):
             return self._stamped([*self._heirs.withdraw(), *said, Left(reason)])
         return self._follow_up(now, self._membership.say_goodbye())
 
-    # Time and messages.
+    # Time and messages
 
     def tick(self, now: float) -> list[Effect]:
         if self.ended:
@@ -307,11 +308,11 @@ class Core(Standing):
         return self._follow_up(now, effects)
 
     def receive(self, now: float, envelope: Envelope) -> list[Effect]:
-        """Whatever arrives. What does not belong to the installed view changes nothing."""
+        """Handle any message. One that does not belong to the installed view changes nothing."""
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         if self.ended or source == self.me:
             return []
-        if isinstance(body, m.Died):  # as good as the word of the own kernel, and no sign of life
+        if isinstance(body, m.Died):  # as certain as the word of this host's kernel, and no sign of life
             return self.declare_dead(now, source, "its launcher says that its process has ended", body.record)
         effects = self._notice_pause(now)
         self._swim.heard(now, source)
@@ -334,7 +335,7 @@ class Core(Standing):
         return self._follow_up(now, effects)
 
     def _hear_of_deaths(self, now: float, source: Member, body: m.Held | m.Report) -> list[Effect]:
-        """What peers without a seat tell each other of the members (R29)."""
+        """Handle messages between peers without a seat about the death of members (R29)."""
         match body:
             case m.Held():
                 self._heirs.hear(source, body)
@@ -343,10 +344,10 @@ class Core(Standing):
                 return self._membership.declare_dead(now, subject, why, record)
         return []
 
-    # What happens by itself.
+    # Follow-up
 
     def _notice_pause(self, now: float) -> list[Effect]:
-        """If this process was stopped, others were not silent: it did not listen. Maybe they have gone on."""
+        """If this process was stopped, discount the silence of others, and ask whether there is a later view."""
         was_stopped = now - self._expected >= self._config.pause_s
         self._expected = max(now, self._expected)
         if not was_stopped:
@@ -358,7 +359,7 @@ class Core(Standing):
         return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
 
     def _follow_up(self, now: float, effects: list[Effect]) -> list[Effect]:
-        """What these effects entail inside this peer."""
+        """Apply the consequences of these effects inside this peer."""
         if not self.ended and self._membership.may_found_step_0():
             effects = [*effects, *self._steps.finished(0, b"", b"")]
         if self.view is None:
@@ -371,11 +372,11 @@ class Core(Standing):
     def _done_with(self, now: float, effects: list[Effect]) -> list[Effect]:
         self.ended = self.ended or any(isinstance(effect, Removed | Left) for effect in effects)
         effects = [*self._notice_pause(now), *self._membership.note(now, effects)]
-        self._expected = max(now, self.next_deadline())  # what is overdue already was not missed
+        self._expected = max(now, self.next_deadline())  # deadlines that are overdue already were not missed
         return self._stamped(effects)
 
     def _stamped(self, effects: list[Effect]) -> list[Effect]:
-        """Every message names the view in which it was made, whatever is installed when it leaves."""
+        """Stamp each message with the view in which it was made, whichever view is installed when it is sent."""
         stamp = self._said_in
         for index, effect in enumerate(effects):
             if type(effect) is Send and effect.stamp is None:
@@ -386,7 +387,7 @@ class Core(Standing):
         return effects
 
     def _show(self, now: float) -> None:
-        """Let the others know how far this peer is, unless they know."""
+        """Spread this peer's status, unless the last one is recent."""
         status = self._status.renew(now, self.stamp.number, self.done, self._steps.digest)
         if status is not None:
             self._swim.set_status(now, status)

@@ -1,4 +1,4 @@
-"""One deadline per name, and the earliest of them."""
+"""Deadlines by name, and the earliest of them."""
 
 import math
 from heapq import heapify, heappop, heappush
@@ -18,7 +18,7 @@ class Deadlines:
         return len(self._when)
 
     def set(self, name: str, when: float) -> None:
-        """Replaces the deadline that `name` has, if any."""
+        """Set the deadline of `name`, instead of any older one."""
         self._when[name] = when
         heappush(self._heap, (when, name))
         if len(self._heap) > 2 * len(self._when) + 16:
@@ -29,7 +29,7 @@ class Deadlines:
         self._when.pop(name, None)
 
     def shift(self, by_s: float) -> None:
-        """All become due later."""
+        """Move all deadlines by `by_s`."""
         self._when = {name: when + by_s for name, when in self._when.items()}
         self._heap = [(when, name) for name, when in self._when.items()]
         heapify(self._heap)
@@ -42,7 +42,7 @@ class Deadlines:
         return heap[0][0] if heap else math.inf
 
     def pop(self, now: float) -> list[str]:
-        """Names that are due, the earliest first. They have no deadline any more."""
+        """Remove and return the names that are due, the earliest first."""
         due = []
         while self.next() <= now:
             name = heappop(self._heap)[1]

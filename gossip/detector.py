@@ -1,7 +1,7 @@
-"""Probes: direct, then through others (SWIM, Das et al. 2002, sections 3.1 and 4.3; Lifeguard's NO-ACK).
+"""Probes: direct, then through other peers (SWIM, Das et al. 2002, sections 3.1 and 4.3; Lifeguard's NO-ACK).
 
-One neighbour after the other, in an order shuffled anew each round, so that everybody's turn comes within two rounds.
-Says what is to be sent and who did not answer; what that means is for swim.py.
+Neighbours are probed one at a time, in an order shuffled anew each round, so that each is probed within two rounds. The
+results say what to send and which members did not answer; swim.py draws the conclusions.
 """
 
 import math
@@ -18,7 +18,7 @@ MOST_RELAYS = 256
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask `target` whether it is there."""
+    """Send PING to `target`."""
 
     target: Member
     nonce: int
@@ -26,7 +26,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Indirect:
-    """Ask `helper` to ask `target`."""
+    """Ask `helper` to probe `target`."""
 
     helper: Member
     target: Member
@@ -45,9 +45,9 @@ class _Pending:
     target: Member
     nonce: int
     helpers: tuple[Member, ...] | None = None
-    """None: nobody was asked yet."""
+    """None: no helper was asked yet."""
     excused: dict[Member, None] = field(default_factory=dict)
-    """Helpers that are here and heard nothing either."""
+    """Helpers that answered with NO-ACK."""
 
 
 class Detector:
@@ -67,13 +67,13 @@ class Detector:
         return min(self._next, self._indirect_at)
 
     def restart(self, now: float) -> None:
-        """This peer was stopped: that nobody answered says nothing."""
+        """Start over after this peer was stopped: missing answers prove nothing."""
         self._pending = None
         self._indirect_at = math.inf
         self._next = now + self._rng.uniform(0.5, 1.0) * self._config.probe_interval_s
 
     def tick(self, now: float, nonce: int) -> list[Probe | Indirect | Missed]:
-        """`nonce` was never used before; it is used if a probe begins."""
+        """Returns what is due. A new probe takes `nonce`, which must never have been used before."""
         results: list[Probe | Indirect | Missed] = []
         if now >= self._next:
             results += self._finish()
@@ -83,7 +83,7 @@ class Detector:
         return results
 
     def receive_ack(self, source: Member, nonce: int) -> bool:
-        """From the target, or passed on by a helper. Whether it was waited for."""
+        """An ACK from the target, or passed on by a helper. Returns whether the pending probe waited for it."""
         pending = self._pending
         if pending is None or nonce != pending.nonce or source not in (pending.target, *(pending.helpers or ())):
             return False
@@ -93,7 +93,7 @@ class Detector:
         return True
 
     def receive_sign(self, source: Member) -> bool:
-        """Something came from `source` itself: as good as an ACK."""
+        """A frame from `source` itself: as good as an ACK."""
         pending = self._pending
         return pending is not None and source == pending.target and self.receive_ack(source, pending.nonce)
 
@@ -145,7 +145,7 @@ class Detector:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """`origin` wants to know, under its own `nonce`, whether `target` is there."""
+    """A probe of `target` on behalf of `origin`, which knows it by `nonce`."""
 
     origin: Member
     nonce: int
@@ -154,10 +154,10 @@ class Relay:
 
 
 class Relays:
-    """Probes that this peer makes for others; at most `MOST_RELAYS` at a time."""
+    """Probes that this peer makes for other peers; at most `MOST_RELAYS` at a time."""
 
     def __init__(self, config: SwimConfig) -> None:
-        # What is left of the origin's interval has to be enough for two more one-way delays.
+        # The rest of the origin's interval must be enough for two more one-way delays.
         self._patience_s = min(config.probe_timeout_s, (config.probe_interval_s - config.probe_timeout_s) / 2)
         self._relays: dict[int, Relay] = {}
 
@@ -165,7 +165,7 @@ class Relays:
         return len(self._relays)
 
     def begin(self, now: float, nonce: int, origin: Member, origin_nonce: int, target: Member) -> bool:
-        """Whether `target` is to be asked, under `nonce`."""
+        """Returns whether to send `target` a PING with `nonce`."""
         if len(self._relays) >= MOST_RELAYS:
             return False
         self._relays[nonce] = Relay(origin, origin_nonce, target, now + self._patience_s)
@@ -182,6 +182,6 @@ class Relays:
         return next((relay.deadline for relay in self._relays.values()), math.inf)  # all wait equally long
 
     def expire(self, now: float) -> list[Relay]:
-        """Whose targets did not answer in time."""
+        """Remove and return the relays whose targets did not answer in time."""
         due = [nonce for nonce, relay in self._relays.items() if relay.deadline <= now] if self._relays else []
         return [self._relays.pop(nonce) for nonce in due]

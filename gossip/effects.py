@@ -1,4 +1,4 @@
-"""What a core asks its host to do, in the order in which it asks. Plain values, no behaviour."""
+"""Effects: what a core asks its host to do, in that order. Plain values, no behaviour."""
 
 from dataclasses import dataclass, field
 
@@ -11,9 +11,10 @@ from .view import Member, Stamp, View
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Hand `body` to the transport, in an envelope; it may be lost.
+    """Pass `body` to the transport, in an envelope; it may be lost.
 
-    `stamp`: of the view in which it was made. The core sees to it, so that equality is of what is said to whom.
+    `stamp`: of the view in which the message was made, set by the core. It is not compared, so that equality is about
+    target and body.
     """
 
     target: Member
@@ -23,16 +24,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Write this to the page that outlives the process, before anything that follows is carried out."""
+    """Write `record` to the page that outlives the process, before any later effect is carried out."""
 
     record: AcceptorRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Tell whoever reads the log; and the record, what is believed of a member now, where that is the reason.
+    """Log `reason`; and record what is believed of a member now, if that is the reason.
 
-    `claim`: with who says so. What was said is in the reason, too, so it alone is compared.
+    `claim`: that belief, with its accuser. Its content is in the reason, too, so only the reason is compared.
     """
 
     reason: str
@@ -48,19 +49,19 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A peer is gone and has nothing more to hear: close the link."""
+    """A peer is gone and needs no more messages: close the link."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A view replaces the one before: no operation of older views may complete any more.
+    """A view replaces the one before: operations of older views must not complete any more.
 
-    The host looks up members that were not `Discovered`: whoever knew them may be dead. It meets or buries them.
-    `gone`: members of the view before that are in this one no more: DEAD, LEFT (it said LEAVE), or LOST (nobody hears
-    it); as this peer knows, so the view alone is compared. `has_stalled`: it is reported that frames of the open step
-    were lost, and nobody has gone.
+    The host looks up members that were not `Discovered`, since the peers that knew them may be dead; it links to them
+    or reports their death. `gone`: members of the view before that are not in this one: DEAD, LEFT (they said LEAVE),
+    or LOST (unreachable); each peer has its own knowledge of that, so only the view is compared. `has_stalled`: frames
+    of the open step are reported lost, and no member has gone.
     """
 
     view: View
@@ -70,7 +71,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """This member asks the others to accept `view`, in a ballot of its own; once for each. For the record only."""
+    """This member asks the others to accept `view`, in a ballot of its own; once per ballot. For the record only."""
 
     view: View
 
@@ -90,7 +91,7 @@ class Activated:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Give the observer `member` this committed step, as bytes; `previous` is the digest of the chain before it."""
+    """Send the observer `member` the bytes of this committed step; `previous` is the digest of the chain before it."""
 
     member: Member
     step: int
@@ -100,7 +101,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All have finished the step, in `view`. Final. `feeds`: which observers are to be given it."""
+    """All members have finished the step, in `view`. Final. `feeds`: the observers to be fed with it."""
 
     finish: Finish
     view: View
@@ -109,7 +110,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The step is given up by all: what was, or will be, submitted for it here raises. What was finished is void."""
+    """All members give up the step: its operations raise here, later ones too. Its results so far are void."""
 
     given_up: GivenUp
 
@@ -125,7 +126,7 @@ class Provide:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Of an observer: run `step` with what it was fed, while that is `due`, and say `loaded`."""
+    """At an observer: run `step` with the results it was fed, while that is `due`, then call `loaded`."""
 
     step: int
     digest: bytes
@@ -133,7 +134,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Without a seat: let the script load the state after `step`, which has come, and say `loaded`."""
+    """Without a seat: let the script load the state after `step`, which has arrived, then call `loaded`."""
 
     step: int
     digest: bytes
@@ -141,7 +142,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The state after `step`, which has come, is of no use."""
+    """Drop the state after `step`, which has arrived and is not needed."""
 
     step: int
     digest: bytes
@@ -149,7 +150,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Of an observer: `step`, which it was fed, is of no use."""
+    """At an observer: drop `step`, which it was fed and does not need."""
 
     step: int
     digest: bytes
@@ -157,35 +158,35 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """The script waits for the result of an operation of its own, of `step`, and will not be fed it any more."""
+    """The script waits for the result of an operation of its own, `step`, which will not be fed any more."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A member of the swarm runs or trains something else than this peer, as it says itself."""
+    """A member of the swarm refuses this peer, since it runs or trains something else."""
 
     refusal: Refuse
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The others go on without this peer."""
+    """The others continue without this peer."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Nobody needs this peer any more; close."""
+    """The others no longer need this peer, which leaves: close."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """This side may decide nothing for now; it keeps its state. `is_final`: those who are missing never return."""
+    """This side cannot decide anything now; it keeps its state. `is_final`: the missing members never return."""
 
     reason: str
     is_final: bool
@@ -193,14 +194,14 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Those who were missing are back: the view goes on."""
+    """The missing members are back: the view continues."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Strangers:
-    """Another swarm of the same name has been met: two founders. Each goes its own way; names both."""
+    """Another swarm of the same name was found. Both continue separately; the reason names both founders."""
 
     reason: str
 

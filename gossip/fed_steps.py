@@ -1,9 +1,10 @@
-"""Committed steps that an observer was fed, until their turn, and which of them it lets go for lack of room: R9.
+"""Committed steps that an observer was fed, until it runs them, and which it drops for lack of room: R9.
 
-Nothing that is let go is fed again, so a state has to make up for it. What is kept is therefore what the script needs
-until it can load one, and what follows that: some steps that are next, since it may be in the middle of a batch, with
-the operations of its own behind them; and, while no state is here, the newest, since one that comes is about as new,
-and what is next behind that; once one is here, those behind it. Operations in a row are kept up to a limit, too.
+A dropped step is not fed again, so a state has to make up for it. Kept are therefore the steps that the script needs
+until it can load a state, and those that follow the state. The first are some next steps, since the script may be
+within a batch, and the operations of its own after them. The second are, before a state has arrived, the newest steps
+and those that follow them, since the state will be about as new; then those that follow the state. Consecutive
+operations are kept up to a limit, too.
 """
 
 from bisect import bisect_left, insort
@@ -14,16 +15,16 @@ from typing import Final
 from .progress import NOTHING_DONE
 
 MOST_FED: Final = 1024
-"""Steps that are kept; and that a feeder keeps for one observer until it takes them."""
+"""Limit of the steps that are kept; also of those that a feeder keeps for one observer until it takes them."""
 
 MOST_FED_BYTES: Final = 1 << 30
-"""Of their results."""
+"""Limit of the bytes of their results."""
 
 NUM_NEXT: Final = 64
-"""Of the steps that are next, but no more than half of what is here. Batches have fewer updates."""
+"""Number of next steps to keep, at most half of all kept. Batches have fewer updates."""
 
 FEWEST_KEPT: Final = 8
-"""So many steps are kept, whatever their size."""
+"""Number of steps that are kept at any size."""
 
 Place = tuple[int, bytes]
 """A step, and a digest of the chain: up to it, or, as a key, before it."""
@@ -37,11 +38,11 @@ class _Fed:
 
 
 class FedSteps:
-    """By step, and digest of the chain before it: two swarms may feed, before it is known which one is joined.
+    """Fed steps by number and digest of the chain before them: until one swarm is joined, two may feed.
 
     Attributes:
-        most: steps.
-        most_bytes: of their results, beyond the fewest.
+        most: limit of the steps.
+        most_bytes: limit of the bytes of their results, beyond `FEWEST_KEPT`.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -51,16 +52,16 @@ class FedSteps:
         self._num_bytes = 0
 
     def newest(self, done: int) -> int:
-        """Number of the newest step, as seen from `done`: of another swarm it may be any, so no more than are here."""
+        """Number of the newest step. Limited by the number of kept steps after `done`: another swarm's may be any."""
         return min(self._sorted[-1][0], done + len(self._kept)) if self._sorted else NOTHING_DONE
 
     def after(self, done: int, digest: bytes) -> bytes | None:
-        """Digest of the step that follows `done`, if it is here."""
+        """Digest of the step that follows `done`, if it is kept."""
         fed = self._kept.get(_behind((done, digest)))
         return None if fed is None else fed.digest
 
     def is_own(self, step: int, digest: bytes) -> bool:
-        """Whether that one is here, and an operation that scripts call by themselves."""
+        """Whether that step is kept, and is an operation that scripts call by themselves."""
         begin, end = (bisect_left(self._sorted, (each, b"")) for each in (step, step + 1))
         found = (self._kept[key] for key in self._sorted[begin:end])
         return any(fed.is_own for fed in found if fed.digest == digest)
@@ -76,18 +77,18 @@ class FedSteps:
         places: Sequence[Place],
         coming: int = NOTHING_DONE,
     ) -> list[Place]:
-        """Keep a step; the steps, with their digests, that are let go for it, of which it may be one itself.
+        """Keep a step. Returns the steps, with their digests, that are dropped for it, perhaps itself.
 
-        Where there is no room it costs 5 to 12 us on average, and half a millisecond for one of some sixty.
+        Without room it costs 5 to 12 us on average, and half a millisecond for one of some sixty.
 
         Args:
             step: its number.
             previous: digest of the chain before it.
             digest: of the chain up to it.
             num_bytes: of its results.
-            is_own: it is an operation that scripts call by themselves, of which no state has the result.
-            places: step and digest of what was run, or loaded, last, and then of the states that are here, if any is.
-            coming: of the state that is on its way.
+            is_own: it is an operation that scripts call by themselves, whose result no state contains.
+            places: step and digest of the last one run or loaded, then of each state that has arrived.
+            coming: step of the state in flight.
         """
         key = step, previous
         if (known := self._kept.get(key)) is not None:
@@ -105,7 +106,7 @@ class FedSteps:
         return [*let_go, self._pop(key)]
 
     def _make_room(self, newcomer: Place, needed: Collection[Place]) -> list[Place]:
-        """Let go of the oldest, and of some more, so that it is not looked for at each that comes."""
+        """Drop the oldest steps, and some more, so that the search is not repeated for each new one."""
         let_go: list[Place] = []
         num_more = len(self._kept) // 16
         for key in [each for each in self._sorted if each not in needed]:
@@ -117,16 +118,16 @@ class FedSteps:
 
     @property
     def _most_own(self) -> int:
-        """Of operations in a row."""
+        """Limit of consecutive operations."""
         return max(NUM_NEXT, self.most // 2)
 
     def _starts(self, places: Iterable[Place], coming: int = NOTHING_DONE) -> list[Place]:
-        """Keys of what follows each of `places`, and the state that is `coming`, whatever its digest is."""
+        """Keys of the steps that follow each of `places`, and the state that is `coming`, at any digest."""
         begin, end = (bisect_left(self._sorted, (step, b"")) for step in (coming + 1, coming + 2))
         return [*map(_behind, places), *(self._sorted[begin:end] if coming != NOTHING_DONE else [])]
 
     def _follows(self, key: Place) -> bool:
-        """Whether the step in front is here."""
+        """Whether the step before it is kept."""
         begin, end = (bisect_left(self._sorted, (step, b"")) for step in (key[0] - 1, key[0]))
         return any(self._kept[each].digest == key[1] for each in self._sorted[begin:end])
 
@@ -141,7 +142,7 @@ class FedSteps:
         return key[0], fed.digest
 
     def _needed(self, starts: Iterable[Place]) -> set[Place]:
-        """What the script may have to run from there, before it can load a state: none in an operation of its own."""
+        """Steps from `starts` on that the script may run before it can load a state: not within its own operations."""
         needed, num_next = set(), max(1, min(NUM_NEXT, len(self._kept) // 2))
         for key in starts:
             last, last_own, num_bytes = key[0] + num_next, key[0] + self._most_own, self.most_bytes
@@ -154,16 +155,16 @@ class FedSteps:
         return needed
 
     def overtake(self, places: Sequence[Place], step: int) -> list[Place]:
-        """The state after `step` is here; the steps, with their digests, that it makes superfluous, and are let go.
+        """The state after `step` has arrived. Drops and returns the steps, with their digests, that it replaces.
 
-        The script may be in any of `places` when it can load it.
+        The script may be at any of `places` when it can load the state.
         """
         needed = self._needed(self._starts(places))
         before = self._sorted[: bisect_left(self._sorted, (step + 1, b""))]
         return [self._pop(key) for key in before if key not in needed]
 
     def forget(self, done: int) -> list[Place]:
-        """What is `done` is of no use any more, and is let go."""
+        """Drop and return the steps up to `done`."""
         return [self._pop(key) for key in self._sorted[: bisect_left(self._sorted, (done + 1, b""))]]
 
 

@@ -1,10 +1,11 @@
-"""Members that are lost, or nearly, again and again (PROTOCOL.md, G14).
+"""Flapping: members that are repeatedly lost, or nearly lost (PROTOCOL.md, G14).
 
-A member whose link loses most frames is suspected all the time, and hears of it often enough to deny in time. So each
-loss costs it a penalty, and so does having to deny `flap_refutations` times within `flap_window_s` against three or
-more accusers; few accusers may be ill themselves. Penalties halve with time. From the second on the member is held
-down: it may deny as it likes and is not alive. Every further accusation starts the hold-down anew, so who stays ill
-stays out. Who is well again returns when it is over, or sooner: where frames come all the time, it is quiet first.
+A member whose link loses most frames is suspected all the time, and hears of it often enough to refute in time. So each
+loss costs it a penalty, and so do `flap_refutations` refutations within `flap_window_s` against three or more accusers;
+fewer accusers may be unhealthy themselves. Penalties halve with time. From the second one on the member is held down:
+it is not alive, even if it refutes. Every further accusation restarts the hold-down, so a member that stays unhealthy
+stays out. A recovered member returns at the end of the hold-down, or earlier if its frames arrive without gaps: after a
+quiet time.
 """
 
 import math
@@ -18,14 +19,14 @@ NUM_ACCUSERS = 3
 MOST_ACCUSERS = 8
 MOST_PENALTY = 16.0
 LEAST_PENALTY = 1.5
-"""Of two losses within one half-life: the first has decayed to a half at most."""
+"""Penalty of two losses within one half-life: the first has decayed to a half at most."""
 FREE_PENALTY = 3.0
-"""Up to this, who is well again has to be quiet for `quiet_s`; twice as long with each further one."""
+"""Up to this penalty, a recovered member has to be quiet for `quiet_s`; twice as long with each further one."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is held against one peer_id; a restart does not clear it."""
+    """Accusations, refutations and penalty of one peer_id; a restart does not clear them."""
 
     penalty: float = 0.0
     penalty_at: float = 0.0
@@ -40,7 +41,7 @@ class _Record:
             del self.accused_at[next(iter(self.accused_at))]
 
     def refute(self, now: float, num_accusers: int, config: SwimConfig) -> bool:
-        """Whether that is once too often. Then counting starts anew."""
+        """Count a refutation. Returns whether that is one too many; then counting starts anew."""
         since = now - config.flap_window_s
         self.refuted_at = [*(when for when in self.refuted_at if when >= since), now]
         if len(self.refuted_at) < config.flap_refutations:
@@ -50,7 +51,7 @@ class _Record:
 
 
 class Flapping:
-    """What is held against whom, at most one record per peer that is known, and who is held down until when."""
+    """Records of flapping, at most one per known peer, and the hold-downs."""
 
     def __init__(self, config: SwimConfig) -> None:
         self._config = config
@@ -61,7 +62,7 @@ class Flapping:
         return len(self._records)
 
     def note(self, now: float, claim: Claim, num_peers: int, *, is_refuted: bool) -> None:
-        """`claim` stands from now on, or is one more accuser's; `is_refuted`: it denies what stood before."""
+        """`claim` is new, or of one more accuser; `is_refuted`: it refutes the one before."""
         if not self._config.lifeguard or not (is_refuted or claim.state in (State.SUSPECT, State.LOST)):
             return
         name = claim.member.peer_id
@@ -69,7 +70,7 @@ class Flapping:
         if claim.state is State.SUSPECT:
             record.accuse(now, claim.accuser)
         is_held = name in self.holds
-        # Of three peers two can accuse; of two, the one that is left may be ill itself.
+        # Of three peers two can accuse; of two, the only accuser may be unhealthy itself.
         if is_refuted and record.refute(now, max(2, min(NUM_ACCUSERS, num_peers - 1)), self._config):
             self._punish(now, record, least=2.0)
             is_held = True
@@ -82,7 +83,7 @@ class Flapping:
             self.holds.set(name, now + min(hold_s, self._config.hold_down_max_s))
 
     def release(self, now: float, name: str, steady_since: float) -> bool:
-        """Whether who was held down until now is not any more: its frames come without a gap, and nobody accuses it."""
+        """End a hold-down if frames arrive without a gap, and no accusation is recent. Returns whether it ended."""
         if name not in self.holds:
             return False
         record = self._records[name]

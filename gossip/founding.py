@@ -1,11 +1,11 @@
-"""Who founds the swarm when every peer is given the same list of seeds: whose address is the first.
+"""Founding: which peer founds the swarm when all are given the same list of seeds: the one at the first address.
 
-It founds when nobody whom it has met, and no other seed, has a lineage; who does not say so is waited for a while. And
-not before it has listened for as long as members of a swarm that lives take to call its address: they call each seed
-that is not there, again and again (p2p/loop/seeds.py). All others wait. So two peers never found at once, unless their
-lists differ or one was cut off, and then the two swarms name each other's founder when they meet. Nothing is merged.
+It founds when no peer that it has discovered, and no other seed, has a lineage; it waits a while for those that have
+not said so. It also first listens for as long as members of an existing swarm take to call its address: they repeatedly
+call each seed that is missing (p2p/loop/seeds.py). All others wait. So two peers never found at once, unless their
+lists differ or one was cut off; then the two swarms name each other's founder when they meet. Swarms are never merged.
 
-Who takes the place of a member of a run that had others elsewhere cannot tell by their silence whether they are dead or
+A peer that replaces a member of a run with members on other hosts cannot tell by their silence whether they are dead or
 train on beyond a cut. So it waits until each of their hosts has said that it knows no swarm.
 """
 
@@ -17,13 +17,13 @@ from typing import Any
 from .view import Member, Policy
 
 MOST_SOURCES = 64
-"""Members that are remembered to have a lineage."""
+"""Limit of the members remembered as having a lineage."""
 
 MOST_NAMED = 8
-"""Addresses in a sentence."""
+"""Most addresses in a sentence."""
 
 NO_HOSTS: Mapping[Any, str] = {}
-"""Of who takes nobody's place."""
+"""`elsewhere` of a peer that replaces no member."""
 
 NOBODY_THERE = (
     "this peer takes the place of a member of a run with others at {0}, and nobody there answers: whether they are "
@@ -34,14 +34,14 @@ NOBODY_THERE = (
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What a peer founds a swarm with, if it falls to it.
+    """What a peer founds a swarm with, if it has to.
 
     Attributes:
-        seeds: control addresses, in the order that is the same everywhere.
+        seeds: control addresses, in the same order everywhere.
         lineage: the new one.
-        size: the first step waits for so many peers.
+        size: number of peers that the first step waits for.
         policy: of the swarm.
-        elsewhere: other hosts that had members of the run whose member this peer replaces, each with an address there.
+        elsewhere: other hosts with members of the run in which this peer replaces a member, each with an address there.
     """
 
     seeds: Sequence[str]
@@ -52,10 +52,10 @@ class Foundation:
 
 
 class KnownLineages:
-    """Who has said that it has a lineage, whether this peer is to found or not.
+    """Members that have said that they have a lineage; kept by all peers, whether they may found or not.
 
     Attributes:
-        quiet_since: since then this peer has listened, and nobody is left that has one.
+        quiet_since: since then this peer has listened, and none of the members that it heard of is left.
     """
 
     def __init__(self, now: float) -> None:
@@ -69,7 +69,7 @@ class KnownLineages:
             del self._sources[next(iter(self._sources))]
 
     def find(self, is_gone: Callable[[Member, float], bool]) -> bytes:
-        """One that there is; empty: none is known. `is_gone`: of a source, and when it was heard."""
+        """A lineage that exists; empty: none is known. `is_gone`: of a source, and the time when it was heard."""
         for source, (_, heard_at) in list(self._sources.items()):
             if is_gone(source, heard_at):
                 self.quiet_since = max(self.quiet_since, heard_at)
@@ -79,17 +79,17 @@ class KnownLineages:
 
 @dataclass(slots=True)
 class Founding:
-    """What one peer knows while it waits for a swarm to join or to found.
+    """Knowledge of one peer that waits for a swarm to join or to found.
 
     Attributes:
-        seeds: addresses, in the order that is the same everywhere.
-        own: this peer's.
-        size: the first step waits for so many peers.
-        begun: when it was to found.
-        patience_s: who does not answer for so long has nothing to say.
-        greeting_s: members of a swarm that lives have called its address by then.
-        elsewhere: as of `Foundation`.
-        due: when to decide again, at the latest; infinite: whenever.
+        seeds: addresses, in the same order everywhere.
+        own: this peer's address.
+        size: number of peers that the first step waits for.
+        begun: when it began to wait.
+        patience_s: a peer that does not answer for this long is waited for no more.
+        greeting_s: members of an existing swarm have called this peer's address by then.
+        elsewhere: see `Foundation`.
+        due: latest time to decide again; infinite: any time.
     """
 
     seeds: Sequence[str]
@@ -101,7 +101,7 @@ class Founding:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     due: float = math.inf
     _silent_since: dict[Member, float | None] = field(default_factory=dict)
-    """Of those who are alive; None: it has said that it knows no lineage."""
+    """Silence of living peers since when; None: it has said that it knows no lineage."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -109,7 +109,7 @@ class Founding:
 
     @property
     def founds(self) -> bool:
-        """Whether it is this peer that founds, if anybody has to."""
+        """Whether this peer is the one to found."""
         return self.seeds[0] == self.own
 
     def has_none(self, member: Member) -> None:
@@ -124,14 +124,14 @@ class Founding:
         quiet_since: float,
         hosts: Mapping[Member, str] = NO_HOSTS,
     ) -> tuple[bool, str]:
-        """Whether to found now, and why or why not.
+        """Decide whether to found now; with the reason.
 
         Args:
             now: the time.
             alive: the others, with their addresses.
-            lineage: one that somebody has; empty: nobody, as far as is known.
-            quiet_since: this peer has listened since then, and heard of none.
-            hosts: of the others.
+            lineage: a lineage that some member has; empty: none, as far as is known.
+            quiet_since: since then this peer has listened, and heard of no lineage.
+            hosts: hosts of the others.
         """
         self.due = math.inf
         self._silent_since = {member: self._silent_since.get(member, now) for member in alive}
@@ -145,7 +145,7 @@ class Founding:
         if left_s > 0:
             return False, f"waiting {left_s:.0f} s more for {', '.join(silent)} to say whether a swarm exists"
         num_without = sum(since is None for since in self._silent_since.values())
-        is_first_start = 1 < self.size <= num_without + 1  # most likely: all for whom the first step waits wait
+        is_first_start = 1 < self.size <= num_without + 1  # most likely: all that the first step needs wait
         left_s = (soonest if is_first_start else latest) - now
         if left_s > 0:
             return False, f"waiting {left_s:.1f} s more for members of a swarm that may exist to call"
@@ -155,13 +155,13 @@ class Founding:
         return True, "nobody knows a swarm" + (f"; {', '.join(silent)} did not answer" if silent else "")
 
     def _silent(self, now: float, alive: Mapping[Member, str]) -> tuple[list[str], float]:
-        """Who has not said what it knows, and for how long they are waited for."""
+        """Addresses that have not said what they know, and how much longer to wait for them."""
         since = {address: self.begun for address in self.seeds[1:] if address not in alive.values()}
         since |= {alive[member]: since_s for member, since_s in self._silent_since.items() if since_s is not None}
         return list(since), max(since.values(), default=-math.inf) + self.patience_s - now
 
     def _unheard(self, alive: Mapping[Member, str], hosts: Mapping[Member, str]) -> list[str]:
-        """Where members of the run may live: nobody has said that it knows no lineage, or somebody is silent."""
+        """Addresses where members of the run may live: no peer there has said that it knows no lineage."""
         if not self.elsewhere:
             return []
         knows_none = {member for member, since in self._silent_since.items() if since is None}

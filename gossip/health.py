@@ -1,11 +1,11 @@
-"""How well this peer itself is doing (Lifeguard, Dadgar et al. 2018, local health multiplier).
+"""Local health: how well this peer itself is doing (Lifeguard, Dadgar et al. 2018, local health multiplier).
 
-Who is slow sees others as slow. So a peer that fails in ways that speak against itself becomes more patient.
+A slow peer sees others as slow. So a peer whose own failures are the likely cause becomes more patient.
 """
 
 
 class LocalHealth:
-    """A score between 0, well, and `worst`."""
+    """A score between 0 (healthy) and `worst`."""
 
     def __init__(self, worst: int) -> None:
         self._worst = worst
@@ -13,7 +13,7 @@ class LocalHealth:
 
     @property
     def patience(self) -> int:
-        """By how much intervals and timeouts are stretched."""
+        """Factor by which intervals and timeouts are stretched."""
         return 1 + self.score
 
     def worsen(self, by: int = 1) -> None:

@@ -1,12 +1,12 @@
-"""Who goes on where all members have died, of the peers without a seat on several hosts: R29 of PROTOCOL.md.
+"""Heirs: which peer without a seat continues after all members have died, on several hosts. R29 of PROTOCOL.md.
 
-All are dead where each member of the last view that the records of the dead name is proven dead, with a record of its
-own. A proof (DIED, or the own kernel's word) is passed on to those who may lack it. Then each says which step's state
-it holds (HELD), and the first of them, by the rank of its host in that view, chooses who goes on. It writes that into
-its acceptor record before it says so, so that whoever decides after its death finds the choice there. Nobody takes the
-place of a decider that is only silent.
+All members are dead if each member of the last view in the records of dead peers is proven dead, with a record of its
+own. A proof (DIED, or the word of a peer's own kernel) is passed on to peers that may lack it. Then each peer says
+which step's state it holds (HELD), and the first of them, by the rank of its host in that view, chooses the heir. It
+writes the choice into its acceptor record before it announces it, so that a peer that decides after its death finds the
+choice there. No peer replaces a decider that is only silent.
 
-Leaves out: peers of one host only, among which the registry decides (p2p/loop/seat_request.py).
+Leaves out: peers of a single host, among which the registry decides (p2p/loop/seat_request.py).
 """
 
 import math
@@ -25,18 +25,18 @@ from .swim import Swim
 from .view import Member, View
 
 MOST_HELD = 1024
-"""Peers of which it is kept what they hold."""
+"""Limit of the peers whose HELD is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estate:
-    """What has become of a swarm whose members have all died.
+    """Fate of a swarm whose members have all died.
 
     Attributes:
         view: the last one.
-        heir: who goes on; None: that is not decided, or not known here.
-        is_lost: nobody holds a state of theirs.
-        waits_for: whose word is missing here for too long, and of which hosts; empty: it is not too long yet.
+        heir: the peer that continues; None: not decided, or not known here.
+        is_lost: no peer holds a state of the members.
+        waits_for: peers, with their hosts, whose word has been missing for too long; empty: not too long yet.
     """
 
     view: View
@@ -46,7 +46,7 @@ class Estate:
 
 
 class Heirs:
-    """What one peer without a seat knows of the end of its members. Where it listens to no other host, nothing."""
+    """Knowledge of one peer without a seat about the death of all members. Without other hosts, it does nothing."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Heirs:
         *,
         config: CoreConfig,
     ) -> None:
-        """`dead`: for certain, with what was read afterwards; it grows."""
+        """`dead`: peers proven dead, with the records read after their deaths; updated by the caller."""
         self._me = swim.me.member
         self._swim = swim
         self._steps = steps
@@ -74,13 +74,13 @@ class Heirs:
         self._word: Held | None = None
         self._num_passed_on = 0
 
-    # What is known.
+    # Knowledge
 
     def _records(self) -> dict[Member, AcceptorRecord]:
         return {member: record for member, record in self._dead.items() if record is not None}
 
     def _last_view(self) -> View | None:
-        """Of the members of this peer's lineage, who are all proven dead. None: somebody may go on."""
+        """Last view of this peer's lineage, if all its members are proven dead. None: some may continue."""
         own, records = self._observing.lineage, self._records()
         if not records or self._views.lives(self._swim, own):
             return None
@@ -94,16 +94,16 @@ class Heirs:
         return None
 
     def _waiting(self, last: View) -> list[Claim]:
-        """All others that may be without a seat, heard or not, who decides first."""
+        """All other peers that may be without a seat, heard or not, in the order in which they decide."""
         claims = [claim for claim in self._swim.acquaintances() if last.since(claim.member) is None]
         return sorted(claims, key=lambda claim: _place(last, claim))
 
     def _said(self, last: View) -> dict[Member, int]:
-        """Which step's state others hold, as they have said."""
+        """Steps whose states others hold, as they have said."""
         return {member: held.step for member, held in self._held.items() if held.lineage == last.lineage}
 
     def _heir(self, last: View) -> Member | None:
-        """Whom somebody has chosen, unless it is known that it has not begun to go on, and never will."""
+        """The chosen heir, unless it is known that it has not begun to continue and never will."""
         own = [] if self._written is None else [self._written]
         choices = [*own, *(record.choice for record in self._records().values() if record.choice is not None)]
         choices += [Choice(held.lineage, held.heir) for held in self._held.values() if held.heir is not None]
@@ -116,9 +116,9 @@ class Heirs:
         return is_over or (claim is not None and claim.state is State.LEFT)
 
     def _missing(self, last: View) -> list[Claim]:
-        """Without whose word this peer must not choose: who decides before it, and whoever it can hear.
+        """Peers without whose word this peer must not choose: those that decide before it, and those that it can hear.
 
-        Nor once one that has waited is dead, and its record not read, or has begun anew: it has found who goes on.
+        Also peers that have waited and died, with their records not read, or restarted: such a peer may know the heir.
         """
         said, own = self._said(last), _place(last, self._swim.me)
         waiting = self._waiting(last)
@@ -134,8 +134,8 @@ class Heirs:
         return max(self._observing.held, 0)
 
     def _choose(self, now: float, last: View) -> Member | None:
-        """Who holds the newest state of all that are heard, if it is for this peer to say so."""
-        settled_s = 2 * self._config.beat_s  # whoever is not known yet says who it is meanwhile
+        """The holder of the newest state among the peers that are heard, if this peer is to choose."""
+        settled_s = 2 * self._config.beat_s  # peers that are not known yet introduce themselves meanwhile
         if not self._holds or now - self._since < settled_s or self._missing(last):
             return None
         here = {member: step for member, step in self._said(last).items() if self._swim.is_alive(member)}
@@ -143,7 +143,7 @@ class Heirs:
         return min(here, key=lambda member: (-here[member], member.incarnation, member.peer_id))
 
     def estate(self, now: float) -> Estate | None:
-        """None: the members are not all proven dead."""
+        """Fate of the swarm; None: the members are not all proven dead."""
         last = self._last
         if last is None:
             return None
@@ -158,15 +158,15 @@ class Heirs:
         names = ", ".join(f"peer {claim.member} of host {claim.contact.host}" for claim in missing)
         return Estate(last, None, is_lost, names or "peers that nobody here has met")
 
-    # What is said.
+    # Messages
 
     def hear(self, source: Member, held: Held) -> None:
-        """`source` has no seat, and knows that its members are dead."""
+        """HELD of `source`, which has no seat, and knows that its members are dead."""
         if source in self._held or len(self._held) < MOST_HELD:
             self._held[source] = held
 
     def go_on(self, now: float, *, repeat: bool = False) -> list[Effect]:
-        """Pass on what is proven, decide what can be decided, and say what is new; all of it again to `repeat` it."""
+        """Pass on proofs, choose an heir if possible, and send what is new; all of it again to `repeat` it."""
         if self._steps.view is not None or not self._swim.me.contact.remote_control:
             return []
         last = self._last = self._last_view()
@@ -189,7 +189,7 @@ class Heirs:
         return effects
 
     def _write(self, choice: Choice) -> list[Effect]:
-        """Before it is said, or followed."""
+        """Write the choice, before it is announced or followed."""
         if choice == self._written:
             return []
         self._written = choice
@@ -199,16 +199,16 @@ class Heirs:
         ]
 
     def withdraw(self) -> list[Effect]:
-        """This peer leaves. If it was to go on, it has not begun to."""
+        """This peer leaves. If it is the heir, withdraw the choice: it has not begun to continue."""
         if self._written is None or self._written.heir != self._me:
             return []
         self._written = None
         return [WriteRecord(AcceptorRecord(None, NO_BALLOT, None))]
 
     def _pass_on(self, *, repeat: bool) -> list[Effect]:
-        """What is proven of members, to those who have not said that they know it, and of who waited, to all.
+        """Send proofs about members to peers that may not know them, and proofs about waiting peers to all.
 
-        Not where members live, who go on by it.
+        Not where members live, which continue by them.
         """
         records = self._records()
         is_new, self._num_passed_on = len(records) != self._num_passed_on, len(records)
@@ -227,7 +227,7 @@ class Heirs:
 
 
 def _place(last: View, claim: Claim) -> tuple[int, str, int, str]:
-    """Who decides first: by the rank of its host in the last view, and who has waited longest there."""
+    """Sort key of deciders: the rank of their host in the last view, then the time they have waited there."""
     hosts = list(dict.fromkeys(seat.contact.host for seat in last.seats))
     host = claim.contact.host
     rank = hosts.index(host) if host in hosts else len(hosts)

@@ -1,4 +1,4 @@
-"""What a peer does for its first seat: ask for it, or found the swarm.
+"""Joining: how a peer gets its first seat: it asks for one, or founds the swarm.
 
 Leaves out: how it catches up meanwhile (observing.py), and what happens once a view seats it (commit.py).
 """
@@ -22,13 +22,13 @@ from .view import NO_NUMERICS, Member
 NO_VIEW_YET = "not in a view yet"
 
 MOST_STATES = 64
-"""States that have come, and are not loaded."""
+"""Most states that have arrived, and are not loaded."""
 
 
 class Joining:
-    """One peer on its way into a view. It has asked for a seat once it has a `run`.
+    """One peer without a seat. It asks for one once it has a `run`.
 
-    `numerics`: its numerics class; `views`: of which it has heard.
+    `numerics`: its numerics class; `views`: those it has heard of.
     """
 
     def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig, now: float) -> None:
@@ -49,7 +49,7 @@ class Joining:
 
     @property
     def reason(self) -> str:
-        """Why this peer has no seat yet: what it waits for, and whom."""
+        """Why this peer has no seat yet: what it waits for, and which peers."""
         if waits_for := self._observing.waits_for:
             return waits_for
         if not self._asked or self._reason != NO_VIEW_YET:
@@ -59,34 +59,34 @@ class Joining:
     def begin(self, run: Run, *, follows: bool) -> None:
         self.run, self._observing.follows, self.numerics = run, follows, run.numerics
         self._observing.frozen = run.frozen
-        if not follows and run.numerics != NO_NUMERICS:  # whose state it will be given, the barrier says
+        if not follows and run.numerics != NO_NUMERICS:  # the barrier decides whose state it receives
             self.numerics = apart(run.numerics, self._swim.me.member, NOTHING_DONE)
 
     def came(self, step: int, digest: bytes, numerics: bytes) -> None:
-        """The state after `step` has come, of a member of this numerics class."""
+        """The state after `step` has arrived, from a member of this numerics class."""
         self._states.pop((step, digest), None)
         self._states[step, digest] = numerics
         if len(self._states) > MOST_STATES:
             del self._states[next(iter(self._states))]
 
     def loaded(self, step: int, digest: bytes) -> None:
-        """This peer goes on from the state after `step`, and is of its donor's class, if it computes alike."""
+        """This peer has loaded the state after `step`: its numerics class is its donor's, if it computes alike."""
         donors = self._states.pop((step, digest), None)
         if donors is not None and self.run is not None:
             self.numerics = inherited(self.run.numerics, donors, self._swim.me.member, step)
 
     def found_from_seeds(self, now: float, foundation: Foundation) -> None:
-        """Found if it falls to this peer: its address is the first of the seeds, and nobody has a lineage.
+        """Found the swarm if this peer's address is the first of the seeds and no lineage is known.
 
         Raises:
-            ValueError: no seeds, or one twice.
+            ValueError: no seeds, or duplicates.
         """
         own, times = self._swim.me.contact.seed, (now, self._config.founding_s, self._config.greeting_s)
         self._founding = Founding(foundation.seeds, own, foundation.size, *times, foundation.elsewhere)
         self._foundation = foundation
 
     def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
-        """Ask everybody, or `targets`, for a seat; and whether there is a swarm, if this peer may found one."""
+        """Ask all peers, or `targets`, for a seat; and whether there is a swarm, if this peer may found one."""
         if self.run is None:
             return []
         asked = self._swim.alive() if targets is None else targets
@@ -102,7 +102,7 @@ class Joining:
         return Join(run, self._observing.follows, *self._from, *seat, *self._observing.pace_said())
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
-        """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""
+        """Handle an answer to a joiner or founder. `source` is a member of `lineage`."""
         match body:
             case Head():
                 return [] if self._steps.seated else self.hear_head(now, source, lineage, body)
@@ -114,27 +114,27 @@ class Joining:
         return self.hear_lineage(now, source, body.lineage)
 
     def hear_head(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
-        """`source`, a member of `lineage`, says how far it is; the last step is said by the feeder only."""
+        """HEAD of `source`, a member of `lineage`; only the feeder names its last step."""
         if self._is_strange(lineage):
             return self._turn_to(source)
         effects = self._hear_view(now, source, lineage, head) if self._steps.view is None else []
         return [*effects, *self._observing.hear_head(now, source, head)] if head.digest else effects
 
     def _is_strange(self, lineage: bytes) -> bool:
-        """Whether the state of this peer, which has no seat, is of another one; where there may be other hosts."""
+        """Whether this peer, without a seat and not limited to one host, has the state of another lineage."""
         own = self._observing.lineage
         is_lone = self._steps.view is None and self._swim.me.contact.remote_control != ""
         return is_lone and own not in (b"", lineage)
 
     def _turn_to(self, source: Member) -> list[Effect]:
-        """Nobody is left of the own lineage, and others have gone on in another one: come back to that (R29)."""
+        """If no member of this peer's lineage is left, and others continue another one, return to that (R29)."""
         if self.views.lives(self._swim, self._observing.lineage) or not self._swim.is_alive(source):
             return []
         self._reason = f"nobody is left of the members whose state it has, and {source} goes on in another lineage"
         return [Removed(self._reason)]
 
     def _hear_view(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
-        """Ask again at once, if a later view can be named. Who may have lost a seat unheard ends (R8)."""
+        """Ask again at once if a later view can be named. A peer that may have lost a seat unheard ends (R8)."""
         if self.run is None or not self._swim.is_alive(source):
             return []
         named = self.views.number_for(source)
@@ -147,14 +147,14 @@ class Joining:
         return self.ask([source]) if self.views.number_for(source) > named else []
 
     def hear_of_itself(self) -> list[Effect]:
-        """A peer without a seat is in no view that others could go on without, so only their claims tell it."""
+        """End if others claim that this peer is dead: without a seat, no view that removes it would tell it so."""
         if self._steps.view is not None or not self._swim.is_denied:
             return []
         self._reason = "others take this peer for dead"
         return [Removed(self._reason)]
 
     def hear_lineage(self, now: float, source: Member, lineage: bytes) -> list[Effect]:
-        """`source` has this one, or knows none if it is empty."""
+        """`source` has `lineage`, or knows none if it is empty."""
         if lineage:
             self._lineages.hear(now, source, lineage)
         elif self._founding is not None:
@@ -162,11 +162,11 @@ class Joining:
         return []
 
     def listen_anew(self, now: float) -> None:
-        """This process was stopped, and has not listened; or there is somebody whom it does not understand."""
+        """This process was stopped, or hears a peer that it does not understand: listen for the full time again."""
         self._lineages.quiet_since = now
 
     def foundation(self, now: float) -> Foundation | None:
-        """What to found the swarm with, if this peer is to do so now."""
+        """The foundation, if this peer has to found the swarm now."""
         if self._founding is None or self.run is None:
             return None
         if self._observing.knows_steps:
@@ -181,7 +181,7 @@ class Joining:
 
     @property
     def foundation_due(self) -> float:
-        """When to ask for the foundation again, at the latest."""
+        """Latest time to ask for the foundation again."""
         return math.inf if self._founding is None else self._founding.due
 
     def _is_gone(self, now: float, source: Member, heard_at: float) -> bool:

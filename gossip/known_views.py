@@ -1,8 +1,8 @@
-"""The views that a joiner has heard of, and whether it may have had a seat in one without knowing.
+"""Views that a joiner has heard of, and whether it may have had a seat in one without knowing.
 
 A JOIN counts in the view that it names and in the next one, so it can lead to a seat in the two views after that. A
-joiner names a later view only when it knows that it had no seat up to there, which a member says that has seen all
-views in between. So each incarnation has one seat at most, and nobody has to remember who had one.
+joiner names a later view only when it knows that it had no seat up to there; a member that has seen all views in
+between tells it so. So each incarnation has at most one seat, and no member has to remember past seats.
 """
 
 import math
@@ -14,7 +14,7 @@ from .swim import Swim
 from .view import Member
 
 MOST_LINEAGES = 64
-"""Swarms of one name that a joiner gets to know."""
+"""Most lineages of one name that a joiner keeps."""
 
 
 @dataclass(eq=False, slots=True)
@@ -22,8 +22,8 @@ class _Lineage:
     """One chain of views.
 
     Attributes:
-        number: of the latest view up to which this peer had no seat for certain; 0 before the first.
-        in_doubt_since: from then on nobody could say so of the views that were heard of later.
+        number: the latest view up to which this peer had no seat for certain; 0 before the first.
+        in_doubt_since: since when no member could say so of the later views heard of.
     """
 
     number: int = 0
@@ -31,7 +31,7 @@ class _Lineage:
 
 
 class KnownViews:
-    """What one joiner knows of the views of each lineage, and which members are in which."""
+    """One joiner's knowledge of each lineage: its views, and the members that have seats in it."""
 
     def __init__(self) -> None:
         self._lineages: dict[bytes, _Lineage] = {}
@@ -44,21 +44,21 @@ class KnownViews:
 
     @property
     def has_any(self) -> bool:
-        """Whether any was heard of."""
+        """Whether any view was heard of."""
         return bool(self._lineages)
 
     def number_of(self, lineage: bytes) -> int:
-        """The latest view there that is known; 0: none is."""
+        """Number of the latest known view of `lineage`; 0: none."""
         known = self._lineages.get(lineage)
         return 0 if known is None else known.number
 
     def lives(self, swim: Swim, lineage: bytes) -> bool:
-        """Whether somebody who has a seat in `lineage`, in any if it is empty, is alive as far as `swim` knows."""
+        """Whether a member with a seat in `lineage` (empty: in any) is alive as far as `swim` knows."""
         known = self._lineages.get(lineage)
         return any((not lineage or home is known) and swim.is_alive(member) for member, home in self._homes.items())
 
     def hear(self, now: float, source: Member, lineage: bytes, head: Head) -> bool:
-        """`source` has a seat in this lineage. Whether a JOIN may name a later view there than before."""
+        """`source` has a seat in `lineage`. Returns whether a JOIN may now name a later view there than before."""
         if lineage not in self._lineages and len(self._lineages) >= MOST_LINEAGES:
             return False
         home = self._homes[source] = self._lineages.setdefault(lineage, _Lineage())
@@ -71,10 +71,10 @@ class KnownViews:
         return True
 
     def in_doubt_s(self, now: float, member: Member) -> float:
-        """For how long nobody could say whether this peer had a seat in the lineage of `member`; 0: it had none."""
+        """How long no member could say whether this peer had a seat in the lineage of `member`; 0: it had none."""
         home = self._homes.get(member)
         return 0.0 if home is None else max(0.0, now - home.in_doubt_since)
 
     def keep(self, members: Collection[Member]) -> None:
-        """Forget where all others have their seats."""
+        """Forget the lineages of all members but `members`."""
         self._homes = {member: self._homes[member] for member in members if member in self._homes}

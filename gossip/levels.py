@@ -1,4 +1,4 @@
-"""What members have finished of a step, compared: the level of a barrier, who stays, and what differs.
+"""Comparison of what members have finished: the level of a barrier, the members that stay, and differences.
 
 Pure functions of what members have said; commit.py acts on them.
 """
@@ -15,13 +15,13 @@ from .view import Member, View
 
 
 def chain(digest: bytes, finish: Finish) -> bytes:
-    """Digest of all steps up to `finish`, whose predecessor's is `digest`. Of results alone, in a mixed view."""
+    """Digest of the chain up to `finish`; `digest`: of the chain before it. Of results alone, in a mixed view."""
     step, agreed = finish.step.to_bytes(8, "little", signed=True), finish.agreed
     return blake2b(digest + step + agreed.digest + agreed.state_digest, digest_size=16).digest()
 
 
 def without_void(seated: dict[Member, Ready], given_up: list[GivenUp]) -> dict[Member, Ready]:
-    """What counts of it: not what was finished of a step that somebody has given up since."""
+    """READY of the seated members, without finishes of steps that were given up since."""
 
     def is_void(finish: Finish) -> bool:
         return any(finish.step == each.step and finish.view_number <= each.void_until for each in given_up)
@@ -30,9 +30,9 @@ def without_void(seated: dict[Member, Ready], given_up: list[GivenUp]) -> dict[M
 
 
 def common_level(seated: dict[Member, Ready], view: View, founded_in: int) -> tuple[int, bytes, str]:
-    """The last step that every seated member has finished, the digest of the chain up to it, and what is odd.
+    """The last step that every seated member has finished, the digest of the chain up to it, and any contradiction.
 
-    A step that was finished in different views, or with different digests, was committed by nobody.
+    A step that was finished in different views, or with different digests, was committed by no member.
     """
     done = min(ready.done if ready.finish is None else ready.finish.step for ready in seated.values())
     finishes = [r.finish for r in seated.values() if r.finish is not None and r.finish.step == done]
@@ -46,7 +46,7 @@ def common_level(seated: dict[Member, Ready], view: View, founded_in: int) -> tu
         return done, chain(base, finishes[0]), ""
     is_settled = found and numerics.who_stays(seats, founded_in, found) != NOBODY
     if is_settled or (not found and len({finish.digest for finish in finishes}) == 1):
-        return done - 1, base, ""  # where some stay, the step shows again who does not
+        return done - 1, base, ""  # where some stay, the redone step shows again which do not
     shown = {m: r.finish for m, r in seated.items() if r.finish is not None and r.finish.step == done}
     if len({finish.digest for finish in shown.values()}) > 1:
         what, digests = "results", {m: finish.digest for m, finish in shown.items()}
@@ -57,7 +57,7 @@ def common_level(seated: dict[Member, Ready], view: View, founded_in: int) -> tu
 
 
 def has_finished(progress: Progress, mine: Finish) -> bool:
-    """What was finished in an older view counts at the barrier only, which may yet drop it."""
+    """Whether a member has finished the step of `mine` in the same view; older finishes count only in a barrier."""
     theirs = progress.finish
     if theirs is not None and (theirs.step, theirs.view_number) == (mine.step, mine.view_number):
         return True
@@ -65,7 +65,7 @@ def has_finished(progress: Progress, mine: Finish) -> bool:
 
 
 def recency(progress: Progress) -> tuple[int, ...]:
-    """Orders what one member says in one view."""
+    """Sort key of what one member says in one view."""
     number, step = (0, 0) if progress.finish is None else (progress.finish.view_number, progress.finish.step)
     return progress.done, number, step, progress.submitted, progress.inner_steps
 
@@ -73,13 +73,13 @@ def recency(progress: Progress) -> tuple[int, ...]:
 def who_stays(
     view: View, founded_in: int, me: Member, mine: Finish, others: Mapping[Member, Progress]
 ) -> frozenset[Member]:
-    """Of the members that have finished this step with other parameters than others; `NOBODY` also if none has."""
+    """Members that stay, if members have finished this step with different parameters; `NOBODY` also if none differ."""
     found = numerics.cases(view.seats, _finishes(me, mine, others))
     return numerics.who_stays(view.seats, founded_in, found) or NOBODY if found else NOBODY
 
 
 def difference(view: View, me: Member, mine: Finish, others: Mapping[Member, Progress], committed: bytes) -> str:
-    """How what members say of the step differs; empty if it does not. `committed`: digest of the chain up to it."""
+    """In what members differ in this step; empty if they do not. `committed`: digest of the chain up to it."""
     said = _finishes(me, mine, others)
     for _, words in numerics.cases(view.seats, said):
         one = me if me in words else next(iter(words))
@@ -95,7 +95,7 @@ def difference(view: View, me: Member, mine: Finish, others: Mapping[Member, Pro
 
 
 def _finishes(me: Member, mine: Finish, others: Mapping[Member, Progress]) -> dict[Member, Finish]:
-    """Of this step, as members have said."""
+    """Finishes of this step, as members have said."""
     finishes = {member: progress.finish for member, progress in others.items()}
     return {me: mine, **{m: finish for m, finish in finishes.items() if finish and finish.step == mine.step}}
 
@@ -105,7 +105,7 @@ def _differ(what: str, step: int, one: Member, at_one: bytes, other: Member, at_
 
 
 def is_sound(body: Ready | Progress, view: View) -> bool:
-    """Whether a member of `view` can say so: it has finished no other step than the next, and knows of older views."""
+    """Whether a member of `view` can send this: a finish of the next step only, a step given up in an older view."""
     if isinstance(body, Ready) and body.given_up is not None and latest_view(body.given_up) >= view.number:
         return False
     in_range = NOTHING_DONE <= body.done < LAST_STEP

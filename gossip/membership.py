@@ -1,6 +1,6 @@
-"""A peer as a member of a view: what it hears there, what it installs, and what it says by itself.
+"""Membership: a peer in the view that it has installed: messages, later views, and regular messages of its own.
 
-The view's successor is decided in succession.py, its steps are committed in commit.py; here they meet.
+The view's successor is decided in succession.py, its steps are committed in commit.py; this module connects them.
 """
 
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ from .swim import Swim
 from .view import LAST_VIEW, NO_VIEW, Member, Stamp, View, feeder_of
 
 LEAVES = "leaves"
-"""What is said of who has said LEAVE."""
+"""Verb of the log line about a member that said LEAVE."""
 
 MOST_PENDING_READY = 256
-"""Members of a view that is not installed here yet, whose READY is kept."""
+"""Limit of the members whose READY is kept for a view that is not installed here yet."""
 
 
 class Membership:
-    """One peer in the view that it has installed, if it has one."""
+    """One peer in its installed view, if it has one."""
 
     def __init__(
         self, swim: Swim, steps: StepMachine, observing: Observing, *, rng: Random, config: CoreConfig
@@ -85,7 +85,7 @@ class Membership:
                 return []
 
     def receive_anywhere(self, now: float, envelope: Envelope) -> list[Effect]:
-        """What may be said across views, and what was said in another one."""
+        """Handle messages that are valid across views, and those sent in another view."""
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         match body:
             case m.Join():
@@ -103,7 +103,7 @@ class Membership:
     def _hear_leave(self, now: float, source: Member, stamp: Stamp, leave: m.Leave) -> list[Effect]:
         self.next.admission.forget(source)
         if self.view is None and stamp == NO_VIEW and self._swim.me.contact.remote_control:
-            return self._swim.declare_dead(now, source, State.LEFT)  # else whoever decides may be waited for (R29)
+            return self._swim.declare_dead(now, source, State.LEFT)  # else it may be waited for as the decider (R29)
         if self.view is None or self.view.since(source) is None:
             return []
         effects: list[Effect] = [] if source in self.next.leavers else [Explain(f"{source} {LEAVES}")]
@@ -112,12 +112,12 @@ class Membership:
             self._steps.hear(leave.given_up)
         if stamp != self.view.stamp:
             return effects
-        if leave.finish is not None:  # which may be the only word of it, and differ
+        if leave.finish is not None:  # maybe its only word of the finish, which may differ
             effects += self._steps.receive(source, Progress(leave.finish.step - 1, b"", leave.finish))
         return [*effects, *self._steps.part_from(source, leave.outvoted)]
 
     def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:
-        """Its sender has installed another view, or none: whoever is behind is told of the later one."""
+        """Handle a message sent in another view, or in none: the sender that is behind is sent the later view."""
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         mine = 0 if self.view is None else self.view.number
         if isinstance(body, Ready | Beat) and stamp.number > mine and self._swim.is_alive(source):
@@ -137,7 +137,7 @@ class Membership:
             self.next.stays_behind(now, source)
         return [Send(source, m.Decide(self.view))]
 
-    # Views.
+    # Views
 
     def consider_view(self, now: float, view: View) -> list[Effect]:
         mine = self.view
@@ -152,7 +152,7 @@ class Membership:
         return [] if mine is None else self._be_removed(view)
 
     def meet_strangers(self, now: float, source: Member, lineage: bytes) -> list[Effect]:
-        """`source` is in another swarm: get to know that one, and do not wait for it if it has a seat here, too."""
+        """`source` is in another swarm: ask for its view, and count `source` as refused if it has a seat here, too."""
         assert self.view is not None
         if self.view.since(source) is not None:
             self.next.refuse(now, source)
@@ -165,7 +165,7 @@ class Membership:
         return [Removed(self.next.reason)]
 
     def end(self, reason: str) -> list[Effect]:
-        """Who has left is here no more; who had to go for its parameters is removed."""
+        """The end of this peer: `Left` if it left, `Removed` if it had to go for its parameters."""
         why = self._steps.parting.why
         return [Removed(why) if why else Left(reason)]
 
@@ -185,19 +185,19 @@ class Membership:
         self._observing.install(view)
         effects: list[Effect] = [*self.next.install(now, view)]
         effects += self._steps.install(view, parted, has_stalled=has_stalled)
-        for seat in view.seats:  # whoever knew a member may have died before it told of it
+        for seat in view.seats:  # the peers that knew a member may have died before they told of it
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
                 effects += self._swim.hear(now, Claim(seat.member, State.ALIVE, seat.contact))
         effects += [Send(joiner, self._head(joiner)) for joiner in self.next.admission.joiners()]
         early, self._pending_ready = self._pending_ready, {}
-        for envelope in early.values():  # READY came another way than DECIDE, and overtook it
+        for envelope in early.values():  # READY took another path than DECIDE, and overtook it
             if envelope.stamp == view.stamp:
                 effects += self.receive(now, envelope.sender, envelope.body)
         gone = [member for member in before if view.since(member) is None and self._swim.is_gone(member)]
         return [*effects, *map(Forget, gone)]
 
     def _why_gone(self, member: Member) -> State:
-        """As of `Installed.gone`."""
+        """See `Installed.gone`."""
         state = State.LEFT if member in self.next.leavers else self._swim.state_of(member)
         return state if state in (State.LEFT, State.DEAD) else State.LOST
 
@@ -214,7 +214,7 @@ class Membership:
         return [*effects, *self.consider_view(now, decided)]
 
     def declare_dead(self, now: float, member: Member, reason: str, record: AcceptorRecord | None) -> list[Effect]:
-        """`member` is gone for certain, says the kernel."""
+        """`member` is gone by the kernel's word."""
         effects: list[Effect] = []
         if not self._swim.is_gone(member):
             state = State.LEFT if member in self.next.leavers else State.DEAD
@@ -222,11 +222,11 @@ class Membership:
             effects = [Explain(f"{member} is {state.name.lower()}: {reason}")]
             effects += self._swim.declare_dead(now, member, state)
         has_seat = self.view is not None and self.view.since(member) is not None
-        effects += [] if has_seat else [Forget(member)]  # also if others have said it first
+        effects += [] if has_seat else [Forget(member)]  # also if others have reported it first
         return [*effects, *self.take_proof(now, member, record)]
 
     def take_proof(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Effect]:
-        """What the acceptor record of a dead member says: maybe that there is a later view (R13)."""
+        """Take in the acceptor record of a dead member, which may hold a later view (R13)."""
         later = None if record is None else record.view
         effects: list[Effect] = []
         if later is not None and self.view is not None and later.number > self.view.number:
@@ -250,7 +250,7 @@ class Membership:
         if self.run is None:
             return []
         differences = self._differences(self.run, join)
-        if self.view is None:  # it may be the one to feed `source` before that asks again
+        if self.view is None:  # this peer may be its feeder before it asks again
             is_heard = self._observing.follows and join.follows and not differences
             if is_heard and self._swim.is_alive(source):
                 self.next.admission.ask(now, source, join)
@@ -263,28 +263,28 @@ class Membership:
             return [Send(source, m.Refuse(self.run.description.trains_model, described))]
         if self._swim.is_gone(source):
             return self._swim.tell(source)
-        if not self._swim.is_alive(source):  # its death would go unnoticed
+        if not self._swim.is_alive(source):  # its death would not be noticed
             return []
         self.next.admission.ask(now, source, join)
         return [Send(source, self._head(source))]
 
     def describe(self, run: Run, step: int) -> None:
-        """The members run something else from `step` on."""
+        """The members have another run description from `step` on."""
         assert self.run is not None
         self._former = self.run.description, step
         self.run = run
 
     def _differences(self, run: Run, join: m.Join) -> list[str]:
-        """Whoever is fed, and is not there yet where the members began to run something else, runs what they ran."""
+        """Differences to a joiner's run; one fed with steps from before the change is compared with the former run."""
         found = run.description.differences(join.run)
         if not found or self._former is None:
             return found
         description, last = self._former
-        has_state = join.done > NOTHING_DONE or join.digest != b""  # which step that is after may not be proven yet
+        has_state = join.done > NOTHING_DONE or join.digest != b""  # its step may not be proven yet
         return description.differences(join.run) if has_state and join.done <= last else found
 
     def _head(self, joiner: Member) -> m.Head:
-        """What `joiner`, which has asked for a seat, is told of the installed view; its feeder says how far it is."""
+        """HEAD for `joiner`, about the installed view; only its feeder names the last step."""
         assert self.view is not None
         steps, join = self._steps, self.next.admission.join_of(joiner)
         absent_since = self.next.admission.absent_since(joiner, join.view_number)
@@ -294,17 +294,17 @@ class Membership:
         return m.Head(step, digest, self.view.number, absent_since)
 
     def reconsider(self, now: float, effects: Sequence[Effect]) -> list[Effect]:
-        """What follows from what is known by now, after these `effects`."""
+        """Effects that follow from the present knowledge, after these `effects`."""
         assert self.view is not None
         staying = [member for member in self.view.members if not self._swim.is_gone(member)]
         if self.next.leaving and all(member in self.next.leavers for member in staying):
             return self.end("every member leaves")
-        is_followed = any(isinstance(effect, Forget) for effect in effects)  # a member by a later incarnation, maybe
+        is_followed = any(isinstance(effect, Forget) for effect in effects)  # maybe a member, by a later incarnation
         news = self.next.observe(now, repeat=False) if is_followed else []
         return [*news, *self.next.reconsider(now, self._steps)]
 
     def note(self, now: float, effects: list[Effect]) -> list[Effect]:
-        """Remember that something went on, and who is gone; name the observers that are fed with what was committed."""
+        """Note progress and gone peers in `effects`, and add to commits the observers to be fed with them."""
         for index, effect in enumerate(effects):
             if isinstance(effect, Committed):
                 self._last_progress = now
@@ -313,15 +313,15 @@ class Membership:
             elif isinstance(effect, Activated):
                 self._last_progress = now
                 self.next.admission.seated(self._steps.done)
-            elif isinstance(effect, Forget):  # who comes back is another member, at the same addresses
+            elif isinstance(effect, Forget):  # a peer that returns is another member, at the same addresses
                 self.next.admission.forget(effect.member)
         return effects
 
     def _feed(self, now: float, view: View) -> tuple[Feed, ...]:
-        """Give the step that was committed now, and finished in `view`, to observers.
+        """Observers to which this member sends the step just committed, finished in `view`.
 
-        Where some commit it before a new view and some at its barrier, one of two feeders alone might do so in the
-        view of the other.
+        If some members commit it before a new view and some at its barrier, the feeders of both views may each leave it
+        to the other. So the feeders of both send it.
         """
         assert self.view is not None
         steps = self._steps
@@ -334,7 +334,7 @@ class Membership:
         return tuple([Feed(member, steps.done, steps.previous, steps.digest) for member in mine])
 
     def may_found_step_0(self) -> bool:
-        """Step 0 is empty and held until the founding members are here."""
+        """Whether to finish step 0, which is empty, and held until the founding members are present."""
         steps = self._steps
         if steps.view is None or steps.phase is not Phase.ACTIVE or steps.done != NOTHING_DONE:
             return False
@@ -350,7 +350,7 @@ class Membership:
         return effects
 
     def say_goodbye(self) -> list[Effect]:
-        """LEAVE, to all members."""
+        """LEAVE to all members."""
         steps = self._steps
         return [Send(member, m.Leave(steps.parting.goes_in, steps.given_up, steps.finish)) for member in self.others()]
 

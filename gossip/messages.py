@@ -1,7 +1,7 @@
-"""What peers say to each other of who exists, and of views. Plain values, no behaviour.
+"""Messages about peers and views. Plain values, no behaviour.
 
-The names in capitals are those of the protocol description (PROTOCOL.md). Every message travels in an `Envelope`
-that names its sender and the view that the sender has installed. What members say of their steps: progress.py.
+The names in capitals are those of the protocol description (PROTOCOL.md). Every message travels in an `Envelope` that
+names its sender and the view that the sender has installed. Messages about steps: progress.py.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from .progress import NOTHING_DONE, Abort, Beat, Finish, Progress, Ready, StateQ
 from .run_description import RunDescription
 from .view import NO_NUMERICS, Member, Stamp, View, wrong_numerics
 
-# Who exists: sent to anybody, in any view.
+# Discovery and admission: sent to any peer, in any view.
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """PING: are you there? Carries news about others."""
+    """PING: are you alive? Carries news about other peers."""
 
     nonce: int
     claims: tuple[Claim, ...]
@@ -26,7 +26,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """ACK: I am, and this is my news. Also passed on by who was asked with PING-REQ."""
+    """ACK: I am, and this is my news. A peer that got PING-REQ passes it on."""
 
     nonce: int
     claims: tuple[Claim, ...]
@@ -34,7 +34,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class PingRequest:
-    """PING-REQ: ask `target` for me whether it is there."""
+    """PING-REQ: probe `target` for me."""
 
     nonce: int
     target: Member
@@ -42,7 +42,7 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True)
 class NoAck:
-    """NO-ACK: I asked, as you wanted, and heard nothing; but I am here (Lifeguard)."""
+    """NO-ACK: I probed as you asked, without an answer; but I am alive (Lifeguard)."""
 
     nonce: int
 
@@ -63,7 +63,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """SYNC-REPLY: these buckets differ, and this is what I have in them; answered with GOSSIP."""
+    """SYNC-REPLY: these buckets differ, and these are my claims in them; answered with GOSSIP."""
 
     buckets: tuple[int, ...]
     claims: tuple[Claim, ...]
@@ -71,16 +71,16 @@ class SyncReply:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """JOIN: I ask for a seat. Counts in the view of this number and in the next one.
+    """JOIN: I ask for a seat. Valid in the view with this number and in the next one.
 
     Attributes:
         run: what this peer runs, and the state that it can receive.
-        follows: it observes: it takes committed steps while it has no seat, and wants one when it is current.
+        follows: it observes: without a seat it takes committed steps, and wants a seat once it is current.
         done: the last step that it has taken over; `digest` is of the chain up to it.
-        view_number: the latest view, in the receiver's lineage, up to which it knows that it had no seat; 0: none.
+        view_number: the latest view of the receiver's lineage up to which it had no seat for certain; 0: none.
         numerics: 8 bytes, its numerics class, for its seat.
-        step_us: what its script takes for a step, in microseconds; 0: not known.
-        lags: it cannot catch up by what it is fed, and its script waits where it can load a state at once.
+        step_us: time that its script takes for a step, in microseconds; 0: not known.
+        lags: it cannot catch up by the steps it is fed, and its script waits where it can load a state at once.
 
     Raises:
         ValueError: `numerics` has another length.
@@ -102,14 +102,14 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """HEAD: I have installed this view, and you have no seat in it. Answers a JOIN, and is said again of the next view.
+    """HEAD: I have installed this view, and you have no seat in it. Answers a JOIN, and is repeated for the next view.
 
     Attributes:
-        step: the last one that was committed here, if the sender feeds the receiver; `digest` is of the chain up to
-            it, and empty if it does not.
-        view_number: of that view.
-        absent_since: the receiver had no seat in the views from this one on, either: the one after the view that its
-            JOIN has named, or as far back as the sender knows.
+        step: the last step committed here, if the sender feeds the receiver; `digest` is of the chain up to it, and
+            empty if the sender does not.
+        view_number: number of that view.
+        absent_since: the first of the views, up to this one, in which the receiver had no seat for certain: the one
+            after the view that its JOIN named, or as far back as the sender knows.
     """
 
     step: int
@@ -120,19 +120,19 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class LineageQuery:
-    """LINEAGE?: does this swarm exist already? Asked by who would found it."""
+    """LINEAGE?: does this swarm exist already? Sent by a peer that may found it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineageAnswer:
-    """LINEAGE: the one that I know; empty if none."""
+    """LINEAGE: the lineage that I know; empty if none."""
 
     lineage: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the sender of REFUSE has of that name, for people; None: it has nothing."""
+    """The text of one trait at the sender of REFUSE, for people; None: the sender lacks the trait."""
 
     name: str
     text: bytes | None
@@ -140,12 +140,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """REFUSE: no seat for you, since you run or train something else than I do, or I cannot give you the state.
+    """REFUSE: no seat for you, since you run or train something other than I do, or I cannot give you the state.
 
     Attributes:
-        trains_model: whether its sender does.
-        differences: in what you and I differ; at least one, unless there is a reason.
-        reason: for which you are not given the state that you have asked me for; empty: you have not.
+        trains_model: whether the sender trains a model.
+        differences: traits in which the receiver and the sender differ; at least one, unless there is a reason.
+        reason: why the state is not given that the receiver has asked for; empty: it has not asked for one.
     """
 
     trains_model: bool
@@ -158,9 +158,9 @@ class Leave:
     """LEAVE: I start no further step; decide a view without me.
 
     Attributes:
-        outvoted: the step in which I have other parameters, or call something else, than who stays; without me it is
-            to be done over.
-        given_up: the open step, if I know that it is.
+        outvoted: the step in which I have parameters, or call operations, other than those of the members that stay; it
+            is to be redone without me.
+        given_up: the open step, if I know that it is given up.
         finish: the open step, if I have finished it.
     """
 
@@ -171,7 +171,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class ViewQuery:
-    """VIEW?: does anybody know a later view than the one on this envelope?"""
+    """VIEW?: do you know a later view than the one on this envelope?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,12 @@ class Decide:
     view: View
 
 
-# Which view is next: between the members of the view on the envelope.
+# Agreement on the next view: between the members of the view on the envelope.
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ballot:
-    """A proposal's number; the rank makes it unique."""
+    """Number of a proposal; the rank makes it unique."""
 
     round: int
     rank: int
@@ -194,7 +194,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What an acceptor has accepted."""
+    """A view that an acceptor has accepted, and the ballot."""
 
     ballot: Ballot
     view: View
@@ -238,7 +238,7 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where all members of `lineage` have died: its writer lets `heir` go on, or is that one, and goes on itself."""
+    """The writer's choice of the heir, the peer that continues `lineage` after all its members have died."""
 
     lineage: bytes
     heir: Member
@@ -246,13 +246,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class AcceptorRecord:
-    """What an acceptor has promised and accepted: the page that outlives its process (policy `live`).
+    """Promise and vote of an acceptor, on the page that outlives its process (policy `live`).
 
     Attributes:
         view: the latest view that it has installed or decided; None before the first.
         promised: its promise for the successor of `view`.
-        vote: what it has accepted as the successor of `view`.
-        choice: of a peer that never had a view, who goes on without its members.
+        vote: its vote for the successor of `view`.
+        choice: written by a peer that never had a view: the heir, which continues without its members.
     """
 
     view: View | None
@@ -262,36 +262,36 @@ class AcceptorRecord:
 
 
 class ReportKind(IntEnum):
-    """What a report is about, and how certain it is."""
+    """Subject and certainty of a report."""
 
     PROVEN = 0
     """The kernel says that the process has ended."""
     REFUSED = 1
-    """Its link was lost, and a new one was refused."""
+    """The link to the subject was lost, and a new one was refused."""
     SILENT = 2
-    """Nothing was heard of it for too long."""
+    """The subject was silent for too long."""
     STALLED = 3
     """An operation that all have submitted does not complete: frames were lost."""
     WITHDRAWN = 4
-    """Its sender starts the open step over, and takes part in it with weight 0."""
+    """The sender restarts the open step, and takes part in it with weight 0."""
     ABORTED = 5
-    """Its sender has given the open step up."""
+    """The sender has given up the open step."""
     READABLE = 6
-    """Its sender can read the memory of all others by now, and could not when it installed the view."""
+    """The sender can now read the memory of all others, and could not when it installed the view."""
     FLAPPING = 7
-    """It comes and goes: silent for most of the last seconds, and never for long."""
+    """The subject was silent for most of the last seconds, though never for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """REPORT: what I have seen, for as long as it stays so. Said again with every beat.
+    """REPORT: an observation of mine, repeated with every beat as long as it holds.
 
     Attributes:
         kind: of the observation.
-        subject: whom it is about; of STALLED to READABLE, the sender.
+        subject: the member that it is about; of STALLED to READABLE, the sender.
         step: of STALLED to READABLE, the open step.
-        record: of PROVEN, what the dead member has left behind, if it could be read.
-        given_up: the open step, if its sender knows that it is.
+        record: of PROVEN, the acceptor record of the dead member, if it could be read.
+        given_up: the open step, if the sender knows that it is given up.
     """
 
     kind: ReportKind
@@ -303,16 +303,16 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """DIED: my process has ended, and this is my record. Said for the sender by its launcher, its parent process."""
+    """DIED: my process has ended, and this is my record. Sent for the sender by its launcher, its parent process."""
 
     record: AcceptorRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """HELD: all members of `lineage` have died, and I, who had no seat, hold the state after `step`; 0: none.
+    """HELD: all members of `lineage` have died, and I, without a seat, hold the state after `step`; 0: none.
 
-    `heir`: who goes on, as far as I know; None: that is not decided.
+    `heir`: the peer that is to continue, as far as I know; None: not decided.
     """
 
     lineage: bytes
@@ -354,7 +354,7 @@ Body = (
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message, who sends it, and the view that the sender has installed."""
+    """A message with its sender and the stamp of the view that the sender has installed."""
 
     sender: Member
     stamp: Stamp

@@ -1,8 +1,8 @@
-"""Numerics classes: which members compute the same bits, and what of theirs is compared (R20 of PROTOCOL.md).
+"""Numerics classes: members that compute the same bits, and what is compared between members (R20 of PROTOCOL.md).
 
-The members of one class have equal parameters: what computes there is the same, and it began with the same bits. A
-class is 8 bytes, 4 of what computes, and 4 of where such hardware came in: zeros for those who began with the run's
-first state, else of the peer that was given the state by members with other hardware.
+The members of one class have equal parameters: their hardware and software compute alike, and they began with the same
+bits. A class is 8 bytes: 4 for what computes, and 4 for the origin: zeros for members that began with the run's first
+state, else derived from the peer that received the state from members with other hardware.
 
 Pure functions of views, and of what their members have finished.
 """
@@ -16,17 +16,17 @@ from .view import HARDWARE_BYTES, Member, Seat, View, is_akin
 
 Words = Mapping[Member, bytes]
 Case = tuple[Sequence[Seat], Words]
-"""Seats of which some members differ, and what each has said."""
+"""Seats whose members differ in part, and the word of each."""
 
 NEAR = b""
-"""Who is not far from the source of a re-synchronisation (R21) is like it, whatever its class."""
+"""Word of members near the source of a re-synchronisation (R21): they count as equal to it, in any class."""
 
 
 def inherited(own: bytes, donors: bytes, me: Member, step: int) -> bytes:
-    """The class of `me`, of hardware `own`, with the state after `step` of a member of class `donors`.
+    """Numerics class of `me`, with hardware `own`, after it has loaded the state after `step` from class `donors`.
 
-    Before the first update all have the same bits. Later ones are computed on: two peers that were given the state of
-    other hardware at different steps have computed other bits.
+    Before the first update all have the same bits. Later ones depend on what computed them: two peers that received the
+    state of other hardware at different steps have computed different bits.
     """
     if is_akin(own, donors):
         return donors
@@ -34,29 +34,29 @@ def inherited(own: bytes, donors: bytes, me: Member, step: int) -> bytes:
 
 
 def apart(own: bytes, me: Member, step: int) -> bytes:
-    """A class of its own for `me`, of hardware `own`, which goes on from the state after `step`."""
+    """A separate class for `me`, with hardware `own`, which continues from the state after `step`."""
     origin = f"{me.peer_id}/{me.incarnation}/{step}".encode()
     return own[:HARDWARE_BYTES] + blake2b(origin, digest_size=len(own) - HARDWARE_BYTES).digest()
 
 
 def source_of(view: View) -> int:
-    """The rank whose bytes all take at a re-synchronisation in `view`: the oldest member of the largest class.
+    """Rank of the source of a re-synchronisation in `view`: the oldest member of the largest class.
 
-    Of classes of one size that of the oldest member.
+    Of classes of equal size, the class of the oldest member.
     """
     classes = [seat.numerics for seat in view.seats]
     return classes.index(max(classes, key=classes.count))  # the first of the greatest
 
 
 def marked(state_digest: bytes, *, is_far: bool) -> bytes:
-    """`state_digest` as it is said in a view of several classes; `is_far`: from the source, in this step (R21)."""
+    """`state_digest` with the flag of a mixed view; `is_far`: this member is far from the source in this step (R21)."""
     return state_digest[:15] + bytes([is_far])
 
 
 def cases(seats: Sequence[Seat], said: Mapping[Member, Finish]) -> list[Case]:
-    """Where the parameters of members differ, if they do anywhere; each case is one for R17.
+    """Differences between members' parameters, if any; R17 decides each case.
 
-    Far from the source, all are compared; else within each class.
+    If any member is far from the source, all are compared; else only within each class.
     """
     if any(finish.is_far for finish in said.values()):
         numerics = {seat.member: seat.numerics for seat in seats}
@@ -71,10 +71,10 @@ def cases(seats: Sequence[Seat], said: Mapping[Member, Finish]) -> list[Case]:
 
 
 def who_stays(seats: Sequence[Seat], founded_in: int, found: Sequence[Case]) -> frozenset[Member] | None:
-    """Who stays of `seats`, by R17 in each of the cases that were `found`.
+    """Members of `seats` that stay, by R17 in each of the cases `found`.
 
     Returns:
-        `NOBODY`: in one of them none can stay, so all raise. None: what others have still to say may count.
+        `NOBODY`: in one of the cases none can stay, so all raise. None: it depends on members that have not spoken.
     """
     stays = frozenset(seat.member for seat in seats)
     verdicts = [(group, staying(group, founded_in, words)) for group, words in found]

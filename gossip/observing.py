@@ -1,10 +1,10 @@
-"""What a peer without a seat lacks, and how it gets that: R6, R9 and R18 of PROTOCOL.md.
+"""Observing: how a peer without a seat gets the steps and states that it lacks. R6, R9 and R18 of PROTOCOL.md.
 
-An observer is in no view, barrier or count, so it delays nobody. It is fed with committed steps, and applies one only
-upon the digest of the chain before it; where one is missing, it asks for the state instead. In the barrier of its
-first view every joiner asks for the state that it lacks there.
+An observer is in no view, barrier or count, so it delays no member. It is fed with committed steps, and applies one
+only if it has the chain before it, by digest; where one is missing, it asks for the state instead. In the barrier of
+its first view every joiner asks for the state that it lacks there.
 
-Knows steps and digests. Their bytes are kept by the host until it is told to apply, load, discard or drop them.
+Knows steps and digests. The host keeps their bytes until it is told to apply, load, discard or drop them.
 """
 
 import math
@@ -23,21 +23,21 @@ from .swim import Swim
 from .view import Member, View
 
 NUM_PROVING = 2
-"""An observer runs so many fed steps of the model on a state before it asks for a seat: at the second it is compared
-with its feeder after an update of its own. In an operation that scripts call by themselves nobody is compared."""
+"""Number of fed steps of the model that an observer runs on a state before it asks for a seat: at the second it is
+compared with its feeder after an update of its own. Operations that scripts call by themselves compare nothing."""
 
 MOST_ASKED = 20
-"""Who has asked so often with a state, and runs operations that scripts call by themselves, may not come to a step of
-the model for long: it is compared once it has its seat."""
+"""An observer that has asked this often with a state, and runs operations that scripts call by themselves, is admitted
+unproven, since its next step of the model may be far: it is compared once it has its seat."""
 
 MOST_ASKED_IN_STEPS = 240
-"""So is who has asked so often in front of steps of the model, which may take long: it is too slow for that."""
+"""The same limit in front of steps of the model, which may take long: the observer is too slow for the comparison."""
 
 MOST_STEP_US = 1 << 40
-"""Of what is said of a script's step."""
+"""Limit of the step time that a JOIN names."""
 
 MOST_LAG = 8
-"""Who has proven that it keeps step, lacks more steps than that, and does not catch up, asks for the state."""
+"""A proven observer that lacks more steps than this, and does not catch up, asks for the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class _State:
 
 
 class Observing:
-    """What one peer has taken over, waits for, has asked for, is to load, and applies next.
+    """States and steps of one peer without a seat: taken over, waited for, requested, to be loaded, to be run next.
 
     Attributes:
         follows: it wants to be fed before it has a seat.
         knows_steps: it has been told of a committed step, so that it founds nothing (R18).
-        frozen: digest of the frozen parameters that its host has; empty: none, so that all of a state is needed.
+        frozen: digest of the frozen parameters that its host has; empty: none, so that it needs the whole state.
     """
 
     def __init__(self, swim: Swim, steps: StepMachine, *, config: CoreConfig) -> None:
@@ -80,14 +80,14 @@ class Observing:
         self._is_proven = self._has_run_own = False
 
     def return_from(self, former: "Observing") -> None:
-        """This peer was `former`, which was removed: if that had no seat, for how long it has lacked one counts on."""
+        """This peer was `former`, which was removed: if `former` had no seat, the time without a seat continues."""
         if not former._steps.seated:
             self._pace.patience = former._pace.patience
 
-    # Steps.
+    # Steps
 
     def asks_from(self) -> tuple[int, bytes]:
-        """Step and chain digest that a JOIN names: no step, as long as it is not proven that this peer keeps step."""
+        """Step and chain digest for a JOIN: no step until this peer has proven that it computes the members' bits."""
         done, digest = self._steps.done, self._steps.digest
         if not self.follows or done == NOTHING_DONE:
             return done, digest
@@ -97,14 +97,14 @@ class Observing:
         return done if is_proven or self._num_asked > most else NOTHING_DONE, digest
 
     def pace_said(self) -> tuple[int, bool]:
-        """Microseconds of its script's step, and whether it lags, for a JOIN."""
+        """For a JOIN: the script's time for a step, in microseconds, and whether the peer lags."""
         return min(int(self._pace.step_s * 1e6), MOST_STEP_US), self._pace.is_held
 
     def waits(self, now: float, fits: Callable[[], bool]) -> tuple[bool, bool]:
-        """The script waits in a step of its model, and any state `fits` it there. Whether it is held, and since now.
+        """The script waits in a step of its model. Returns whether it is held there, and whether that is new.
 
-        Not before it was compared with its feeder, nor where it is in the middle of a batch. Who was near when it was
-        admitted has its seat by what it is fed, who was held by the state.
+        `fits`: whether any state can be loaded there, not within a batch. No script is held before it was compared with
+        its feeder. In a view, a peer that was held at its admission is seated by the state, any other by fed steps.
         """
         if self._needs[0] == self._steps.done + 1 or not self._is_proven:
             return False, False
@@ -118,18 +118,18 @@ class Observing:
 
     @property
     def _lags(self) -> bool:
-        """It was held when it was admitted, or was when that was decided."""
+        """Whether its script was held when it was admitted, or when that was decided."""
         return self._late_at < math.inf
 
     @property
     def due(self) -> tuple[int, bytes] | None:
-        """Number and digest of the fed step that is to be run now. None while a state is to be loaded before."""
+        """Number and digest of the fed step to run now. None while a state must be loaded first."""
         return None if self._loading is not None or self._steps.seated else self._applying
 
     def fed(self, step: int, previous: bytes, digest: bytes, num_bytes: int, *, is_own: bool) -> list[Effect]:
-        """`step` has come, with results of `num_bytes`. `is_own`: it is an operation that scripts call by themselves.
+        """`step` has arrived, with results of `num_bytes`. `is_own`: an operation that scripts call by themselves.
 
-        Kept if there is room (FedSteps); what is let go has to be made up for by a state.
+        Kept if there is room (FedSteps); a state has to make up for dropped steps.
         """
         self.knows_steps = True
         if step <= self._steps.done:
@@ -139,12 +139,12 @@ class Observing:
         return [*(Discard(*each) for each in let_go), *self._go_on()]
 
     def _places(self, *states: _State | None) -> list[Place]:
-        """Where the script may be, next or soon: behind what was run last, or behind one of these."""
+        """Places where the script is or may be soon: after the last step that it ran, and after these states."""
         here = [(state.step, state.digest) for state in states if state is not None]
         return [(self._steps.done, self._steps.digest), *here]
 
     def _go_on(self) -> list[Effect]:
-        """Apply the next step, if it is here and nothing is under way."""
+        """Apply the next step, if it has arrived and no step or state is in progress."""
         done, digest = self._steps.done, self._steps.digest
         if self._steps.seated:
             return []
@@ -155,16 +155,16 @@ class Observing:
         self._applying = done + 1, after
         return [Apply(done + 1, after)]
 
-    # States.
+    # States
 
     @property
     def held(self) -> int:
-        """As of `Core.held`."""
+        """See `Core.held`."""
         return max(self._steps.done, NOTHING_DONE if self._loading is None else self._loading.step)
 
     @property
     def lineage(self) -> bytes:
-        """Of the members whose state that is; empty: there is none."""
+        """Lineage of the members whose state that is; empty: no state."""
         return self._lineage if self._loading is None else self._loading.lineage
 
     def has_asked(self, member: Member) -> bool:
@@ -172,11 +172,11 @@ class Observing:
         return member in self._asked.members
 
     def comes(self, now: float, source: Member, step: int) -> bool:
-        """A segment of the state after `step` has come. Whether it is of use: `source` was asked for it."""
+        """A segment of the state after `step` has arrived. Whether it is useful: `source` was asked for it."""
         return self._asked.comes(now, source, step)
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
-        """All of the state after `step` has come. While another one is to be loaded, the last that came waits."""
+        """The state after `step` has arrived completely. While another one is to be loaded, the latest one waits."""
         self.knows_steps |= step > NOTHING_DONE
         self._asked.came()
         before, state = self._waiting, _State(step, digest, lineage)
@@ -191,7 +191,7 @@ class Observing:
     def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is not loaded now: the script waits for the result of step done + 1.
 
-        That is an operation of its own, which no state makes up for. The state waits until it has been run.
+        That is an operation of its own, whose result no state contains. The state waits until it has been run.
         """
         state = self._loading
         if state is None or (state.step, state.digest) != (step, digest):
@@ -203,9 +203,9 @@ class Observing:
         return [*dropped, *([Apply(*self._applying)] if self._applying is not None else self._go_on())]
 
     def put_off(self, now: float, step: int, digest: bytes) -> list[Effect] | None:
-        """As `declined`, by a script in the middle of a batch, where it can load none. None: the next step is not here.
+        """As `declined`, by a script within a batch, where it cannot load. None: it lacks its next step.
 
-        Else it comes to the end of its batch with that, or to the next of its steps.
+        With that step it continues to the end of its batch, or to its next step.
         """
         state, past = self._loading, (self._steps.done, self._steps.digest)
         is_wanted = state is not None and (state.step, state.digest) == (step, digest) and not self._steps.seated
@@ -213,7 +213,7 @@ class Observing:
         return self.declined(now, step, digest) if is_here or not is_wanted else None
 
     def lacks(self, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` leaves out what this peer has no more: it asks again, for all (R30)."""
+        """The state after `step` omits frozen parameters that have changed here: ask again, for all (R30)."""
         state, self.frozen = self._loading, b""
         if state is None or (state.step, state.digest) != (step, digest):
             return []
@@ -222,9 +222,9 @@ class Observing:
         return [Drop(step, digest), *self._load(), *self._go_on()]
 
     def _misses(self, now: float) -> list[Effect]:
-        """What the script waits for has not come since it declined a state, which is behind it in the feeder's stream.
+        """The result that the script needs has not arrived since it declined a state, which follows it in the stream.
 
-        Another member may have fed it, so this takes as long as asking again.
+        Another member may have fed that step, so this takes as long as asking again.
         """
         needed, since = self._needs
         if needed != self._steps.done + 1 or self._applying is not None or now - since < self._config.state_s:
@@ -244,7 +244,7 @@ class Observing:
         return [Load(state.step, state.digest)]
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` was loaded, or that step was run with what was fed."""
+        """The state after `step` was loaded, or that step was run with its fed results."""
         self.knows_steps |= step > NOTHING_DONE
         is_run = self._applying == (step, digest)
         self._has_run_own = is_run and self._fed.is_own(step, digest)
@@ -265,7 +265,7 @@ class Observing:
         return effects
 
     def _ask(self, now: float, donor: Member, step: int) -> list[Effect]:
-        """STATE?, if there is none to load, and none on its way."""
+        """Send STATE?, unless a state has arrived or is in flight."""
         if self._loading is not None or self._waiting is not None:
             return []
         if self._asked.is_coming(now, self._swim.is_gone):
@@ -275,7 +275,7 @@ class Observing:
 
     @property
     def waits_for(self) -> str:
-        """What of the swarm's past this peer waits for now, and from whom; empty: nothing."""
+        """The steps or state that this peer waits for, and from which member; empty: none."""
         if self._loading is not None:
             return f"the state after step {self._loading.step} is here, and its script is to load it"
         if self._needs[0] == self._steps.done + 1:
@@ -288,12 +288,12 @@ class Observing:
             return f"it is at step {self._steps.done}, and fed by {self._feeder}, which was at step {self._head[0]}"
         return ""
 
-    # A gap.
+    # Gaps
 
     def hear_head(self, now: float, source: Member, head: Head) -> list[Effect]:
-        """`source`, which feeds this observer, has committed up to `head.step`: ask for the state if there is a gap.
+        """`source`, the feeder, has committed up to `head.step`: ask for the state if there is a gap.
 
-        What it fed may still be on its way, so a gap must last from one head to the next.
+        Fed steps may still be in flight, so a gap must last from one HEAD to the next.
         """
         done = self._steps.done
         self.knows_steps |= head.step > NOTHING_DONE
@@ -316,11 +316,11 @@ class Observing:
         return self._ask(now, source, head.step)
 
     def _falls_behind(self, now: float, lag: int) -> bool:
-        """Whether it does not catch up with what is fed: once it has proven itself, the state is the shorter way.
+        """Whether a proven observer does not catch up by fed steps, so that a state is the shorter way.
 
-        What it lacked before it had a state says nothing of that: the members went on while the state came. Another
-        one takes as long again, so that is how long it may take to begin to catch up. Who is held runs nothing, and is
-        given the state in the barrier.
+        Steps that it lacked when its state arrived do not count: the members went on during the transfer. Another state
+        takes as long again, so it has that long to begin to catch up. A held script runs nothing, and its peer receives
+        the state in the barrier.
         """
         if not self.follows or not self._is_proven or self._pace.is_held:
             self._least_lag = math.inf, now
@@ -335,21 +335,21 @@ class Observing:
         return True
 
     def _has_gap(self) -> bool:
-        """Whether the feeder is further, and no fed step follows the last one here."""
+        """Whether the feeder is ahead, and no fed step follows the last one here."""
         done, digest = self._steps.done, self._steps.digest
         if self._applying is not None or self._head is None or self._head == (done, digest) or self._head[0] < done:
             return False
         return self._fed.after(done, digest) is None
 
-    # The barrier of the first view.
+    # The barrier of the first view
 
     def install(self, view: View) -> None:
-        """A state of another swarm may be loaded by now, or will be at any time: what is here is as good as nothing."""
+        """If a state of another swarm is to be loaded, no step counts as done: it may be loaded at any time."""
         if self._loading is not None and self._loading.lineage != view.lineage and not self._steps.seated:
             self._steps.done, self._steps.digest = NOTHING_DONE, b""
 
     def reconsider(self, now: float) -> list[Effect]:
-        """Once the barrier says which state is needed: ask for it, unless what is fed may be on its way."""
+        """Ask for the state once the barrier requires one, unless fed steps may be in flight."""
         view = self._steps.view
         if self._steps.seated:
             return []
@@ -369,21 +369,21 @@ class Observing:
         return effects if is_fed else [*effects, *self._ask(now, donor, step)]
 
     def awaited_state(self) -> tuple[int, tuple[Member, ...]] | None:
-        """After which step the state is that the barrier wants here, and who was asked; None: none, or it has come."""
+        """The step after which the barrier requires the state, and the members asked for it; None: none is missing."""
         wanted, is_here = self._steps.wanted_state(), self._loading is not None or self._waiting is not None
         return None if wanted is None or is_here else (wanted[0], tuple(self._asked.members))
 
     def _look_back(self, now: float, num_lacking: int) -> None:
-        """It is held no more, and lacks so many steps; members that have admitted it may not have heard that."""
+        """The script is no longer held, and lacks `num_lacking` steps; members may have admitted it as held."""
         late_s = self._config.admission.late_s
         was_held = now - self._held_at <= late_s and not self._lags
         if was_held and num_lacking > 1 and num_lacking * self._pace.step_s > late_s:
             self._late_at = self._pace.patience.begin(now)
 
     def beat(self, now: float) -> list[Effect]:
-        """Ask again. Who follows and has a state waits for what is fed, for two beats, and runs what is here.
+        """Repeat the request. A follower with a state waits two beats for fed steps, and runs those that arrived.
 
-        Who lags waits for the state, and all for it; not for long.
+        A lagging peer waits for the state, and all members for it; not for long.
         """
         if now >= self._late_at and not self._steps.seated:
             late_s = self._pace.patience.was_late()

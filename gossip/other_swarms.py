@@ -1,4 +1,4 @@
-"""Other swarms of one name that a member has met: two founders, or a fork that only a wrong proof can make."""
+"""Other swarms of the same name that a member has met: two founders, or a fork that only a wrong proof can make."""
 
 import math
 
@@ -7,11 +7,11 @@ from .effects import Effect, Strangers
 from .view import View
 
 MOST_STRANGERS = 64
-"""Other swarms that are told of."""
+"""Most other swarms that are reported."""
 
 
 class OtherSwarms:
-    """Those that are told of: never merged, said once each, and loudly."""
+    """Other swarms that were reported: once each. Swarms are never merged."""
 
     def __init__(self, config: CoreConfig) -> None:
         self._known: set[bytes] = set()
@@ -26,7 +26,7 @@ class OtherSwarms:
         return True
 
     def name(self, mine: View, other: View) -> list[Effect]:
-        """A view that does not follow from `mine`, nor the other way round."""
+        """Report `other`, a view that does not follow from `mine`, nor the other way round."""
         known_by = other.hash if other.lineage == mine.lineage else other.lineage
         if not self._is_news(known_by):
             return []

@@ -1,4 +1,4 @@
-"""What a peer lets all others know of itself: how far and how fast it is. Left out: who spreads it (swim.py)."""
+"""Status of this peer for all others: its progress and speed. Leaves out: spreading it (swim.py)."""
 
 import math
 
@@ -7,7 +7,7 @@ from .progress import NOTHING_DONE
 
 
 class OwnStatus:
-    """The status of this peer, made anew now and then."""
+    """The status of this peer, renewed at intervals."""
 
     def __init__(self, *, now: float, every_s: float) -> None:
         self._every_s = every_s
@@ -19,11 +19,11 @@ class OwnStatus:
         self._loss = loss if math.isfinite(loss) else 0.0
 
     def loaded(self, done: int) -> None:
-        """The steps up to `done` were made by others: they say nothing of the speed of this peer."""
+        """The steps up to `done` were computed by others: they do not count for the speed of this peer."""
         self._done = done
 
     def renew(self, now: float, view_number: int, done: int, digest: bytes) -> Status | None:
-        """What to show from now on; None if what is shown is still young."""
+        """The new status; None if the present one is recent."""
         elapsed_s = now - self._shown_at
         if elapsed_s < self._every_s:
             return None

@@ -1,8 +1,8 @@
-"""Whether an observer's script comes near the members by what it is fed, and what it does if it does not (R9).
+"""Pace of an observer: whether its script catches up by fed steps, and how it is held if it does not (R9).
 
-A script that takes longer for what it lacks than another state would take is *held* where it waits in a step of its
-model: it is not told the result, and can load a state at once. Who is held asks for a seat as it is, and
-is given the state in the barrier. So nobody waits for what such a script does.
+If the missing steps would take longer than another state, the script is *held* where it waits in a step of its model:
+it is not told the result, and can load a state at once. A held peer asks for a seat as it is, and receives the state in
+the barrier. So no member waits for such a script to compute.
 """
 
 import math
@@ -13,18 +13,18 @@ from typing import Final
 from .admission import AdmissionConfig
 
 MOST_HELD_S: Final = 10.0
-"""After so long without a seat its script runs another step before it is held again."""
+"""A script held this long without a seat runs another step before it is held again."""
 
 SHARE: Final = 0.1
-"""Of the time for which a peer has lacked a seat: all may wait so long for its state."""
+"""Part of the time for which a peer has lacked a seat: all members may wait this long for its state."""
 
 
 class Patience:
-    """How long all may wait for the state of one peer that has no seat yet: for what takes long not often.
+    """How long all members may wait for the state of one peer without a seat: a long transfer must be rare.
 
-    Who is no faster than the members, and has a state that takes seconds, never comes near them by what it is fed. So a
-    state may take 2 s (`late_s` / 2), or a tenth of the time for which its peer has lacked a seat, and is waited for
-    twice as long.
+    A peer that is no faster than the members, with a state that takes seconds, never catches up by fed steps. So its
+    state may take 2 s (`late_s` / 2), or a tenth of the time for which the peer has lacked a seat, and members wait
+    twice as long for it.
     """
 
     def __init__(self, config: AdmissionConfig) -> None:
@@ -33,36 +33,36 @@ class Patience:
         self._given_s, self._vain_s = config.late_s, 0.0
 
     def waits(self, now: float) -> None:
-        """It lacks a seat."""
+        """The peer lacks a seat now."""
         self._since = min(self._since, now)
 
     def is_worth(self, now: float, state_s: float) -> bool:
-        """Whether it has lacked a seat for ten times as long as its last state took."""
+        """Whether the peer has lacked a seat for ten times as long as its last state took."""
         return state_s <= SHARE * (now - self._since)
 
     def may_take(self, now: float, state_s: float) -> bool:
-        """Whether all may wait for a state that takes so long. Not if they have done so in vain, for half as long."""
+        """Whether all may wait for a state that takes this long. Not for a while after a wait without success."""
         limit_s = self.limit_s(now)
         return state_s <= limit_s / 2 and limit_s >= 2 * self._vain_s
 
     def limit_s(self, now: float) -> float:
-        """As long as all may wait, if it is admitted now."""
+        """How long all may wait if the peer is admitted now."""
         waited_s = max(0.0, now - self._since)
         return max(self._config.late_s, min(2 * SHARE * waited_s, self._config.late_max_s))
 
     def begin(self, now: float) -> float:
-        """It is admitted, and all wait for its state. Until when."""
+        """The peer is admitted, and all wait for its state. Returns until when."""
         self._given_s = self.limit_s(now)
         return now + self._given_s
 
     def was_late(self) -> float:
-        """The state has not come until then; how long all have waited."""
+        """The state has not arrived in time. Returns how long all have waited."""
         self._vain_s = self._given_s
         return self._given_s
 
 
 class Pace:
-    """Of one observer.
+    """Pace of one observer.
 
     Attributes:
         is_held: its script is held.
@@ -81,29 +81,29 @@ class Pace:
 
     @property
     def step_s(self) -> float:
-        """What its script takes for a step; 0: not known.
+        """The script's time for a step; 0: not known.
 
-        The shorter of the last two times, since one may be anything. Operations of its own count as steps, and take
-        next to nothing, so it is measured from one step of the model to another.
+        The shorter of the last two measurements, since a single one may be off. Operations that it calls by itself
+        count as steps and take almost no time, so a measurement runs from one step of the model to another.
         """
         return min(self._took_s, default=0.0)
 
     @property
     def is_known(self) -> bool:
-        """Not while it is measured for the first time."""
+        """Whether the time for a step is known, or not being measured."""
         return bool(self._took_s) or self._began is None
 
     def ran(self, now: float, *, is_next_here: bool) -> None:
-        """A fed step was run. `is_next_here`: what is behind it has come, so that the script need not wait for that."""
+        """A fed step was run. `is_next_here`: the next one has arrived, so that the script does not wait for it."""
         has_waited = self._began is None or not self._is_next_here
         self._began, self._num_run = (now, 1) if has_waited else (self._began, self._num_run + 1)
         self._is_next_here = is_next_here
         self.is_held, self._held_since = False, None
 
     def loaded(self, now: float) -> None:
-        """A state was loaded: by a script that waits, so how long it waits for the next step says nothing.
+        """A state was loaded, by a script that waits: how long it waits for the next step shows nothing.
 
-        It still stands where it stood: how long it has been held goes on.
+        The script has not moved: the time for which it is held continues.
         """
         self._end(now)
         self.is_held = False
@@ -114,13 +114,13 @@ class Pace:
             self._began = None
 
     def waits(self, now: float, num_lacking: int, state_s: float, fits: Callable[[], bool]) -> bool:
-        """The script waits in a step of its model. Whether it is held there.
+        """The script waits in a step of its model. Returns whether it is held there.
 
         Args:
             now: the time.
-            num_lacking: so many committed steps it has still to compute, as far as is known: not the one it waits in.
-            state_s: as long as the last state took, from asking on.
-            fits: whether any state fits the script there; asked before it is held.
+            num_lacking: committed steps that it still has to compute, as far as is known, without the one it waits in.
+            state_s: how long the last state took, from the request on.
+            fits: whether any state fits the script there; called before it is held.
         """
         self._end(now)
         self.patience.waits(now)

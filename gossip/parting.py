@@ -1,7 +1,8 @@
-"""Members that part in the open step, as one of them knows it: R2 and R17 of PROTOCOL.md.
+"""Parting: members that separate in the open step, as one of them knows it. R2 and R17 of PROTOCOL.md.
 
-Who goes says LEAVE with the step, and what was finished of it in that view is void. Who has gone for another reason,
-and had other parameters, is remembered until the step commits: of founders without a majority none goes on.
+A member that has to go says LEAVE with the step, and results of it finished in that view are void. A member that has
+gone for another reason, with different parameters, is remembered until the step commits: of founders without a majority
+none continues.
 """
 
 from collections.abc import Mapping
@@ -13,13 +14,13 @@ from .view import Member, Seat, View
 
 
 class Parting:
-    """What one member knows of those who part from it.
+    """Knowledge of one member about members that separate from it.
 
     Attributes:
         founded_in: number of the view in which step 0 was finished; 0: not known.
-        is_void: what is finished of the open step in the installed view is of no use.
+        is_void: results of the open step finished in the installed view are void.
         goes_in: the step in which this member has to go; NOTHING_DONE: it need not.
-        why: it is removed in the end, and may come back; empty: it leaves.
+        why: why it is removed in the end, and may return; empty: it leaves.
         damaged: why this member has to leave once it is known whether the open step commits (R28); empty: it need not.
         departed: seats of older views, and with which parameters (`Finish.bits`) they had finished the open step.
     """
@@ -33,7 +34,7 @@ class Parting:
         self._outvoted: frozenset[Member] = frozenset()
 
     def install(self, before: View | None, view: View, step: int, said: Mapping[Member, Progress]) -> None:
-        """`view` comes after `before`, in which members have `said` this; `step` is open."""
+        """`view` follows `before`, in which members have `said` this; `step` is open."""
         for seat in before.seats if before is not None else ():
             finish = said[seat.member].finish if seat.member in said else None
             is_gone = view.since(seat.member) is None and seat.member not in self._outvoted
@@ -42,7 +43,7 @@ class Parting:
         self._outvoted, self.is_void = frozenset(), False
 
     def part_from(self, member: Member, step: int) -> list[Explain]:
-        """`member` goes: what was finished of `step`, the open one, or will be in this view, does not count."""
+        """`member` goes: results of the open `step` finished in this view are void, also later ones."""
         if member in self._outvoted:
             return []
         self.is_void, self._outvoted = True, self._outvoted | {member}
@@ -56,7 +57,7 @@ class Parting:
         return [Outvoted(step, is_damaged=True)]
 
     def why_contradicted(self, view: View, step: int, digest: bytes) -> str:
-        """How founders that have gone differ from these parameters of `step`, if too few are left to outvote them.
+        """In what departed founders differ from these parameters of `step`, if too few are left to outvote them.
 
         All members of `view` are taken to have these parameters: if not, they are told when all have finished. Founders
         of another numerics class have others anyway (R20).
@@ -71,7 +72,7 @@ class Parting:
         return f"parameters of step {step} differ: {digest.hex()} at {self._me}, {theirs}"
 
     def committed(self, finish: Finish) -> None:
-        """`finish` is committed: whoever has gone did not differ."""
+        """`finish` is committed: departed members did not differ."""
         self.departed = {}
         if finish.step == 0:
             self.founded_in = finish.view_number

@@ -1,4 +1,4 @@
-"""What members say of their steps, to members of the same view. Plain values, no behaviour; names as in messages.py."""
+"""Messages about steps, between members of the same view. Plain values, no behaviour; names as in messages.py."""
 
 from dataclasses import dataclass, replace
 
@@ -8,10 +8,10 @@ NOTHING_DONE = -1
 """The step before step 0: no step is committed."""
 
 LAST_STEP = 2**62
-"""No run is as long; and numbers travel in 64 bits."""
+"""Limit of step numbers, which travel in 64 bits; no run gets that long."""
 
 NOT_CALLED = "nothing, since the step ends before it,"
-"""The fingerprint of an operation that a member has not called, and will not."""
+"""Fingerprint in place of an operation that a member has not called, and will not call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Finish:
 
     @property
     def agreed(self) -> "Finish":
-        """What all members have in common: not the parameters, where there are several classes."""
+        """The finish without what differs between members: the parameters, where there are several numerics classes."""
         return replace(self, state_digest=b"") if self.is_mixed else self
 
     @property
     def bits(self) -> bytes:
-        """What is compared of `state_digest`, in any view."""
+        """The part of `state_digest` that is compared, in any view."""
         return self.state_digest[:15]
 
     @property
@@ -55,9 +55,9 @@ class Progress:
     Attributes:
         done: the last committed step; `digest` is of the chain of steps up to it.
         finish: step done + 1, if it is finished.
-        submitted: how many operations of step done + 1 have been submitted; before it is finished only beats say so.
-            0 with `finish`: not known.
-        inner_steps: local steps made of the round that step done + 1 ends; only beats say so.
+        submitted: number of submitted operations of step done + 1; only beats have it before the step is finished. 0
+            with `finish`: not known.
+        inner_steps: local steps of the round that step done + 1 ends, so far; only beats have it.
     """
 
     done: int
@@ -69,14 +69,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """READY: I complete nothing of older views any more, and this is what I have.
+    """READY: I complete no operation of older views any more, and this is my state.
 
     Attributes:
-        seated: this member has completed a barrier since it was admitted.
+        seated: whether this member has completed a barrier since it was admitted.
         done: its last committed step; `digest` is of the chain of steps up to it.
         finish: what it had finished when it installed this view.
         given_up: a step that is not committed yet, if this member knows that it is given up.
-        maps_all: it can read the memory of every other member of this view.
+        maps_all: whether it can read the memory of every other member of this view.
         founded_in: number of the view in which step 0 was finished, whose seats are the founders'; 0: not known.
     """
 
@@ -91,7 +91,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """BEAT: both, again, for whoever lost a frame."""
+    """BEAT: READY and FINISHED repeated, for members that lost a frame."""
 
     ready: Ready
     progress: Progress
@@ -110,7 +110,7 @@ class StateQuery:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """ABORT: this is what I called as this operation of this step, and somebody called another."""
+    """ABORT: I called this as this operation of this step, and another member called another."""
 
     step: int
     operation: int

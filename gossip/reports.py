@@ -1,11 +1,11 @@
-"""What the members of a view report of each other, and whom that cuts out of the next one.
+"""Reports of the members of a view about each other, and the members that these cut from the next view.
 
-A report counts as long as its sender repeats it (a lease), so that two members who took each other for dead by
-mistake, or whose link came back, do not block the view. Proof (the kernel's word) counts for ever, and one proof or
-refused link is enough. Silence needs a majority of those who could have heard something, and then some time in which
-nothing changes, so that members that went together leave in one view (Rapid, Suresh et al. 2018, section 4.2). Two
-members that alone cannot hear each other for long cannot both stay, since a collective needs every pair. Members that
-come and go count like silent ones where a quorum is left without them: if all do, it is the network.
+A report counts as long as its sender repeats it (a lease), so that two members that took each other for dead by
+mistake, or whose link recovered, do not block the view. Proof (the kernel's word) counts forever, and one proof or
+refused link is enough. Silence needs reports of a majority of the members that could have heard something, and then
+some time without changes, so that members that went together leave in one view (Rapid, Suresh et al. 2018, section
+4.2). If only two members cannot hear each other for long, one of them is cut, since a collective needs every pair.
+Flapping members count like silent ones if a quorum is left without them: if all flap, the network is the cause.
 """
 
 import math
@@ -27,20 +27,20 @@ UNHEARD = ReportKind.SILENT, ReportKind.FLAPPING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportsConfig:
-    """How long reports count, and how sure silence has to be."""
+    """Lifetime of reports, and certainty of silence."""
 
     silent_s: float = 1.5
-    """A member of whom nothing is heard for so long is reported; times 1 + local health."""
+    """A member that is silent for this long is reported; times 1 + local health."""
 
     lease_s: float = 1.5
     """A report that is not repeated is forgotten after this long."""
 
     stable_s: float = 0.3
-    """Silent members are cut when the reports have not changed for so long."""
+    """Silent members are cut when the reports have not changed for this long."""
 
     bridge_s: float = 2.25
-    """Of two members of which only one does not hear the other, one is cut after this long. So long after the first of
-    several who are silent they are cut even if reports still come and go."""
+    """If only one member does not hear another, one of the two is cut after this long. Several silent members are cut
+    this long after the first of them, even if reports still change."""
 
     def __post_init__(self) -> None:
         values = (self.silent_s, self.lease_s, self.stable_s, self.bridge_s)
@@ -53,13 +53,13 @@ class ReportsConfig:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Who should go, as the reports stand.
+    """Members to be cut, by the present reports.
 
     Attributes:
         gone: in rank order.
-        is_urgent: nobody of them is merely silent.
-        settles_at: when to propose that they go; reports may change until then.
-        restart: why the same members should start over.
+        is_urgent: none of them is merely silent.
+        settles_at: when to propose a view without them; reports may change until then.
+        restart: why the same members should restart the step; empty: they should not.
     """
 
     gone: tuple[Member, ...] = ()
@@ -73,7 +73,7 @@ class _Lease:
     since: float
     until: float
     is_old: bool
-    """It has been repeated for `bridge_s`."""
+    """The report has been repeated for `bridge_s`."""
 
 
 _Leases = Mapping[tuple[ReportKind, Member, Member, int], _Lease]
@@ -92,10 +92,10 @@ class Reports:
     _silent_since: float = 0.0
     _unsettled_since: float = math.inf
     _last: tuple[int, float, Cut] | None = None
-    """The last answer of `cut`, for which step, and until when it stands if nothing new is reported."""
+    """The last result of `cut`: for which step, and until when it is valid without new reports."""
 
     def install(self, view: View) -> None:
-        """Reports are about one view; only proofs about those who are still in it outlast it."""
+        """Start with a new view. Only proofs about its members are kept."""
         self._view = view
         self.proven = {member: None for member in self.proven if member in view.members}
         self.records = {member: record for member, record in self.records.items() if member in view.members}
@@ -104,7 +104,7 @@ class Reports:
         self._silent, self._unsettled_since = (), math.inf
 
     def receive(self, now: float, source: Member, report: Report) -> None:
-        """`source` is a member of the view. What is said of others than its members means nothing."""
+        """Count a report of `source`, a member of the view. Reports about non-members are ignored."""
         assert self._view is not None
         subject = source if report.kind in RESTARTS else report.subject
         if report.subject != subject or self._view.since(subject) is None:
@@ -131,16 +131,16 @@ class Reports:
         return not self._leases and not self.proven
 
     def flaps(self, member: Member) -> bool:
-        """Whether anybody reports that `member` comes and goes."""
+        """Whether any member reports that `member` flaps."""
         return any(kind is ReportKind.FLAPPING and subject == member for kind, _, subject, _ in self._leases)
 
     def has_stalled(self, now: float, step: int) -> bool:
-        """Whether anybody reports that frames of `step` were lost."""
+        """Whether any member reports that frames of `step` were lost."""
         leases = self._leases.items()
         return any(key[0] is ReportKind.STALLED and key[3] == step and lease.until > now for key, lease in leases)
 
     def cut(self, now: float, step: int) -> Cut:
-        """Who should go at `now`, while `step` is open."""
+        """Members to be cut at `now`, while `step` is open."""
         assert self._view is not None
         if self._last is not None and self._last[0] == step and now < self._last[1]:
             return self._last[2]
@@ -154,13 +154,13 @@ class Reports:
         return found
 
     def _missing(self) -> tuple[set[Member], set[Member]]:
-        """Who is gone for certain, and who is silent."""
+        """Members that are certainly gone, and members that are silent."""
         assert self._view is not None
         certain, silent = self._missing_by(self._leases)
         if is_quorum([m for m in self._view.members if m not in certain and m not in silent], self._view):
             return certain, silent
         heard = {key: lease for key, lease in self._leases.items() if key[0] is not ReportKind.FLAPPING}
-        return self._missing_by(heard)  # slow with all is better than nobody
+        return self._missing_by(heard)  # a slow view of all is better than none
 
     def _missing_by(self, leases: _Leases) -> tuple[set[Member], set[Member]]:
         certain = {*self.proven}
@@ -168,14 +168,14 @@ class Reports:
         return certain, self._unheard(certain, leases)
 
     def _apart(self, certain: Collection[Member], leases: _Leases) -> set[Member]:
-        """A member of each pair that cannot talk: whom most others accuse, of equals the one of greater rank.
+        """One member of each pair that cannot talk: the one with more accusers, else the one of greater rank.
 
-        Before that, whoever cannot talk to a quorum: it is cut off, not all the others.
+        Before that, each member that cannot talk to a quorum: it is cut off, not all the others.
         """
         assert self._view is not None
         unheard: dict[tuple[Member, Member], bool] = {}
         for (kind, reporter, subject, _), lease in leases.items():
-            if kind not in RESTARTS and subject not in certain:  # a report of the dead says nothing of its reporter
+            if kind not in RESTARTS and subject not in certain:  # a report about a dead member blames no reporter
                 is_for_long = kind is ReportKind.REFUSED or lease.is_old
                 unheard[reporter, subject] = unheard.get((reporter, subject), False) or is_for_long
         pairs = {pair for pair, is_for_long in unheard.items() if is_for_long}
@@ -196,7 +196,7 @@ class Reports:
         return {member: rank for rank, member in enumerate(self._view.members)}
 
     def _unheard(self, certain: Collection[Member], leases: _Leases) -> set[Member]:
-        """Whom most of those who could hear it report, as silent or flapping."""
+        """Members that most others that could hear them report as silent or flapping."""
         assert self._view is not None
         accusers: dict[Member, set[Member]] = {}
         for kind, reporter, subject, _ in leases:

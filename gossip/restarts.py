@@ -1,7 +1,7 @@
-"""Why one member has the members of its view start the open step over, in another view of the same members.
+"""Restarts: reasons of one member to have the open step redone, in another view of the same members.
 
-STALLED: frames were lost. WITHDRAWN, ABORTED: it gives the step up (given_up.py). READABLE: they can share memory by
-now. It reports the reason while that holds (succession.py); what comes of reports is in reports.py.
+STALLED: frames were lost. WITHDRAWN, ABORTED: it gives the step up (given_up.py). READABLE: members can now share
+memory. It reports the reason while that holds (succession.py); reports.py decides what follows.
 """
 
 from .commit import StepMachine
@@ -11,7 +11,7 @@ from .succession import Succession
 
 
 class Restarts:
-    """What is wrong with the open step at one member."""
+    """Reasons of one member to restart the open step."""
 
     def __init__(self, steps: StepMachine, succession: Succession, *, stall_s: float) -> None:
         self._steps = steps
@@ -20,19 +20,19 @@ class Restarts:
         self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
 
     def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> bool:
-        """Whether `step` is open here, so that it can be given up. Arguments as of `Core.give_up`."""
+        """Give `step` up. Returns whether it is open here, so that it can be. Arguments as in `Core.give_up`."""
         steps = self._steps
         if steps.view is None or steps.finish is not None or step != steps.done + 1:
             return False
         if not is_told:
             self.submitted(0, 0)
-        if steps.seated:  # else nobody has begun a step with it, and the others may have committed this one
+        if steps.seated:  # else no member has begun a step with this one, and the others may have committed this one
             steps.give_up(step, cause, reason, is_told=is_told)
         self._request(ReportKind.ABORTED if is_told else ReportKind.WITHDRAWN, step)
         return True
 
     def share(self) -> bool:
-        """Whether to begin again over shared memory: the last member is readable, met maybe through the view itself."""
+        """Ask for a restart over shared memory if the last member has become readable. Returns whether it did."""
         step = self._steps.done + 1
         if not self._steps.could_share() or self._steps.finish is not None or self._succession.wants_restart(step):
             return False
@@ -43,12 +43,12 @@ class Restarts:
         self._succession.request_restart(Report(kind, self._succession.me, step, given_up=self._steps.given_up))
 
     def submitted(self, num_operations: int, num_complete: int) -> None:
-        """An operation of the open step gets on."""
+        """An operation of the open step makes progress."""
         self._steps.submitted, self._steps.complete = num_operations, num_complete
         self._stuck = None, 0.0
 
     def watch(self, now: float) -> None:
-        """An operation that all have submitted, and that does not get on: frames were lost."""
+        """Ask for a restart if an operation that all have submitted makes no progress: frames were lost."""
         stuck, since = self._steps.stuck_at(), self._stuck[1]
         if stuck is None or stuck != self._stuck[0]:
             self._stuck = stuck, now

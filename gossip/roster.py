@@ -1,4 +1,4 @@
-"""What this peer knows of every other: one claim per peer_id, and in brief those whose claims were forgotten."""
+"""Roster: one claim per known peer_id, and tombstones of those whose claims were forgotten."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +11,10 @@ MOST_TOMBSTONES = 4096
 
 
 class Roster:
-    """All claims that stand, this peer's own included.
+    """All valid claims, this peer's own included.
 
-    What was final or lost is forgotten in time, but claims of before may still be around. So a tombstone stays: what
-    they have to be newer than. There are at most `MOST_TOMBSTONES`, the latest.
+    Claims about lost or gone members are forgotten in time, but older claims may still circulate. So a tombstone stays,
+    with the claim that they have to override. At most the latest `MOST_TOMBSTONES` are kept.
     """
 
     def __init__(self, me: Claim, known: tuple[Claim, ...], is_held: Callable[[str], bool]) -> None:
@@ -37,7 +37,7 @@ class Roster:
         return tuple(claim for name, claim in self._claims.items() if name != self._name)
 
     def put(self, claim: Claim) -> None:
-        """It replaces what was known of the same peer_id."""
+        """Store `claim`, instead of any other about the same peer_id."""
         name = claim.member.peer_id
         old = self._claims.get(name)
         self._claims[name] = claim
@@ -47,12 +47,12 @@ class Roster:
             self._tombstones.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """Nothing is known any more of who is lost or gone, except that it was."""
+        """Replace the claim about a lost or gone member by a tombstone."""
         self._bury(self._claims[name])
         self.regroup()
 
     def drop_living(self) -> tuple[Member, ...]:
-        """Nothing is known any more of those who are not gone for good, except who came before them. Returns them."""
+        """Replace the claims about all members that are not gone for good by tombstones. Returns the members."""
         dropped = [c for c in self.others() if c.state < State.LEFT]
         for claim in dropped:
             self._bury(replace(claim, state=State.ALIVE))
@@ -68,11 +68,11 @@ class Roster:
             del self._tombstones[next(iter(self._tombstones))]
 
     def tombstone(self, peer_id: str) -> Claim | None:
-        """What was known of who is forgotten."""
+        """The last claim about a forgotten member."""
         return self._tombstones.get(peer_id)
 
     def regroup(self) -> None:
-        """Who is held down has changed."""
+        """The set of members held down has changed."""
         self._neighbours = self._alive = self._lost = None
 
     def neighbours(self) -> tuple[Member, ...]:
@@ -104,5 +104,5 @@ class Roster:
 
 
 def _place(claim: Claim) -> State:
-    """Claims of one place keep a peer in the same of the lists above."""
+    """Sort of a claim: claims with the same value keep a peer in the same of the lists above."""
     return State.ALIVE if claim.state is State.SUSPECT else claim.state

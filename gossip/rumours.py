@@ -1,8 +1,8 @@
-"""News that is being spread, the least spread first (SWIM, Das et al. 2002, section 4.1)."""
+"""Rumours: news to be spread, the least sent first (SWIM, Das et al. 2002, section 4.1)."""
 
 
 class Rumours:
-    """Names of those about whom there is news, by how often it was sent. At most one entry per name."""
+    """Names of peers about which there is news, by how often it was sent. At most one entry per name."""
 
     def __init__(self) -> None:
         self._sent: dict[str, int] = {}
@@ -15,7 +15,7 @@ class Rumours:
         return len(self._sent)
 
     def add(self, name: str) -> None:
-        """There is news about `name`; what was said of it before need not be repeated."""
+        """Spread news about `name`, instead of any older news about it."""
         self.drop(name)
         self._put(name, 0)
 
@@ -25,7 +25,7 @@ class Rumours:
             del self._levels[level][name]
 
     def take(self, count: int, limit: int) -> list[str]:
-        """Up to `count` names for one message. Who was sent `limit` times is taken out."""
+        """Up to `count` names for one message. A name that was sent `limit` times is removed."""
         taken: list[str] = []
         for level in self._levels:
             for name in level:

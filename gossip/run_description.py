@@ -1,6 +1,6 @@
-"""What all peers of a swarm have in common, and in what two of them differ (R19 of PROTOCOL.md).
+"""Run descriptions: what all peers of a swarm have in common, and in what two of them differ (R19 of PROTOCOL.md).
 
-Knows names and digests. What they stand for is the host's business, which gives it in bytes for who is refused.
+Knows names and digests. Their meaning is the host's business, which provides it in bytes for refused peers.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from .view import NO_NUMERICS
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """One thing that two peers have in common if it has the same digest at both."""
+    """A named property that two peers share if its digests are equal."""
 
     name: str
     digest: bytes
@@ -19,12 +19,12 @@ class Trait:
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """What a peer runs and trains.
+    """Script and training of a peer, as compared between peers.
 
     Attributes:
         trains_model: it has a state, and takes over that of the swarm.
-        training: of what it trains, and how.
-        program: script and arguments; empty: it runs no script, so that it is not compared with anybody in this.
+        training: what it trains, and how.
+        program: script and arguments; empty: it runs no script, and is not compared in this.
         may_differ: names in `program` in which it may differ from others; without leading dashes.
     """
 
@@ -34,7 +34,7 @@ class RunDescription:
     may_differ: tuple[str, ...] = ()
 
     def differences(self, other: "RunDescription") -> list[str]:
-        """Names of what keeps these two from being in one swarm. The order of the peers does not matter."""
+        """Names of the traits that keep these two out of one swarm. The order of the peers does not matter."""
         found = _differing(self.training, other.training)
         if self.program and other.program:
             allowed = {*self.may_differ, *other.may_differ}
@@ -44,12 +44,12 @@ class RunDescription:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What this peer runs and trains.
+    """Run of this peer: its description, and what is not compared.
 
     Attributes:
-        description: as others have it, too.
-        texts: by name, as who is refused is told of it.
-        numerics: its numerics class, with zeros for where such hardware came in (numerics.py).
+        description: the part that other peers get.
+        texts: traits by name, as shown to a refused peer.
+        numerics: its numerics class, with zeros for its origin (numerics.py).
         frozen: digest of the frozen parameters that it has as it asks, which a state can leave out; empty: none.
     """
 

@@ -1,8 +1,8 @@
-"""Who goes when members differ, in parameters or in calls: the one rule, R17 of PROTOCOL.md.
+"""Seniority: which members go when members differ, in parameters or in calls. The one rule, R17 of PROTOCOL.md.
 
-Rank order is seniority, and the seats that were there when the first step was finished are *founders*. A pure function
-of a view and of what its members have said. More knowledge never changes what it has said, so all decide alike,
-whoever has heard what first.
+Rank order is seniority, and the seats that existed when the first step was finished are *founders*. A pure function of
+a view and of what its members have said. More knowledge never changes its result, so all members decide alike, whatever
+each has heard first.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ NOBODY: frozenset[Member] = frozenset()
 
 
 def staying(seats: Sequence[Seat], founded_in: int, said: Mapping[Member, What]) -> frozenset[Member] | None:
-    """Who stays of members that have said different things.
+    """Members that stay, of members that have said different things.
 
     1. The side with more than half of the seats stays, if it has the oldest member or more than half of the founders.
     2. Else, if not all members are founders, the side of the oldest one stays.
@@ -26,10 +26,10 @@ def staying(seats: Sequence[Seat], founded_in: int, said: Mapping[Member, What])
     Args:
         seats: of the view, in rank order.
         founded_in: number of the view in which the first step was finished; 0: it was not, so all are founders.
-        said: what members have said so far. Who differs and does not stay has to go.
+        said: what members have said so far. A member that differs and does not stay has to go.
 
     Returns:
-        None: what others have still to say may count.
+        None: it depends on members that have not spoken.
     """
     members = [seat.member for seat in seats]
     oldest, founders = members[0], {seat.member for seat in seats if not founded_in or seat.since <= founded_in}

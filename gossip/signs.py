@@ -1,8 +1,8 @@
-"""When each peer was heard, and how it came and went (PROTOCOL.md, G11 and G12).
+"""Signs of life of each peer, and the gaps in them (PROTOCOL.md, G11 and G12).
 
-A link that stalls again and again, each time too briefly to be given up, holds all members up for good. So every *gap*
-counts: a while in which no frame of a member came. It does not count where the link was answered throughout, since
-then only the interpreter was busy, nor while this peer did not listen itself.
+A link that stalls repeatedly, each time too briefly for a removal, would delay all members for good. So every *gap*
+counts: a period without a frame of a member. A gap does not count if the link was answered throughout, since then only
+the interpreter was busy, nor while this peer did not listen itself.
 """
 
 import math
@@ -10,14 +10,14 @@ import math
 from .swim_config import SwimConfig
 
 LEAST_GAPS = 3
-"""One long silence is no flapping: whoever is back stays."""
+"""Least gaps for flapping. One long silence is none: a member that returns may stay."""
 
 Gap = tuple[float, float]
-"""Beginning and end."""
+"""Begin and end of a gap."""
 
 
 class Signs:
-    """Signs of life, by peer_id: a restart does not clear what is held against a link."""
+    """Signs of life, by peer_id: a restart does not clear the record of a link."""
 
     def __init__(self, config: SwimConfig, now: float) -> None:
         self._config = config
@@ -35,16 +35,16 @@ class Signs:
         return max(0.0, now - self._heard.get(name, self._since))
 
     def watch(self, name: str) -> None:
-        """It has a seat, so that it sends frames all the time from now on, and begins anew.
+        """`name` has a seat, so that it sends frames continuously from now on; its record begins anew.
 
-        Whoever proposed that has seen it quiet, maybe before this peer has. It is watched when it has lost its seat,
-        too: a joiner sends some all the time.
+        The proposer of its seat found it steady, maybe before this peer did. The watch continues after it has lost its
+        seat, since joiners send frames continuously, too.
         """
         self._watched[name] = None
         self._begin_anew(name)
 
     def frame(self, now: float, name: str) -> None:
-        """A frame has come."""
+        """A frame of `name` has arrived."""
         if now - self._begun(now, name) >= self._config.gap_s:
             gaps, since = self._series(now, name), now - self._config.gaps_window_s
             if name in self._watched:
@@ -54,11 +54,11 @@ class Signs:
         self._frames[name] = self._heard[name] = now
 
     def steady_since(self, name: str) -> float:
-        """Since when its frames have come without a gap, up to the last one."""
+        """Since when frames of `name` have arrived without a gap, up to the last one."""
         return self._steady.get(name, math.inf)
 
     def answers(self, now: float, name: str) -> bool:
-        """Something answers on its link; whether that is life: not for long without a frame (G11)."""
+        """The link to `name` is answered. Returns whether that counts as life: not for long without a frame (G11)."""
         if name in self._gaps:
             broke = self._broke.get(name, -math.inf)
             self._gaps[name] = [gap for gap in self._gaps[name] if gap[0] <= broke]
@@ -68,11 +68,11 @@ class Signs:
         return True
 
     def broke(self, now: float, name: str) -> None:
-        """Its link is not answered, or was not at some time since the last look."""
+        """The link to `name` is not answered, or was not at some time since the last look."""
         self._broke[name] = now
 
     def flaps(self, now: float, name: str) -> bool:
-        """Whether it was silent for more than half of the window, in several gaps, and not quiet since then."""
+        """Whether `name` was silent for more than half of the window, in several gaps, and has not been quiet since."""
         gaps, since = self._series(now, name), now - self._config.gaps_window_s
         if now - self._begun(now, name) >= self._config.gap_s and not self._is_busy(name):
             gaps = [*gaps, self._gap(now, name)]
@@ -82,15 +82,15 @@ class Signs:
         return name in self._flapping
 
     def is_quiet(self, now: float, name: str) -> bool:
-        """Whether it may have a seat: not where gaps follow each other, too few as they may be by now to flap."""
+        """Whether `name` may have a seat: not while its gaps repeat, even if they are too few for flapping."""
         return not self.flaps(now, name) and len(self._series(now, name)) < LEAST_GAPS - 1
 
     def excuse(self, now: float) -> None:
-        """This peer was late itself: nobody was silent until now."""
+        """This peer was late itself: silence until now does not count."""
         self._listens_since = now
 
     def resume(self, now: float) -> None:
-        """This peer was stopped: silence means nothing."""
+        """This peer was stopped: silence proves nothing."""
         self._heard.clear()
         self._frames.clear()
         self._steady.clear()
@@ -101,7 +101,7 @@ class Signs:
             signs.pop(name, None)
 
     def _series(self, now: float, name: str) -> list[Gap]:
-        """The gaps since it was quiet."""
+        """Gaps of `name` since it was last quiet."""
         gaps = self._gaps.get(name, [])
         if not gaps or self._begun(now, name) - gaps[-1][1] >= self._config.quiet_s:
             gaps = []
@@ -113,13 +113,13 @@ class Signs:
         self._flapping.pop(name, None)
 
     def _begun(self, now: float, name: str) -> float:
-        """When the gap began in which nothing has come of it until now."""
+        """When the present gap of `name` began."""
         return max(self._frames.get(name, now), self._listens_since)
 
     def _gap(self, now: float, name: str) -> Gap:
         return self._begun(now, name), now
 
     def _is_busy(self, name: str) -> bool:
-        """Whether its link was answered ever since its last frame."""
+        """Whether the link to `name` has been answered since its last frame."""
         last = self._frames.get(name, self._since)
         return self._heard.get(name, last) > last and self._broke.get(name, -math.inf) < last

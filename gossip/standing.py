@@ -1,4 +1,4 @@
-"""Where one peer stands, for its host and for people to read: nothing here changes anything."""
+"""Standing: queries on the state of one peer, for its host and for people. They change nothing."""
 
 from dataclasses import replace
 from random import Random
@@ -18,11 +18,11 @@ from .view import NO_VIEW, Member, Stamp, View
 
 
 class Standing:
-    """The machines that a core is made of, and what they say.
+    """The parts of a core, and queries on them.
 
     Attributes:
         me: this peer.
-        ended: it takes part no more.
+        ended: it no longer takes part.
     """
 
     def __init__(self, me: Claim, *, rng: Random, config: CoreConfig, now: float) -> None:
@@ -58,7 +58,7 @@ class Standing:
 
     @property
     def digest(self) -> bytes:
-        """Of the chain of steps up to `done`; empty without a state."""
+        """Digest of the chain of steps up to `done`; empty without a state."""
         return self._steps.digest
 
     @property
@@ -72,12 +72,12 @@ class Standing:
         return self._observing.held
 
     def estate(self, now: float) -> Estate | None:
-        """What becomes of the swarm, where this peer has no seat, and all members, on several hosts, are dead (R29)."""
+        """Fate of the swarm, if this peer has no seat, and all members, on several hosts, are dead (R29)."""
         return None if self.view is not None or self.ended else self._heirs.estate(now)
 
     @property
     def knows_members(self) -> bool:
-        """Whether a member has ever said which view it has."""
+        """Whether any member has named its view yet."""
         return self._joining.views.has_any
 
     @property
@@ -93,7 +93,7 @@ class Standing:
 
     @property
     def stamp(self) -> Stamp:
-        """What goes on every envelope."""
+        """Stamp for each envelope."""
         return NO_VIEW if self.view is None else self.view.stamp
 
     @property
@@ -110,27 +110,27 @@ class Standing:
         """Whether this peer leaves because the others stay without it (R17, R28): it gives its state to no peer."""
         return self._steps.parting.goes_in == self.done + 1
 
-    # Who is there.
+    # Other peers
 
     def introduction(self) -> tuple[m.Gossip, m.Sync]:
-        """To be said to whoever is at a seed's address: it answers with all that it knows, itself included."""
+        """Messages to the peer at a seed's address, which answers with all that it knows, itself included."""
         return self._swim.introduction()
 
     def acquaintances(self) -> tuple[Claim, ...]:
-        """Whom to meet again after a return as another incarnation."""
+        """Claims about peers to meet again after a return as another incarnation."""
         known = self._swim.acquaintances()
-        return tuple(replace(claim, state=State.ALIVE, accuser="") for claim in known)  # to be asked, lost or not
+        return tuple(replace(claim, state=State.ALIVE, accuser="") for claim in known)  # to be probed, lost or not
 
     def claims(self) -> tuple[Claim, ...]:
-        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
+        """Claims with status about this peer and all others that are not gone, for displays of the swarm."""
         return self._swim.me, *self._swim.acquaintances()
 
     def is_lagged(self, now: float) -> bool:
-        """Whether somebody has to be told as soon as the state can be given: a joiner lags. Any thread may ask."""
+        """Whether the core must be told as soon as the state can be given: a joiner lags. Any thread may ask."""
         return now < self._next.admission.lags_until and self.view is not None and not self.ended
 
     def host_of(self, member: Member) -> str:
-        """As its contact has it; empty: not known."""
+        """Host in the contact of `member`; empty: not known."""
         claim = self._swim.claim_of(member)
         return "" if claim is None else claim.contact.host
 
@@ -146,9 +146,9 @@ class Standing:
         return self._steps.inner_steps_of_others()
 
     def may_finish(self, step: int, view_number: int, state_digest: bytes) -> bool:
-        """Whether `step` may be finished in that view: not where another one is installed.
+        """Whether `step` may be finished in that view: not if another one is installed.
 
-        Nor with parameters that founders who have gone did not have; `contradiction` says so.
+        Nor with parameters that differ from those of departed founders; see `contradiction`.
         """
         steps, view = self._steps, self._steps.view
         is_current = view is not None and view.number == view_number and steps.phase is Phase.ACTIVE
@@ -156,7 +156,7 @@ class Standing:
         return is_open and not (steps.parting.departed and steps.why_contradicted(state_digest))
 
     def holds_step(self, now: float) -> bool:
-        """Whether step done + 1 is finished a little later: a view is agreed on that needs the state before it (R9)."""
+        """Whether to delay the finish of step done + 1: a view in agreement needs the state before it (R9)."""
         return self._steps.view is not None and not self.leaving and self._next.holds_step(now, self._steps.done)
 
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:
@@ -164,20 +164,20 @@ class Standing:
         return self._steps.num_submitted(member), self._swim.silence_s(now, member)
 
     def barrier_awaits(self, now: float) -> dict[Member, float]:
-        """For whom the barrier of the installed view waits, if it does, and the silence of each in s."""
+        """Members that the barrier of the installed view waits for, if it does, and the silence of each in s."""
         return {member: self._swim.silence_s(now, member) for member in self._steps.awaited()}
 
     def no_state_for(self, member: Member, reason: str) -> Send:
-        """REFUSE to `member`, which has asked for the state; its host takes it for gone behind that."""
+        """REFUSE to `member`, which has asked for the state; its host counts it as gone after that."""
         assert self._membership.run is not None
         trains_model = self._membership.run.description.trains_model
         return Send(member, m.Refuse(trains_model, (), reason[:LONGEST_REASON]), self.stamp)
 
     def awaited_state(self) -> tuple[int, tuple[Member, ...]] | None:
-        """As of `Observing`: what this peer, in a view, waits for before it is seated."""
+        """See `Observing.awaited_state`: the state that this peer, in a view, needs before it is seated."""
         return self._observing.awaited_state()
 
     @property
     def due(self) -> tuple[int, bytes] | None:
-        """Number and digest of the fed step that is to be run now."""
+        """Number and digest of the fed step to run now."""
         return None if self.ended or self.leaving else self._observing.due

@@ -1,7 +1,7 @@
-"""What should change in the installed view, as one member sees it, and whose turn it is to propose that.
+"""Succession: what should change in the installed view, as one member sees it, and when it may propose that.
 
-It turns what discovery and the host observe into reports, counts the reports of all, and feeds the agreement. Every
-decision carries its reason as a sentence.
+It turns observations of discovery and the host into reports, evaluates the reports of all members, and feeds the
+agreement. Every decision carries its reason as a sentence.
 """
 
 import math
@@ -20,11 +20,11 @@ from .swim import Swim
 from .view import Change, Decision, Joiner, Member, View, can_decide, feeder_of, propose_view
 
 MOST_DEAD = 256
-"""Dead peers whose records are kept: they may turn out to have a seat in a view that is not known yet."""
+"""Limit of dead peers whose records are kept: they may have a seat in a view that is not known yet."""
 
 
 class Succession:
-    """Reports, joiners, leavers and the agreement of one member. There is a view once `install` was called."""
+    """Reports, joiners, leavers and the agreement of one member. It has a view once `install` was called."""
 
     def __init__(self, me: Member, swim: Swim, *, rng: Random, config: CoreConfig) -> None:
         self.me = me
@@ -54,7 +54,7 @@ class Succession:
         return self.me in self.leavers
 
     def install(self, now: float, view: View) -> list[WriteRecord]:
-        """Start over for the successor of `view`."""
+        """Begin to watch for the successor of `view`."""
         before, self.view = self.view, view
         self.reason = propose_view(view, Change()).reason
         for member in before.members if before is not None else ():
@@ -80,10 +80,10 @@ class Succession:
         held_until = math.inf if self._held == NOTHING_DONE else self._held_until
         return math.inf if self.view is None else min(self.agreement.next_deadline(), self._settles_at, held_until)
 
-    # What this member observes.
+    # Observations
 
     def declare_dead(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Result]:
-        """`member` is dead for certain. `record` was read after its death, by whoever says so."""
+        """`member` is dead for certain. `record` was read after its death, by the peer that reports it."""
         self.dead[member] = record or self.dead.pop(member, None)
         while len(self.dead) > MOST_DEAD:
             del self.dead[next(iter(self.dead))]
@@ -95,45 +95,45 @@ class Succession:
         return self.agreement.declare_dead(now, member, record) if record is not None else []
 
     def refuse(self, now: float, member: Member) -> bool:
-        """The link to `member` was lost, and a new one refused; or it is in another swarm. Whether that is new."""
+        """The link to `member` was lost and a new one refused, or it is in another swarm. Whether that is new."""
         self._refused = {other: until for other, until in self._refused.items() if until > now}
         was_known = member in self._refused
         self._refused[member] = now + self._config.reports.lease_s
         return not was_known
 
     def stays_behind(self, now: float, member: Member) -> None:
-        """`member`, which has a seat, says something in an older view, and is told of this one each time."""
+        """`member`, which has a seat, sends messages in an older view, and is told of this one each time."""
         self._behind.setdefault(member, now)
 
     def undelivered(self, now: float, member: Member) -> None:
-        """Data do not get through to `member`, which answers (G16). To be said again while that is so."""
+        """Data do not reach `member`, which answers (G16). The caller repeats this while it is so."""
         self._undelivered[member] = now + self._config.reports.lease_s
 
     def is_here(self, member: Member) -> None:
-        """`member` says something in the installed view."""
+        """`member` sends messages in the installed view."""
         if self._behind:
             self._behind.pop(member, None)
 
     def request_restart(self, report: Report) -> None:
-        """Start over with the same members, in a new view."""
+        """Ask for a restart of the open step, by the same members in a new view."""
         self._restart_request = report
 
     def wants_restart(self, step: int) -> bool:
-        """Whether this member wants `step` to start over already."""
+        """Whether this member has already asked for a restart of `step`."""
         return self._restart_request is not None and self._restart_request.step == step
 
     def cancel_restart(self, kind: ReportKind) -> None:
-        """What was wished for has come about by itself."""
+        """Withdraw a restart request of this kind, which is no longer needed."""
         if self._restart_request is not None and self._restart_request.kind is kind:
             self._restart_request = None
 
     def resume(self, now: float) -> None:
-        """This process was stopped: what it did not hear meanwhile says nothing of others."""
+        """This process was stopped: the silence of others meanwhile proves nothing."""
         self.admission.resume(now)
         self._behind.clear()
 
     def observe(self, now: float, *, repeat: bool) -> list[Effect]:
-        """Report what is new to all members, or everything if it is time to `repeat` it."""
+        """Report new observations to all members, or all of them if it is time to `repeat` them."""
         if self.view is None:
             return []
         known, self._own = self._own, tuple(self._observations(now))
@@ -171,10 +171,10 @@ class Succession:
                 found.append(Report(ReportKind.FLAPPING, member))
         return [*found, self._restart_request] if self._restart_request is not None else found
 
-    # What follows from it.
+    # Conclusions
 
     def reconsider(self, now: float, steps: StepMachine) -> list[Effect]:
-        """Propose what should change, if anything should, and say why when that changes."""
+        """Propose what should change, if anything, and explain the decision when its reason changes."""
         assert self.view is not None
         if now >= self._held_until:
             self._held = NOTHING_DONE
@@ -190,7 +190,7 @@ class Succession:
         num_records = len(self.reports.records)
         seen = (cut, now < cut.settles_at, candidates, [*self.leavers], is_active, steps.seated, self._own, num_records)
         if seen == self._seen:
-            return []  # every frame asks, and little of what comes changes anything
+            return []  # called for every frame; few frames change anything
         self._seen = seen
         change = Change(
             gone=cut.gone,
@@ -210,22 +210,23 @@ class Succession:
             wanted = None
         lagged_s = max((self.admission.lagged_s(now, member) for member in change.joiners), default=-math.inf)
         self._hold(now, steps.done if wanted is not None and lagged_s >= 0 else NOTHING_DONE)
-        is_long = lagged_s >= self._config.admission.lag_s  # whose turn it is has not proposed it
+        is_long = lagged_s >= self._config.admission.lag_s  # the member whose turn it is has not proposed it
         self.agreement.want(now, wanted, 0.0 if is_long else self._delay(cut))
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]
 
     def _hold(self, now: float, done: int) -> None:
-        """Who lags is wanted, and needs the state after step `done`; NOTHING_DONE: nobody is."""
+        """A lagging joiner is wanted, and needs the state after step `done`; NOTHING_DONE: there is none."""
         if done not in (NOTHING_DONE, self._held) and now >= self._hold_again:
             config = self._config.admission
             self._held_until, self._hold_again = now + config.lag_s, now + config.late_s
         self._held = done if now < self._held_until else NOTHING_DONE
 
     def holds_step(self, now: float, done: int) -> bool:
-        """Whether step `done` + 1 is not to be finished here yet.
+        """Whether step `done` + 1 must not be finished here yet.
 
-        This member proposes a view in whose barrier somebody needs the state after `done`, which nobody has any more
-        once that step is committed. Not for long, nor soon again: who is asked to accept it may be out of reach.
+        This member proposes a view in whose barrier a joiner needs the state after `done`, which no member has any more
+        once that step is committed. The hold is short, and is not repeated soon: the members that must accept may be
+        out of reach.
         """
         return self._held == done and self.agreement.is_under_way(now)
 
@@ -236,12 +237,12 @@ class Succession:
         return {member: Joiner(claim.contact, join.numerics) for member, claim, join in known if claim is not None}
 
     def _is_quiet(self) -> bool:
-        """Whether nothing speaks against the view as it is, as before."""
+        """Whether there is, as before, no reason to change the view."""
         idle = self.reports.is_empty() and self.admission.is_empty() and not self._own and not self.leavers
         return idle and self._paused is None and self._settles_at == math.inf and not self.agreement.is_wanted
 
     def _delay(self, cut: Cut) -> float:
-        """Survivors take turns: the first not gone where somebody is missing for certain, else a rotating first."""
+        """Delay before a proposal: the first survivor begins if a member is gone for certain, else a rotating one."""
         assert self.view is not None
         order = [m for m in self.view.members if m not in cut.gone and (m not in self.leavers or m == self.me)]
         if self.me not in order:
@@ -258,13 +259,13 @@ class Succession:
         return [Explain(decision.reason)]
 
     def _pause_or_resume(self, now: float, decision: Decision) -> list[Effect]:
-        """Whether this side can decide anything; what it does not hear itself counts, too."""
+        """Pause if this side cannot decide anything, else resume; silence seen by this member alone counts, too."""
         assert self.view is not None
         missing = {report.subject: None for report in self._own if report.kind <= ReportKind.SILENT}
         here = [member for member in self.view.members if member not in missing]
         paused = None
         self._final_since = min(self._final_since, now) if decision.is_final else math.inf
-        if decision.quorum_lost:  # a record may come a little later than the word of a death
+        if decision.quorum_lost:  # a record may arrive a little later than the news of the death
             is_final = now - self._final_since >= self._config.reports.lease_s
             paused = Paused(decision.reason, is_final)
         elif missing and not can_decide(here, self.reports.records, self.view):

@@ -1,8 +1,8 @@
-"""Who exists and who answers: discovery and failure detection (SWIM, Das et al. 2002; Lifeguard, Dadgar et al. 2018).
+"""Discovery and failure detection of peers (SWIM, Das et al. 2002; Lifeguard, Dadgar et al. 2018).
 
-Probes show who is silent, claims ride on them and on rounds of gossip, and now and then two peers compare all that they
-know (comparison.py). Nobody is declared dead here: that is the kernel's word, and the host brings it with
-`declare_dead`. Leaves out: a bounded-degree overlay; `neighbours` is where it will be.
+Probes find silent peers. Claims are piggybacked on probes and spread in rounds of gossip, and at intervals two peers
+compare all that they know (comparison.py). A peer is never declared dead here: a death is the kernel's word, which the
+host passes to `declare_dead`. Leaves out: a bounded-degree overlay; `neighbours` is where it will be.
 """
 
 import math
@@ -23,10 +23,10 @@ Body = Ping | Ack | PingRequest | NoAck | Gossip | Sync | SyncReply
 
 
 class Swim:
-    """All that this peer knows of others, and the probing of those that are alive."""
+    """Claims about all known peers, and the probing of those that are alive."""
 
     def __init__(self, me: Claim, *, rng: Random, config: SwimConfig, now: float, known: Iterable[Claim] = ()) -> None:
-        """`known`: living peers that are linked to already, and that know this one; no effect says so."""
+        """`known`: living peers that have links to this one and know it; no `Discovered` is returned for them."""
         known = tuple(claim for claim in known if claim.state is State.ALIVE)
         self._rng = rng
         self._config = config
@@ -37,45 +37,45 @@ class Swim:
         self._nonce = 0
         self._strangers: set[str] = set()
         self._touched = now
-        self._due: float | None = None  # not known, since something has changed
+        self._due: float | None = None  # None: to be computed anew
         self._next_gossip = now
         self._next_lost = now
         self._comparison = Comparison(self._beliefs, rng=rng, config=config, now=now, is_met=bool(known))
 
-    # What is known.
+    # Queries
 
     @property
     def me(self) -> Claim:
-        """What this peer says of itself."""
+        """This peer's claim about itself."""
         return self._beliefs.me
 
     @property
     def is_denied(self) -> bool:
-        """Whether others say of this very process that it has ended. It cannot refute that."""
+        """Whether other peers claim that this very process has ended, which it cannot refute."""
         return self._beliefs.is_denied
 
     def alive(self) -> tuple[Member, ...]:
-        """Every other peer that is there as far as this one knows, suspect or not. Not who is held down."""
+        """All other peers that are alive or suspect, without those held down."""
         return self._roster.alive()
 
     def neighbours(self) -> tuple[Member, ...]:
-        """Whom this peer keeps links to and probes: those alive and those held down; later, some of them."""
+        """Peers to link to and probe: those alive and those held down; later, some of them."""
         return self._roster.neighbours()
 
     def is_alive(self, member: Member) -> bool:
-        """Whether it is one of `alive()`."""
+        """Whether `member` is one of `alive()`."""
         return self._roster.is_neighbour(member) and not self._beliefs.is_lost(member)
 
     def is_gone(self, member: Member) -> bool:
-        """Whether `member` is dead, has left, or was followed by a later incarnation of itself. Final."""
+        """Whether `member` is dead, has left, or was replaced by a later incarnation. Final."""
         return self.state_of(member) >= State.LEFT
 
     def is_lost(self, member: Member) -> bool:
-        """Whether nobody denied its suspicion in time, or it did so too often and is held down."""
+        """Whether `member` did not refute its suspicion in time, or refutes so often that it is held down."""
         return self._beliefs.is_lost(member)
 
     def state_of(self, member: Member) -> State:
-        """What is believed of it; LOST: it is not known. DEAD is who was followed by a later incarnation of itself."""
+        """State of `member`. LOST: unknown. DEAD also: replaced by a later incarnation."""
         claim = self._beliefs.latest(member.peer_id)
         if claim is None or claim.member.incarnation < member.incarnation:
             return State.LOST
@@ -86,54 +86,54 @@ class Swim:
         return claim if claim is not None and claim.member == member else None
 
     def latest(self, member: Member) -> Claim | None:
-        """What is known of `member`, or of a later incarnation of it."""
+        """The latest claim about `member` or a later incarnation of it."""
         claim = self._beliefs.latest(member.peer_id)
         return claim if claim is not None and claim.member >= member else None
 
     def acquaintances(self) -> tuple[Claim, ...]:
-        """What is known of all others that are not gone for good."""
+        """Claims about all others that are not gone for good."""
         return tuple(claim for claim in self._roster.others() if claim.state < State.LEFT)
 
     def silence_s(self, now: float, member: Member) -> float:
-        """Since `member` was heard, or met."""
+        """Time since `member` was last heard from, or was discovered."""
         return self._beliefs.silence_s(now, member)
 
     def flaps(self, now: float, member: Member) -> bool:
-        """Whether `member` comes and goes (G12): silent for most of the last seconds, though never for long."""
+        """Whether `member` flaps (G12): silent for most of the last seconds, though never for long."""
         return self._beliefs.signs.flaps(now, member.peer_id)
 
     def is_quiet(self, now: float, member: Member) -> bool:
-        """Whether `member` does not come and go by now, so that it may have a seat."""
+        """Whether `member` is steady, without a recent gap, so that it may have a seat."""
         return self._beliefs.signs.is_quiet(now, member.peer_id)
 
     def patience(self) -> int:
-        """By how much every limit on the silence of others is to be stretched: this peer may be ill itself."""
+        """Factor by which each limit on the silence of others is to be stretched: this peer may be unhealthy itself."""
         return self._beliefs.health.patience
 
     # Commands.
 
     def hear(self, now: float, claim: Claim) -> list[Effect]:
-        """Take in what somebody says of a peer; what is not newer changes nothing."""
+        """Take in a claim about a peer; only a newer one changes anything."""
         self._notice_lateness(now)
         return self._greet(self._beliefs.hear(now, claim))
 
     def heard(self, now: float, member: Member) -> None:
-        """A frame of `member` has arrived, of whatever kind: it is there, so it need not answer a probe."""
+        """A frame of `member`, of any kind, has arrived: the member is alive and need not answer a probe."""
         is_released = self._beliefs.heard(now, member)
         if self._detector.receive_sign(member) or is_released:
             self._due = None
 
     def answers(self, now: float, member: Member) -> None:
-        """The link to `member` is answered, without its interpreter. That counts for a while after its last frame."""
+        """The link to `member` is answered, maybe not by its interpreter. Counts for a while after its last frame."""
         if self._beliefs.answers(now, member) and self._detector.receive_sign(member):
             self._due = None
 
     def broke(self, now: float, member: Member) -> None:
-        """The link to `member` is not answered, or was not for a moment: what it said may not have got through."""
+        """The link to `member` is unanswered, or was for a moment: frames of the member may have been lost."""
         self._beliefs.signs.broke(now, member.peer_id)
 
     def declare_dead(self, now: float, member: Member, state: State) -> list[Effect]:
-        """`member` is dead or has left for certain, met or not. Tells everybody at once, or some where many are."""
+        """`member`, known or not, is dead for certain or has left. Tells all peers at once, or some of very many."""
         if self.is_gone(member) or member.peer_id == self.me.member.peer_id:
             return []
         self._notice_lateness(now)
@@ -145,37 +145,37 @@ class Swim:
         return [*effects, *(Send(other, Gossip((claim,))) for other in self.alive())]
 
     def suspect(self, now: float, member: Member) -> list[Effect]:
-        """There is evidence against `member` other than a probe: its link was refused, say."""
+        """There is evidence against `member` other than a probe, such as a refused link."""
         self._notice_lateness(now)
         return self._beliefs.suspect(now, member)
 
     def tell(self, member: Member) -> list[Effect]:
-        """Let `member` know what is said of it."""
+        """Send `member` the latest claim about itself."""
         claim = self._beliefs.latest(member.peer_id)
         return [] if claim is None else [Send(member, Ping(self._new_nonce(), (claim,)))]
 
     def introduction(self) -> tuple[Gossip, Sync]:
-        """What to say to somebody of whom only the address is known: who this is, and that it knows nobody there."""
+        """Messages to a peer known only by address: this peer's claim about itself, and digests of all it knows."""
         return Gossip((self.me,)), Sync(self._roster.digests())
 
     def keep(self, members: Iterable[Member]) -> None:
-        """Forget none of `members`, however long they are lost: they have seats in a view."""
+        """Never forget `members`, however long they are lost: they have seats in a view."""
         before, self._beliefs.kept = self._beliefs.kept, frozenset(member.peer_id for member in members)
         for name in sorted(self._beliefs.kept - before):
             self._beliefs.signs.watch(name)
 
     def set_status(self, now: float, status: Status) -> None:
-        """From now on this peer is doing like this; its `version` is counted here."""
+        """Set this peer's status; `version` is counted here."""
         self._notice_lateness(now)
         version = self.me.status.version
         if replace(status, version=version) != self.me.status:
             self._beliefs.say_of_itself(replace(self.me, status=replace(status, version=version + 1)))
 
     def resume(self, now: float) -> None:
-        """This process was stopped: what it did not hear meanwhile says nothing about others.
+        """This process was stopped: the silence of others meanwhile proves nothing.
 
-        After more than half of `tombstone_s` others may have forgotten who died in the meantime. So this peer forgets
-        all who are not dead, and asks those that it was linked to.
+        After more than half of `tombstone_s`, others may have forgotten members that died in the meantime. So this peer
+        forgets all members that are not dead, and asks those to which it had links.
         """
         is_long = now - self._touched > self._config.tombstone_s / 2
         self._touched = now
@@ -218,7 +218,7 @@ class Swim:
         return effects
 
     def _notice_lateness(self, now: float) -> None:
-        """Whoever comes late to its own deadlines has answers waiting, and takes nobody's silence for granted."""
+        """If this peer is late for its own deadlines, answers may be waiting unread: excuse the silence of others."""
         if now - self._touched > self._config.probe_timeout_s and self._config.lifeguard:
             late_s = now - max(self._touched, self.next_deadline())
             if late_s > self._config.tombstone_s / 2:
@@ -243,11 +243,11 @@ class Swim:
         return effects
 
     def _accuse(self, target: Member) -> list[Effect]:
-        """The sooner the accused hears of it, the sooner it can deny."""
+        """Tell the accused at once, so that it can refute early."""
         return [Send(target, self._ping(target, self._new_nonce()))] if self._config.lifeguard else []
 
     def _seek_the_lost(self, now: float) -> list[Effect]:
-        """A partition may have healed: whoever is lost hears of it by this, and denies."""
+        """Ping a lost member: if a partition has healed, it learns of the claim and refutes."""
         lost = self._roster.lost()
         if now < self._next_lost or not lost:
             return []
@@ -270,7 +270,7 @@ class Swim:
     # Messages.
 
     def receive(self, now: float, source: Member, body: Body) -> list[Effect]:
-        """Whatever arrives. What makes no sense changes nothing."""
+        """Handle any message. An invalid one changes nothing."""
         if source.peer_id == self.me.member.peer_id:
             return []
         self._notice_lateness(now)
@@ -321,10 +321,10 @@ class Swim:
             return []
         return [Send(target, self._ping(target, own_nonce))]
 
-    # What goes out.
+    # Claims to send
 
     def _answer(self, source: Member, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
-        """News; first of all what `source` should know about itself, and what it has wrong about this peer."""
+        """News; first the claim that `source` should hear about itself, and this peer's own if it has that wrong."""
         mine = self.me
         wrong = any(c.member.peer_id == mine.member.peer_id and order(c) < order(mine) for c in claims)
         return (*self._said_of(source), *((mine,) if wrong else ()), *self._beliefs.news())
@@ -334,14 +334,14 @@ class Swim:
         return Ping(nonce, (*self._said_of(target), *introduction, *self._beliefs.news()))
 
     def _said_of(self, member: Member) -> tuple[Claim, ...]:
-        """Who is suspect or worse hears it first from whom it talks to (Lifeguard's buddy system)."""
+        """A suspect or worse member hears so first from each peer it talks to (Lifeguard's buddy system)."""
         claim = self._beliefs.latest(member.peer_id)
         if claim is None or (claim.state is State.ALIVE and claim.member == member):
             return ()
         return () if claim.state is State.SUSPECT and not self._config.lifeguard else (claim,)
 
     def _greet(self, effects: list[Effect], source: Member | None = None) -> list[Effect]:
-        """Introduce this peer to those it has met. Where there are many, gossip does that."""
+        """Introduce this peer to the discovered peers. Where there are many, gossip does that."""
         met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
         self._strangers.update(member.peer_id for member in met)
         if source is not None:

@@ -1,4 +1,4 @@
-"""How fast discovery finds failures and spreads news, and what that costs (Das et al. 2002; Dadgar et al. 2018)."""
+"""Settings of discovery: speed and traffic of failure detection and gossip (Das et al. 2002; Dadgar et al. 2018)."""
 
 import math
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwimConfig:
-    """Timers and limits of one peer's discovery, for a LAN. Everybody in a swarm should have the same."""
+    """Timers and limits of one peer's discovery, for a LAN. They should be equal on all peers of a swarm."""
 
     probe_interval_s: float = 1.0
-    """One neighbour is probed this often; a probe that is not answered within it has failed."""
+    """Interval between probes, one neighbour each; a probe without an answer by then has failed."""
 
     probe_timeout_s: float = 0.3
-    """Wait this long for a direct answer before others are asked to probe: near the p99 round trip."""
+    """Wait this long for a direct answer before asking other peers to probe: near the p99 round trip."""
 
     num_indirect: int = 3
-    """Others that are asked to probe a neighbour that did not answer."""
+    """Number of peers asked to probe a neighbour that did not answer."""
 
     gossip_interval_s: float = 0.2
-    """While there is news, some neighbours are told this often."""
+    """Interval between rounds of gossip while there is news."""
 
     gossip_fanout: int = 3
     """Neighbours told in one such round."""
@@ -27,62 +27,65 @@ class SwimConfig:
     """Each piece of news is sent this many times log10 of the number of peers, rounded up."""
 
     claims_per_message: int = 8
-    """News that rides on one message."""
+    """Most claims piggybacked on one message."""
 
     suspicion_mult: float = 3.0
-    """Least suspicion, in probe intervals times max(1, log10 of the number of peers). 0: a failed probe is a loss."""
+    """Shortest suspicion, in probe intervals times max(1, log10 of the number of peers). 0: a failed probe is a
+    loss."""
 
     suspicion_max_ratio: float = 6.0
-    """A suspicion that nobody else confirms lasts this many times longer."""
+    """A suspicion that no other accuser confirms lasts this many times longer."""
 
     num_confirmations: int = 2
-    """This many further accusers shorten a suspicion to the least."""
+    """Number of further accusers that shorten a suspicion to the minimum."""
 
     sync_interval_s: float = 30.0
-    """What is known is compared with a random neighbour this often; less often among more than 32 peers."""
+    """Interval between comparisons of all claims with a random neighbour; longer among more than 32 peers."""
 
     tombstone_s: float = 120.0
-    """Who is lost, has left or is dead is remembered in full for this long, and in brief for longer."""
+    """A member that is lost, has left or is dead is remembered in full for this long, and in brief for longer."""
 
     lost_interval_s: float = 1.0
-    """One of those who are lost is greeted this often: a partition may have healed."""
+    """Interval between pings to a lost member, one at a time: a partition may have healed."""
 
     everybody: int = 64
-    """Up to this many neighbours, certain news is told to all of them at once and newcomers are greeted by all."""
+    """Up to this many neighbours, each certain death is sent to all of them at once, and newcomers are greeted by
+    all."""
 
     max_health: int = 8
     """Worst local health score: intervals and timeouts of probes grow by one plus the score."""
 
     lifeguard: bool = True
-    """Local health, confirmations, the word to the accused and the hold-down of flapping members. False: plain SWIM."""
+    """Local health, confirmations, notices to the accused and the hold-down of flapping members. False: plain SWIM."""
 
     flap_refutations: int = 5
-    """Who has to deny this often within `flap_window_s` is as good as lost."""
+    """A member that refutes this often within `flap_window_s` is treated as lost."""
 
     flap_window_s: float = 30.0
-    """Refutations and accusers count for this long."""
+    """Window in which refutations and accusers count."""
 
     flap_half_life_s: float = 60.0
-    """A penalty for having been lost halves in this time."""
+    """Half-life of a penalty for having been lost."""
 
     hold_down_s: float = 10.0
-    """Who has two penalties stays out for this long after it was last accused; twice as long with each further one."""
+    """A member with two penalties is held down for this long after its last accusation; twice as long per further
+    penalty."""
 
     hold_down_max_s: float = 600.0
-    """Nobody stays out longer for past losses alone."""
+    """Longest hold-down for past losses alone."""
 
     mute_s: float = 30.0
-    """Whose link answers is alive for this long after its last frame: its interpreter may be busy, or nothing may get
-    through from it."""
+    """A member whose link answers counts as alive for this long after its last frame: its interpreter may be busy, or
+    its frames may not get through."""
 
     gap_s: float = 0.75
-    """No frame of a member for so long is a gap, if its link was not answered all the time."""
+    """No frame of a member for this long is a gap, unless its link was answered all the time."""
 
     gaps_window_s: float = 10.0
-    """Who was silent for more than half of this time, in several gaps, flaps."""
+    """A member that was silent for more than half of this window, in several gaps, flaps."""
 
     quiet_s: float = 3.0
-    """It flaps until so long after its last gap."""
+    """A member that flaps is taken for steady again this long after its last gap."""
 
     def __post_init__(self) -> None:
         if not 0 < self.probe_timeout_s < self.probe_interval_s < math.inf:

@@ -1,7 +1,7 @@
-"""Views: who takes part, agreed and in order (L2 of the membership).
+"""Views: the agreed, ordered members that take part (L2 of the membership).
 
-A view is the bridge between names and numbers: `gossip` speaks of its members, `collectives` of the ranks that
-they have in it. Each view is decided once, by a quorum of the members of the one before (agreement.py).
+A view is the bridge between names and numbers: `gossip` knows its members, `collectives` the ranks that they have in
+it. Each view is decided once, by a quorum of the members of the one before (agreement.py).
 
 Leaves out: weights, and a committee of voters for more than some hundred members.
 """
@@ -24,16 +24,16 @@ class Member:
         return self.peer_id
 
     def __hash__(self) -> int:
-        return hash(self.peer_id)  # a str remembers its own
+        return hash(self.peer_id)  # a str caches its hash
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Where a peer is reached, and its process as the kernel of its host knows it.
+    """Addresses of a peer, and its process as known to the kernel of its host.
 
     Attributes:
         control, data: addresses for peers of its own host.
-        host: whose kernel knows `pid`; the same text on the same host, and on no other.
+        host: the host whose kernel knows `pid`; the same text on the same host, and on no other.
         remote_control, remote_data: addresses for peers of other hosts; empty: they cannot reach it.
     """
 
@@ -47,19 +47,19 @@ class Contact:
 
     @property
     def seed(self) -> str:
-        """Its control address, as it would stand in a list of seeds."""
+        """Control address of the peer, as it would stand in a list of seeds."""
         return self.remote_control or self.control
 
 
 NOWHERE = Contact("", "", 0, 0)
-"""Of a peer that died before it was met."""
+"""Contact of a peer that died before it was discovered."""
 
 NO_NUMERICS = bytes(8)
 """The numerics class of a peer that names none."""
 
 
 HARDWARE_BYTES = 4
-"""Of a numerics class: what computes there."""
+"""Leading bytes of a numerics class: the hardware that computes."""
 
 
 def is_akin(one: bytes, other: bytes) -> bool:
@@ -68,7 +68,7 @@ def is_akin(one: bytes, other: bytes) -> bool:
 
 
 def wrong_numerics(numerics: bytes) -> ValueError:
-    """A numerics class that has not 8 bytes."""
+    """The error for a numerics class of another length than 8 bytes."""
     return ValueError(f"a numerics class has {len(NO_NUMERICS)} bytes, this one has {len(numerics)}")
 
 
@@ -77,9 +77,9 @@ class Seat:
     """A member's place in a view.
 
     Attributes:
-        member: who.
+        member: the member.
         since: number of the view that admitted it.
-        contact: where it is reached: who is told of a view may never have met all of its members.
+        contact: where it is reached; a peer that receives a view may not know all of its members.
         numerics: 8 bytes, its numerics class, as its JOIN had it.
 
     Raises:
@@ -98,7 +98,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What every fenced message carries: which view its sender has installed."""
+    """Identity of the view that the sender of a message has installed; every fenced message carries one."""
 
     lineage: bytes
     number: int
@@ -106,12 +106,12 @@ class Stamp:
 
 
 class Policy(IntEnum):
-    """Who may decide the successor of a view. The founder chooses it for the lineage."""
+    """Which members may decide the successor of a view. The founder chooses the policy of the lineage."""
 
     MAJORITY = 0
     """More than half of the members, or half with rank 0."""
     LIVE = 1
-    """These, or everybody who is left if the others are proven dead and their acceptor records were read."""
+    """A majority, or all survivors if the others are proven dead and their acceptor records were read."""
 
 
 NO_VIEW = Stamp(b"", 0, b"")
@@ -127,7 +127,7 @@ class View:
         founding_size: step 0 is held until this many members take part.
         seats: one per rank, in rank order.
         parent: hash of the view before, empty in view 1.
-        policy: who may decide the next view; the same in all views of a lineage.
+        policy: which members may decide the next view; the same in all views of a lineage.
         founder: peer_id of the first member, so that two swarms that meet can name their founders.
     """
 
@@ -174,11 +174,11 @@ class View:
 
     @cached_property
     def is_mixed(self) -> bool:
-        """Whether its members are of several numerics classes."""
+        """Whether the members are of several numerics classes."""
         return len({seat.numerics for seat in self.seats}) > 1
 
     def numerics_of(self, member: Member) -> bytes | None:
-        """Numerics class of `member`; None where it has no seat."""
+        """Numerics class of `member`; None if it has no seat."""
         return next((seat.numerics for seat in self.seats if seat.member == member), None)
 
     @cached_property
@@ -186,15 +186,15 @@ class View:
         return {seat.member: seat.since for seat in self.seats}
 
     def since(self, member: Member) -> int | None:
-        """Number of the view that admitted `member`; None where it has no seat."""
+        """Number of the view that admitted `member`; None if it has no seat."""
         return self._since.get(member)
 
 
 def feeder_of(observer: Member, view: View, numerics: bytes = NO_NUMERICS) -> Member:
-    """Who gives what is committed in `view` to `observer`: the same for all in one view, another one in the next.
+    """The feeder of `observer` in `view`: all members compute the same one; the next view has another.
 
-    Of the numerics class that its JOIN has named, else of the same hardware, if there is one. Of these, nobody whom
-    this view has admitted, who may be an observer itself until the barrier is complete.
+    A member of the numerics class that the JOIN of the observer named, else of the same hardware, if there is one.
+    Members that this view has admitted come last: they may be observers themselves until the barrier is complete.
     """
     own = [seat for seat in view.seats if seat.numerics == numerics]
     akin = own or [seat for seat in view.seats if is_akin(seat.numerics, numerics)]
@@ -206,7 +206,8 @@ MOST_MEMBERS = 100
 """An acceptor record, which holds two views, must fit into its page."""
 
 LAST_VIEW = 2**24 - 1
-"""No chain is as long, and hosts keep the numbers in 24 bits. It may be decided, and is not installed."""
+"""Greatest view number, since hosts keep it in 24 bits; no chain gets that long. It may be decided, but is not
+installed."""
 
 
 def founding_view(founder: Seat, lineage: bytes, founding_size: int, policy: Policy = Policy.MAJORITY) -> View:
@@ -215,7 +216,7 @@ def founding_view(founder: Seat, lineage: bytes, founding_size: int, policy: Pol
 
 
 def is_quorum(members: Collection[Member], view: View) -> bool:
-    """Whether `members` may decide the successor of `view`: more than half of it, or half with rank 0.
+    """Whether `members` may decide the successor of `view`: more than half of it, or half including rank 0.
 
     Any two quorums of a view share a member, so at most one successor is decided.
     """
@@ -225,7 +226,7 @@ def is_quorum(members: Collection[Member], view: View) -> bool:
 
 
 def can_decide(living: Collection[Member], witnessed: Collection[Member], view: View) -> bool:
-    """Whether `living` are enough to go on from `view`, under its policy.
+    """Whether `living` are enough to decide the successor of `view`, under its policy.
 
     Args:
         living: members that take part.
@@ -241,7 +242,7 @@ def can_decide(living: Collection[Member], witnessed: Collection[Member], view: 
 
 @dataclass(frozen=True, slots=True)
 class Joiner:
-    """What is known of a peer that asks for a seat; see `Seat`."""
+    """A peer that asks for a seat; attributes as in `Seat`."""
 
     contact: Contact
     numerics: bytes = NO_NUMERICS
@@ -249,15 +250,15 @@ class Joiner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is known against a view staying as it is.
+    """Reasons to replace a view.
 
     Attributes:
         gone: members that cannot be reached, or are dead.
         proven: those of `gone` that never come back.
         witnessed: those of `proven` whose acceptor records were read.
         leaving: members that said LEAVE. They still vote.
-        joiners: those who ask for a seat and may have one; the first to be admitted first.
-        restart: why the same members should start over in a new view, if they should.
+        joiners: peers that ask for a seat and may have one, in order of admission.
+        restart: why the same members should restart the step in a new view; empty: they should not.
     """
 
     gone: Collection[Member] = ()
@@ -270,19 +271,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who should be in the next view, and why."""
+    """The proposed next view, if any, and the reason."""
 
     successor: View | None
     """None: keep the current view."""
     reason: str
     quorum_lost: bool = False
-    """Too few members take part to decide anything now."""
+    """Too few members are available to decide now."""
     is_final: bool = False
-    """Nor will there ever be enough: those who are missing are dead."""
+    """There will never be enough: the missing members are dead."""
 
 
 def propose_view(view: View, change: Change) -> Decision:
-    """Who should be in the view after `view`, and why.
+    """Propose the view after `view`, or none, with the reason.
 
     Survivors keep their order. Joiners are appended, at most as many as survivors, so that the survivors alone are a
     quorum of the next view.
@@ -301,7 +302,7 @@ def propose_view(view: View, change: Change) -> Decision:
     if not staying:
         return Decision(None, f"{count}, and none of them stays")
     if view.number + 1 >= LAST_VIEW:
-        must = bool(leaving or change.restart)  # who only asks for a seat does not get one
+        must = bool(leaving or change.restart)  # joiners alone do not pause the view: they get no seat
         return Decision(None, f"{count}, and no view has a greater number", quorum_lost=must, is_final=must)
     reasons = [count]
     reasons += [f"without {', '.join(leaving)}"] if leaving else []
@@ -315,7 +316,7 @@ def propose_view(view: View, change: Change) -> Decision:
 
 
 def _admissible(view: View, change: Change) -> list[Member]:
-    """The latest incarnation of each joiner whose name has no seat: an older incarnation that has one goes first."""
+    """Latest incarnation of each joiner whose name has no seat: an older incarnation with a seat must go first."""
     latest: dict[str, Member] = {}
     for joiner in change.joiners:
         latest[joiner.peer_id] = max(joiner, latest.get(joiner.peer_id, joiner))

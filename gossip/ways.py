@@ -1,7 +1,7 @@
-"""To whom this peer has found no way: no connection to it could be opened for too long (PROTOCOL.md, G11).
+"""Links that could not be opened for too long (PROTOCOL.md, G11).
 
-Where one direction is shut (a firewall, NAT, an address that is wrong), the other side hears no frames, but its own
-link works, and is answered by the machinery of sockets. So it is who cannot get through that has to say so.
+If one direction is blocked (a firewall, NAT, a wrong address), the other side hears no frames, but its own link works,
+and is answered by the sockets alone. So the side that cannot connect has to report it.
 """
 
 import math
@@ -11,7 +11,7 @@ from .view import Member
 
 
 class Ways:
-    """Since when which links are not open."""
+    """Links that are not open, and since when."""
 
     def __init__(self, opening_s: float) -> None:
         """`opening_s`: how long opening a link may take."""
@@ -20,16 +20,16 @@ class Ways:
         self._resumed = -math.inf
 
     def resume(self, now: float) -> None:
-        """This process was stopped, and opened nothing."""
+        """This process was stopped, and opened no link meanwhile."""
         self._since.clear()
         self._resumed = now
 
     def are_opening(self, now: float) -> bool:
-        """Whether this process was stopped until lately, so that attempts may have ended in vain on that account."""
+        """Whether this process was stopped recently, so that attempts may have failed for that reason."""
         return now - self._resumed < self._opening_s
 
     def look(self, now: float, unopened: Mapping[Member, str]) -> dict[Member, str]:
-        """Which links are not open, all of them, and why; those that have been so for too long, in a sentence."""
+        """Links that have been closed for too long, with a sentence why; `unopened`: all links that are not open."""
         self._since = {member: self._since.get(member, now) for member in unopened}
         late = [member for member, since in self._since.items() if now - since >= self._opening_s]
         why = f"for {self._opening_s:g} s: is a firewall or a NAT in between?"
