@@ -1,4 +1,4 @@
-"""Members with an agreement each, pages that outlive them, and a network of which the test decides everything."""
+"""Members with one agreement each, pages that outlive them, and a network that the test controls."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,10 +26,10 @@ def successor(view: View, *members: Member) -> View:
 
 
 class Swarm:
-    """The members of one view, until each has learnt of the next. Checks every effect when it is carried out.
+    """Members of one view, until each has learnt of the next. Checks every effect when it is carried out.
 
-    A member that is killed carries out no effect any more; its page stays as it is. Whoever hears of a decision takes
-    no part any more, as the core would.
+    A killed member carries out no more effects; its page stays as it is. A member that hears of a decision no longer
+    takes part, as in the core.
     """
 
     def __init__(self, view: View, seed: int = 0) -> None:
@@ -58,7 +58,7 @@ class Swarm:
         return [member for member in self.alive if member not in self._informed]
 
     def kill(self, member: Member, after: int | None = None) -> None:
-        """At once, or when it has carried out `after` effects of the next list."""
+        """Kill `member` at once, or when it has carried out `after` effects of the next list."""
         if after is None:
             self.dead[member] = None
         else:
@@ -68,13 +68,13 @@ class Swarm:
         self.agreements[member].want(self.now, candidate, 0.0)
 
     def tick(self, member: Member) -> None:
-        """The next timer of `member` fires, whenever that is."""
+        """Fire the next timer of `member`, at whatever time."""
         if member in self.deciding:
             deadline = self.agreements[member].next_deadline()
             self.perform(member, self.agreements[member].tick(max(self.now, min(deadline, 1e6))))
 
     def find(self, source: Member, target: Member, kind: type[Body | Decide]) -> int:
-        """Where the oldest such message is in `under_way`."""
+        """Index of the oldest such message in `under_way`."""
         return next(i for i, (s, t, b) in enumerate(self.under_way) if (s, t) == (source, target) and type(b) is kind)
 
     def deliver(self, source: Member, target: Member, kind: type[Body | Decide]) -> None:
@@ -89,7 +89,7 @@ class Swarm:
             self.perform(target, self.agreements[target].receive(self.now, source, body))
 
     def read(self, reader: Member, dead: Member) -> None:
-        """`reader` is told that `dead` is dead, and what its page says."""
+        """Tell `reader` that `dead` is dead, with the content of its page."""
         if reader not in self.deciding or self.view.policy is not Policy.LIVE:
             return
         page = self.pages[dead]
@@ -125,7 +125,7 @@ class Swarm:
             self.pages[member] = AcceptorRecord(view, NOTHING, None)
 
     def _count_vote(self, member: Member) -> None:
-        """What enough members have accepted is decided, whether or not anybody lives to see it."""
+        """A view that enough members have accepted is decided, even if no survivor knows."""
         vote = self.agreements[member]._acceptor.vote
         if vote is None:
             return
@@ -136,7 +136,7 @@ class Swarm:
             self.decided[vote.view] = None
 
     def _check(self, member: Member, body: Body) -> None:
-        """Ballots are unique, nobody accepts below its promise, and a page is at least as new as what was sent."""
+        """Ballots are unique, no member accepts below its promise, and no page is older than the messages sent."""
         promised = self._promised.get(member, NOTHING)
         page = self.pages.get(member, AcceptorRecord(self.view, NOTHING, None))
         is_live = self.view.policy is Policy.LIVE

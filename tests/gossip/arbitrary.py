@@ -1,4 +1,4 @@
-"""Anything that the annotations of our messages allow: what a peer may be sent by whoever holds the swarm's key."""
+"""Arbitrary messages: all that their annotations allow, as any holder of the swarm's key may send them."""
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -24,7 +24,7 @@ MEMBERS = (A, B, C, D, E, A2, Member("b", 2), Member("a", 0), Member("", -1), Me
 
 
 def _lineages() -> Iterator[View]:
-    """Views that are known to the cores under test, and those that may come after them."""
+    """Views that the cores under test know, and possible successors."""
     for policy in Policy:
         first = first_view(policy=policy)
         second = after(first, A, B, C)

@@ -1,4 +1,4 @@
-"""Cores in the states that tests start from, and what to pick out of their effects."""
+"""Cores in initial states for tests, and selections from their effects."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,7 +19,7 @@ SAME = RunDescription(True, (Trait("model", b"hash"),))
 OTHER_MODEL = RunDescription(True, (Trait("model", b"other"),))
 RUN = Run(SAME, {"model": b"one tensor"})
 FOUNDING_SIZE = 9
-"""More than any test has: step 0 is held, so that nothing but what a test does happens."""
+"""More members than in any test: step 0 is held, so that only the test's own actions happen."""
 
 Kind = TypeVar("Kind")
 
@@ -29,12 +29,12 @@ def seat(member: Member, since: int = 1) -> Seat:
 
 
 def first_view(founding_size: int = FOUNDING_SIZE, policy: Policy = Policy.MAJORITY) -> View:
-    """What A founds."""
+    """View 1, founded by A."""
     return founding_view(seat(A), LINEAGE, founding_size, policy)
 
 
 def after(view: View, *members: Member) -> View:
-    """The view of `members` that follows `view`; who is new there is admitted by it."""
+    """The view of `members` that follows `view`, which admits the new ones among them."""
     number = view.number + 1
     seats = tuple(seat(member, view.since(member) or number) for member in members)
     return replace(view, number=number, seats=seats, parent=view.hash)
@@ -51,7 +51,7 @@ def view_of(peer: Core) -> View:
 
 
 def genesis() -> bytes:
-    """Digest of the chain of a lineage in which nothing is done."""
+    """Digest of the empty chain of a lineage."""
     machine = StepMachine(A)
     machine.found(first_view())
     return machine.digest
@@ -72,14 +72,14 @@ def founder(founding_size: int = FOUNDING_SIZE, policy: Policy = Policy.MAJORITY
 
 
 def say(peer: Core, sender: Member, body: Body, stamp: Stamp | None = None, now: float = 0.0) -> list[Effect]:
-    """`sender` says it, in the view of `peer` unless `stamp` is another."""
+    """Deliver a message of `sender`, in the view of `peer` unless `stamp` is another."""
     return peer.receive(now, Envelope(sender, peer.stamp if stamp is None else stamp, body))
 
 
 def seated(
     *others: Member, founding_size: int = FOUNDING_SIZE, policy: Policy = Policy.MAJORITY, **config: Any
 ) -> Core:
-    """A, seated and active in view 2 with `others`, whom it knows to be alive."""
+    """A, seated and active in view 2 with `others`, which it believes alive."""
     peer = founder(founding_size, policy, **config)
     meet(peer, others)
     activate(peer, view_with(A, *others, founding_size=founding_size, policy=policy))
@@ -92,7 +92,7 @@ def meet(peer: Core, members: Iterable[Member], now: float = 0.0) -> None:
 
 
 def activate(peer: Core, view: View, now: float = 0.0) -> None:
-    """`peer`, which is seated, installs `view`, and the others say that they have done nothing."""
+    """The seated `peer` installs `view`, and the others say that they have no committed step."""
     others = [member for member in view.members if member != peer.me]
     say(peer, others[0], Decide(view), now=now)
     for member in others:
@@ -129,17 +129,17 @@ def only(kind: type[Kind], effects: Iterable[Effect]) -> list[Kind]:
 
 
 def feeds_of(effects: Iterable[Effect]) -> list[Feed]:
-    """Who is to be fed with what was committed."""
+    """Observers to be fed with committed steps."""
     return [feed for committed in only(Committed, effects) for feed in committed.feeds]
 
 
 def bodies(kind: type[Kind], effects: Iterable[Effect]) -> list[tuple[Member, Kind]]:
-    """What is sent of that kind, and to whom."""
+    """Messages of that kind, with their targets."""
     return [(e.target, e.body) for e in effects if isinstance(e, Send) and isinstance(e.body, kind)]
 
 
 def decide(peer: Core, helper: Member, now: float) -> list[Effect]:
-    """Let the agreement of `peer` decide with the help of `helper`, from `now` on. The effects until it has."""
+    """Let the agreement of `peer` decide with the help of `helper`, from `now` on. Returns the effects until then."""
     effects: list[Effect] = []
     before = view_of(peer)
     for i in range(20):
@@ -160,7 +160,7 @@ def commit_step_0(peer: Core, *others: Member, now: float = 0.0) -> list[Effect]
 
 
 def commit_steps(peer: Core, last: int, *others: Member, now: float = 0.0) -> list[Effect]:
-    """All steps from 0 to `last`."""
+    """Commit all steps from 0 to `last`."""
     effects, before = [], genesis()
     for step in range(last + 1):
         finish = Finish(step, b"bits", b"", view_of(peer).number)

@@ -1,4 +1,4 @@
-"""Step machines in the states that tests start from."""
+"""Step machines in initial states for tests."""
 
 from gossip import Phase, Seat, View
 from gossip.commit import StepMachine
@@ -32,7 +32,7 @@ def finish(step: int, view: View = TRIO, digest: bytes = b"bits", state_digest: 
 
 
 def given_up(cause: Cause, view: View = TRIO, reason: str = "", step: int = 0) -> GivenUp:
-    """As it is said by a member that gives `step` up in `view`."""
+    """The words of a member that gives `step` up in `view`."""
     return GivenUp(step, view.number, cause, reason, 0 if cause is Cause.IN_USE else view.number)
 
 
@@ -41,7 +41,7 @@ DIGEST_0 = chain(GENESIS, ZERO)
 
 
 def active(view: View = TRIO) -> StepMachine:
-    """A, active in `view` with nothing done."""
+    """A, active in `view` without a committed step."""
     machine = founder()
     machine.install(view)
     for member in view.members[1:]:
@@ -51,13 +51,13 @@ def active(view: View = TRIO) -> StepMachine:
 
 
 def finished(view: View = TRIO) -> StepMachine:
-    """The same, which has finished step 0."""
+    """The same machine, after it has finished step 0."""
     machine = active(view)
     machine.finished(0, b"bits", b"state")
     return machine
 
 
 def barrier(machine: StepMachine, said: Ready, view: View = PAIR) -> list[Effect]:
-    """What follows when B says this in the next view."""
+    """Effects of this READY of B in the next view."""
     machine.install(view)
     return machine.receive(B, said)

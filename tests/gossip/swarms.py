@@ -1,4 +1,4 @@
-"""Step machines that talk to each other: whatever is decided, done, given up and lost, in whatever order."""
+"""Step machines that talk to each other, with arbitrary decisions, steps, losses and give-ups, in any order."""
 
 from dataclasses import dataclass, field
 
@@ -24,14 +24,14 @@ def histories(*events: str) -> st.SearchStrategy[History]:
 
 @dataclass
 class Swarm:
-    """Machines, the views that were decided, and the messages under way, which may arrive in any order or never.
+    """Machines, decided views, and messages in flight, which may arrive in any order or never.
 
     Attributes:
-        given_up: who has given up which step in which view.
-        told: whose script was told what.
-        in_use: a step of which a member has handed results out, and the members of the view then.
-        ready: what a member has said in a view, first.
-        commits: who has committed what, in which view it was finished, and which view the member had installed.
+        given_up: members that have given up a step, with the step and the view.
+        told: members whose scripts were told that a step is given up.
+        in_use: per member, a step whose results it has handed out, and the members of the view then.
+        ready: the first READY of each member in each view.
+        commits: commits, with the member, the finish, and the view that the member had installed.
     """
 
     machines: dict[Member, StepMachine] = field(default_factory=lambda: {A: founder()})
@@ -69,7 +69,7 @@ class Swarm:
                     self.is_lost = True
 
     def decide(self, choice: int) -> None:
-        """The last view's members go on, without one of them or with a new one or both."""
+        """Decide a view that follows the last one, without one of the members, or with a new one, or both."""
         last = self.views[-1]
         gone = choice % 5 if len(last.seats) > 2 else None
         kept = tuple(seat for rank, seat in enumerate(last.seats) if rank != gone)
@@ -105,7 +105,7 @@ class Swarm:
         if wanted is not None and self.machines[wanted[2]].done == wanted[0]:
             self.carry_out(member, self.machines[member].loaded(wanted[0], self.machines[wanted[2]].digest))
 
-    # What the hosts do.
+    # Hosts
 
     def is_open(self, member: Member) -> bool:
         """Whether `member` works on a step in its view."""
@@ -127,7 +127,7 @@ class Swarm:
             self.carry_out(member, machine.finished(machine.done + 1, digest, b"state"))
 
     def hand_out(self, member: Member) -> None:
-        """Every second step is one of which results are wanted early."""
+        """Hand out results of every second step before its commit."""
         machine = self.machines[member]
         if self.is_open(member) and self.may_be_complete(member) and machine.done % 2 == 0:
             assert machine.view is not None
@@ -154,10 +154,10 @@ class Swarm:
             leave = Leave(given_up=machine.given_up)
             self.carry_out(member, [Send(other, leave) for other in machine.view.members if other != member])
 
-    # What happens.
+    # Events
 
     def is_void(self, finish: Finish, view: View) -> bool:
-        """Whether a member of `view` knew that it is, when it installed that, or has said so by itself."""
+        """Whether `finish` is void, as a member of `view` knew when it installed that, or has said itself."""
         void = [(step, number) for member, step, number in self.given_up if member in view.members]
         void += [(told.step, told.void_until) for member, told in self.told if member in view.members]
         said = [
@@ -206,7 +206,7 @@ class Swarm:
                 self.load(member)
 
     def go_on(self) -> None:
-        """In one more view of the same members, which all work on."""
+        """Continue in one more view of the same members, which all take part."""
         last = self.views[-1]
         self.views.append(View(LINEAGE, last.number + 1, 1, last.seats, last.hash))
         self.come_to_rest()

@@ -1,4 +1,4 @@
-"""Who asks for a seat and who may have one: R9 and G10 of PROTOCOL.md."""
+"""Admission: joiners that ask for a seat, and those that may have one. R9 and G10 of PROTOCOL.md."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ ALL_DONE = 10**6
 
 
 def admission(**config: Any) -> Admission:
-    """Of A, which is alone in view 1."""
+    """Admission of A, which is alone in view 1."""
     new = Admission(AdmissionConfig(**config))
     new.install(view_of(1, A))
     return new
@@ -37,7 +37,7 @@ def asked(new: Admission, now: float, *members: Member, join: Join = PLAIN) -> A
 
 
 def removed(times: int, **config: Any) -> Admission:
-    """D has been removed so often at time 0."""
+    """Admission after this many removals of D at time 0."""
     new = admission(lease_s=1e9, **config)
     for _ in range(times):
         new.removed(0.0, D)
@@ -86,7 +86,7 @@ def test_who_has_a_seat_asks_no_more() -> None:
     assert new.candidates(0.0, 3) == [D]
 
 
-# The lag of those who follow.
+# Lag of followers
 
 
 def test_who_does_not_follow_is_admitted_as_it_is() -> None:
@@ -110,7 +110,7 @@ def test_r9_where_steps_are_fast_those_of_the_last_second_may_be_missing(done: i
 
 @pytest.mark.parametrize(("waited_s", "lacks"), [(0.0, 2), (2.5, 6), (5.0, 10), (60.0, 10)])
 def test_r9_who_has_waited_longer_may_lack_more(waited_s: float, lacks: int) -> None:
-    """Steps take 0.1 s: 0.2 s at first, 1 s in the end, or a joiner that is as fast as the members never comes in."""
+    """Steps take 0.1 s. The limit grows from 0.2 s to 1 s; else a joiner as fast as the members would never enter."""
     new, now = admission(lease_s=99.0), 10.0 + waited_s
     new.ask(10.0, D, following(NOTHING_DONE))
     for step in range(1001):
@@ -123,7 +123,7 @@ def test_r9_who_has_waited_longer_may_lack_more(waited_s: float, lacks: int) -> 
 
 
 def test_r9_what_it_lacks_was_committed_in_this_view() -> None:
-    """Whoever feeds now has not fed it what is older."""
+    """The present feeder has not fed it older steps."""
     new = admission(least_lag_s=1.0, lag_s=1.0)
     for step in range(11):
         new.committed(step / 10, step)
@@ -200,7 +200,7 @@ def test_r9_it_is_fed_even_if_another_view_comes_before_that_barrier() -> None:
     assert new.followers(9.0) == [D]
 
 
-# Coming and going.
+# Flapping and removals
 
 
 def test_g10_to_be_removed_once_may_happen_to_anybody() -> None:
@@ -278,7 +278,7 @@ def test_g10_removals_do_not_grow_when_time_seems_to_go_back() -> None:
     assert new.candidates(9.0, 3) == [D]
 
 
-# Which views a JOIN counts in, and who had a seat.
+# Views in which a JOIN counts, and past seats
 
 
 @pytest.mark.parametrize(("number", "counts"), [(1, [1, 2]), (2, [2, 3]), (3, [3]), (0, []), (-1, []), (4, [])])

@@ -1,4 +1,4 @@
-"""Single-decree Paxos: whatever the schedule, one view at most is decided."""
+"""Single-decree Paxos: at most one view is decided, under any schedule."""
 
 import math
 from dataclasses import replace
@@ -118,7 +118,7 @@ def test_r12_an_accepted_view_is_proposed_again_and_the_latest_of_several() -> N
 def test_r12_whoever_wants_another_view_completes_what_it_has_accepted() -> None:
     b, ballot = agreement(B), Ballot(2, 1)
     b.receive(0.0, A, Accept(Vote(RANK_0, NEXT)))
-    assert b.next_deadline() == math.inf  # whoever proposed it goes on, or is missed
+    assert b.next_deadline() == math.inf  # its proposer continues, or is missed
     b.want(1.0, OTHER, 0.0)
     assert b.tick(1.0) == [Send(A, Prepare(ballot)), Send(C, Prepare(ballot))]
     assert b.receive(1.1, C, Promise(ballot, None))[0] == Send(A, Accept(Vote(ballot, NEXT)))
@@ -167,7 +167,7 @@ def test_what_nobody_has_answered_is_repeated_to_the_silent_ever_more_rarely() -
 
 
 def test_r5_the_back_off_is_four_measured_round_trips_where_that_is_longer() -> None:
-    """Doubled each time, as always: this is the second wait, then the third."""
+    """Doubled each time, as usual: this is the second wait, then the third."""
     a = agreement(A, retry_max_s=60.0)
     a.want(0.0, NEXT, 0.0)
     a.tick(0.0)

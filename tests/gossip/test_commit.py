@@ -30,7 +30,7 @@ from .swarms import History, Swarm, histories
 
 
 def committed() -> StepMachine:
-    """The same, which has committed step 0."""
+    """The same machine, after it has committed step 0."""
     machine = finished()
     for member in (B, C):
         machine.receive(member, Progress(-1, GENESIS, ZERO))
@@ -288,11 +288,11 @@ def test_r7_the_step_after_the_level_starts_in_the_new_view() -> None:
     assert barrier(active(), NOTHING)[-1] == Activated(PAIR, -1)
 
 
-# Operations that do not get on.
+# Stuck operations
 
 
 def submitted(num_operations: int) -> StepMachine:
-    """A, which has submitted so many operations of step 0."""
+    """A, after it has submitted this many operations of step 0."""
     machine = active()
     machine.submitted = num_operations
     return machine
@@ -400,7 +400,7 @@ def test_a_beat_that_was_overtaken_takes_nothing_back() -> None:
         assert machine.stuck_at() == (0, 2)
 
 
-# Who has the state.
+# Members with the state
 
 
 def test_members_have_the_state_until_they_say_that_they_have_not() -> None:
@@ -412,7 +412,7 @@ def test_members_have_the_state_until_they_say_that_they_have_not() -> None:
     assert machine.possibly_seated() == [A, B]
 
 
-# Whatever happens, in whatever order.
+# Laws
 
 
 @given(histories("view", "install", "deliver", "load", "finish", "beat"))

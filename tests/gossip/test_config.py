@@ -1,4 +1,4 @@
-"""Timers that make no sense are refused, by name, with value and rule."""
+"""Invalid timers are refused; the error has name, value and rule."""
 
 import math
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""One peer's protocol, wired together: what its host may tell it, what time does, how it ends."""
+"""The core: one peer's protocol, with the calls of its host, the effects of time, and its end."""
 
 import math
 
@@ -62,7 +62,7 @@ from .members import A2, LINEAGE, A, B, C, D, claim
 
 
 def observer() -> Core:
-    """B, which follows A and has been given the state after step 3."""
+    """B, which follows A and has received the state after step 3."""
     peer = joiner(follows=True)
     say(peer, A, Head(3, b"three"))
     assert peer.loaded(0.1, 3, b"three") == []
@@ -113,7 +113,7 @@ def test_what_another_swarm_feeds_takes_no_step_from_the_one_that_is_followed() 
 
 def test_r9_a_gap_that_lasts_makes_it_ask_for_the_state() -> None:
     peer = observer()
-    assert say(peer, A, Head(9, b"nine"), now=0.2) == []  # what is missing may be under way
+    assert say(peer, A, Head(9, b"nine"), now=0.2) == []  # missing steps may be in flight
     assert say(peer, A, Head(9, b"nine"), now=0.7) == []
     assert say(peer, A, Head(9, b"nine"), now=1.2) == [Send(A, StateQuery(9))]
 
@@ -152,7 +152,7 @@ def test_r9_who_has_ended_takes_nothing_more() -> None:
     assert peer.loaded(0.6, 9, b"nine") == [] and peer.done == 3
 
 
-# Of oneself.
+# Claims about this peer
 
 
 def test_a_joiner_that_others_take_for_dead_ends_and_says_why() -> None:
@@ -221,7 +221,7 @@ def test_a_status_that_stays_the_same_is_not_told_again() -> None:
 
 
 def listen(peer: Core, other: Member, start: float, stop: float) -> list[Effect]:
-    """Time passes, while `other` says that it is there."""
+    """Let time pass, while frames of `other` arrive."""
     effects: list[Effect] = []
     for i in range(round(start * 20) + 1, round(stop * 20) + 1):
         peer.heard(i / 20, other)
@@ -261,7 +261,7 @@ def test_a_death_is_told_to_everybody_at_once() -> None:
     assert bodies(Gossip, effects) == [(C, Gossip((claim(B, State.DEAD),)))]
     assert bodies(Report, effects) == [(C, Report(ReportKind.PROVEN, B))]
     assert effects[-1] == Explain("2 of 3 members of view 2 are here; without b")
-    assert only(Forget, effects) == []  # the next view tells when nobody needs it any more
+    assert only(Forget, effects) == []  # the next view tells when no member needs it any more
     assert peer.declare_dead(0.5, B, "again") == []
 
 
@@ -280,10 +280,10 @@ def test_a_member_that_was_never_met_can_be_buried() -> None:
 
 
 def test_who_was_buried_by_others_first_is_forgotten_when_the_kernel_says_so_here_too() -> None:
-    """Found by churn: a member had left, and its link, record and process handle were kept for two minutes."""
+    """Found by churn: for two minutes after a member had left, its link, record and process handle were kept."""
     peer = seated(B, C)
     assert only(Forget, say(peer, B, Decide(after(view_of(peer), A, B)))) == []
-    assert only(Forget, say(peer, B, Gossip((claim(C, State.LEFT),)))) == []  # our own handle of it may tell later
+    assert only(Forget, say(peer, B, Gossip((claim(C, State.LEFT),)))) == []  # our process handle of it may tell later
     assert only(Forget, peer.declare_dead(0.0, C, "its process has ended")) == [Forget(C)]
 
 
@@ -327,7 +327,7 @@ def test_who_leaves_says_so_until_a_view_goes_on_without_it() -> None:
 def test_who_leaves_goes_in_the_end_even_if_nobody_decides() -> None:
     peer = seated(B, C, leave_s=3.0)
     peer.leave(1.0)
-    peer.leave(2.0)  # saying so again puts nothing off
+    peer.leave(2.0)  # a second call delays nothing
     assert only(Left, run(peer, 1.0, 3.9)) == []
     assert peer.next_deadline() <= 4.0
     assert peer.tick(4.0) == [Left("no view without it within 3 s")]

@@ -96,7 +96,7 @@ def test_strangers_and_old_answers_end_nothing() -> None:
     bench.detector.receive_ack(C, probe.nonce)
     bench.detector.receive_ack(B, probe.nonce - 1)
     bench.detector.receive_no_ack(C, probe.nonce)
-    assert bench.step() == []  # there is nobody else to ask
+    assert bench.step() == []  # there is no other helper
     assert Missed(B) in bench.step()
 
 

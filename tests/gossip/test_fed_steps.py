@@ -1,4 +1,4 @@
-"""Which of the steps that an observer was fed are kept where there is no room for all: R9 of PROTOCOL.md."""
+"""Fed steps that an observer keeps where there is not enough room: R9 of PROTOCOL.md."""
 
 import pytest
 from hypothesis import given
@@ -14,14 +14,14 @@ MOST = 6
 
 
 class Kept:
-    """Of one observer, which has run what is `done`, and has the state after step `state`; None: it has none."""
+    """Fed steps of one observer, which has run the steps up to `done`, and has the state after `state` (None: none)."""
 
     def __init__(self, most: int = MOST, most_bytes: int = 1000) -> None:
         self.steps, self.done = FedSteps(most, most_bytes), 0
         self.state: int | None = None
 
     def add(self, *steps: int, own: tuple[int, ...] = (), num_bytes: int = 1, coming: int = NOTHING_DONE) -> list[int]:
-        """What is let go."""
+        """Add a step; returns the dropped ones."""
         let_go = []
         for step in steps:
             places = [self.done] if self.state is None else [self.done, self.state]
@@ -36,7 +36,7 @@ class Kept:
         return [step for step, _ in self.steps.overtake([(self.done, digest(self.done))], state)]
 
     def runs(self) -> int:
-        """All that follows; the step it ends at."""
+        """Run all steps that follow; returns the last."""
         while self.steps.after(self.done, digest(self.done)) is not None:
             self.done += 1
             assert self.steps.forget(self.done) == [(self.done, digest(self.done))]
@@ -171,7 +171,7 @@ def test_operations_in_a_row_behind_a_state_are_kept_up_to_a_limit() -> None:
 def test_an_operation_of_the_script_that_was_fed_is_here_when_the_script_comes_to_it(
     own: set[int], turns: list[int]
 ) -> None:
-    """Up to five steps are fed in a turn; in others a state comes or is loaded, or the script runs what is here."""
+    """Up to five steps are fed in a turn; in other turns a state arrives or is loaded, or the script runs its steps."""
     kept, newest = Kept(), 0
     for turn in turns:
         if turn <= 5:

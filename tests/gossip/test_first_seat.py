@@ -1,4 +1,4 @@
-"""How one peer gets its first seat, by the whole core: it founds, or asks for it."""
+"""The first seat of one peer, by the whole core: it founds, or asks for a seat."""
 
 import pytest
 
@@ -204,7 +204,7 @@ def test_a_joiner_that_hears_of_a_later_view_asks_everybody_again_at_once() -> N
 
 
 def test_r8_a_joiner_that_had_a_seat_and_never_heard_of_it_ends() -> None:
-    """And one that hears of it late goes on, until it hears the rest."""
+    """A joiner that hears of its seat late continues, until it hears the rest."""
     peer, late = joiner(), joiner()
     seated_it, went_on = view_with(A, B), after(view_with(A, B), A)
     for each in (peer, late):

@@ -8,7 +8,7 @@ from .members import B, claim
 
 
 class Court:
-    """B among 100 peers, and what happens to it."""
+    """Claims about B, among 100 peers, at given times."""
 
     def __init__(self, config: SwimConfig | None = None) -> None:
         self.flapping = Flapping(config or SwimConfig())

@@ -1,4 +1,4 @@
-"""Who founds a swarm whose peers are all given the same seeds, and when. G15 of PROTOCOL.md."""
+"""Founding: which peer founds a swarm if all have the same seeds, and when. G15 of PROTOCOL.md."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -86,7 +86,7 @@ WAITS = "this peer takes the place of a member of a run with others at {}, and n
 
 
 def replacement(*have_none: Member) -> Founding:
-    """Of a run with members on the hosts of B and C."""
+    """A replacement in a run with members on the hosts of B and C."""
     new = founding(seeds=("one", "two"))
     new.elsewhere = OF_THE_RUN
     for member in have_none:

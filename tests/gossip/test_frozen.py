@@ -1,4 +1,4 @@
-"""What an observer says of the frozen parameters that it has, and what it does if it has them no more: R30."""
+"""Frozen parameters of an observer: what it says of them, and what follows if they have changed. R30 of PROTOCOL.md."""
 
 from gossip.effects import Drop, Load, Send
 from gossip.progress import NOTHING_DONE, StateQuery
@@ -10,7 +10,7 @@ DIGEST = b"f" * 16
 
 
 def asks() -> Observer:
-    """It has been given the state after step 5, which leaves out what it has said to have."""
+    """An observer that has received the state after step 5, without the frozen parameters that it said to have."""
     new = Observer(NOTHING_DONE, b"")
     new.observing.frozen = DIGEST
     assert new.hears(5) == [Send(A, StateQuery(5, DIGEST))]

@@ -1,4 +1,4 @@
-"""Whatever arrives, in whatever order and at whatever time: nothing raises, and what is retained stays bounded."""
+"""Fuzzing: no input raises, in any order and at any time, and retained memory stays bounded."""
 
 import sys
 from collections import deque
@@ -54,7 +54,7 @@ from .members import LINEAGE, A, B, C, claim
 
 LAW = settings(suppress_health_check=list(HealthCheck))
 CODEC, WIRE = Codec([Envelope, AcceptorRecord], is_bounded=False), Codec([Envelope], is_bounded=False)
-"""The cores stand more than the wire lets through."""
+"""Cores tolerate more values than the wire allows."""
 
 STRANGER = Member("stranger", 1)
 DELAYS_S = (0.0, 0.01, 0.25, 0.5, 1.0, 3.0, 30.0, 1e4, 1e9, -0.1, -2.0, -1e4, -1e9)
@@ -101,11 +101,11 @@ STARTS: tuple[Callable[[], Core], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happens to a core `delay_s` after what happened before.
+    """An event at a core, `delay_s` after the one before.
 
     Attributes:
-        what: an envelope, a command of the host, or None: time passes.
-        in_view: the envelope bears the stamp of the view that the core has installed, whatever it says itself.
+        what: an envelope, a command of the host, or None: only time passes.
+        in_view: whether to replace the stamp of the envelope by that of the core's installed view.
     """
 
     delay_s: float
@@ -134,7 +134,7 @@ events = st.builds(Event, st.sampled_from(DELAYS_S), st.none() | envelopes | env
 
 
 def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
-    """What a host may do: it finishes and aborts steps of its view, loads what is wanted, asks before it is seated."""
+    """A valid call of a host: it finishes and aborts steps of its view, loads required states, asks unseated."""
     match name:
         case "submitted":
             peer.submitted(*arguments)
@@ -179,7 +179,7 @@ def observed(peer: Core) -> tuple[object, ...]:
 
 
 def check(peer: Core, effects: Sequence[Effect]) -> None:
-    """The host can carry the effects out, and ask the core where it stands."""
+    """Check that the host can carry the effects out, and query the core."""
     assert all(isinstance(effect, get_args(Effect)) for effect in effects)
     for effect in effects:
         if isinstance(effect, Send):
@@ -225,7 +225,7 @@ def test_what_is_said_in_another_view_or_by_a_stranger_changes_nothing(
         assert observed(peer) == before
 
 
-# What is retained.
+# Retained memory
 
 
 def weight(*roots: object) -> int:
@@ -257,7 +257,7 @@ def parts_of(thing: object) -> Iterator[object]:
 
 
 def afresh(event: Event) -> Event:
-    """As it is when it arrives: it shares nothing with what came before."""
+    """A copy, as after the wire: it shares no object with earlier messages."""
     if not isinstance(event.what, Envelope):
         return event
     arrived = CODEC.decode(CODEC.encode(event.what))
@@ -389,7 +389,7 @@ def test_a_numerics_class_of_another_length_is_refused(body: Body, size: int) ->
 
 
 def replaced(fields: Any, old: bytes, new: bytes) -> Any:
-    """The fields of a frame with others in it, also where it has a view, which is bytes with an array in them."""
+    """Fields of a frame with some replaced, also within views, which are encoded as bytes."""
     if isinstance(fields, list):
         return [replaced(field, old, new) for field in fields]
     if isinstance(fields, bytes) and len(fields) > 32:

@@ -1,4 +1,4 @@
-"""A step that somebody gives up: who goes on saying so, what does not count, and who is told: R16 of PROTOCOL.md."""
+"""A step that a member gives up: the members that repeat it, void finishes, and the scripts that are told. R16."""
 
 from dataclasses import replace
 from functools import reduce
@@ -48,7 +48,7 @@ def said_by(machine: StepMachine, view: View) -> Ready:
     return ready
 
 
-# Who is told.
+# Scripts that are told
 
 
 @pytest.mark.parametrize("said", [MISMATCH, VOIDED, IN_USE])
@@ -140,7 +140,7 @@ def test_r17_that_founders_differ_is_told_to_who_had_no_seat_then() -> None:
     assert Diverged(0, "parameters differ") in machine.receive(A, saying(said))
 
 
-# What does not count.
+# Void finishes
 
 
 @pytest.mark.parametrize("said", [MISMATCH, VOIDED])
@@ -183,7 +183,7 @@ def test_results_in_use_do_not_void_what_all_have_finished() -> None:
 
 
 def test_what_scripts_were_told_of_is_void_also_where_the_barrier_was_not_complete() -> None:
-    """C has finished the step, as nobody else who was there has; B was told, and leaves before C hears of that."""
+    """C has finished the step, alone of the members present; B was told, and leaves before C hears of that."""
     told = replace(IN_USE, void_until=TRIO.number)
     machine = active()
     assert barrier(machine, saying(IN_USE), TRIO_LATER) == []
@@ -196,7 +196,7 @@ def test_what_scripts_were_told_of_is_void_also_where_the_barrier_was_not_comple
     assert behind.receive(B, saying(None, ZERO)) == [Aborted(replace(told, void_until=3)), Activated(LATER, -1)]
 
 
-# How long it is said.
+# Duration of the announcement
 
 
 def test_it_is_said_until_a_step_commits() -> None:
@@ -224,7 +224,7 @@ def test_what_is_known_of_the_step_after_outlasts_the_commit() -> None:
 
 
 def test_what_ready_says_of_it_is_fixed_also_for_who_has_no_seat() -> None:
-    """Or some would tell their scripts at this barrier, and some at the next."""
+    """Otherwise some members would tell their scripts at this barrier, and some at the next."""
     machine = StepMachine(C)
     machine.install(TRIO_LATER)
     for member in (A, B):
@@ -234,7 +234,7 @@ def test_what_ready_says_of_it_is_fixed_also_for_who_has_no_seat() -> None:
     assert machine.loaded(-1, GENESIS) == [Send(A, mine), Send(B, mine), Activated(TRIO_LATER, -1)]
 
 
-# What does not fit.
+# Invalid claims
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_who_has_no_seat_has_nothing_to_give_up() -> None:
         machine.give_up(0, Cause.VOIDED, "", is_told=True)
 
 
-# What two say together.
+# Combination of two claims
 
 numbers = st.integers(0, 4)
 anything = st.none() | st.builds(
@@ -343,7 +343,7 @@ def test_results_that_are_in_use_later_do_not_make_count_what_was_void() -> None
     assert [type(effect) for effect in effects] == [Aborted, Activated]
 
 
-# Whatever happens, in whatever order.
+# Laws
 
 EVENTS = "view", "install", "install", "deliver", "deliver", "load", "finish", "beat", "hand out", "give up", "leave"
 

@@ -1,4 +1,4 @@
-"""A step of which results are used before its commit: it commits, or all give it up (R15 of PROTOCOL.md)."""
+"""A step whose results are used before its commit: it commits, or all members give it up (R15 of PROTOCOL.md)."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def saying(said: GivenUp | None, finished: Finish | None = None) -> Ready:
 
 
 def using() -> StepMachine:
-    """A, active in a view of three, which has handed out a result of step 0."""
+    """A, active in a view of three, after it has handed out a result of step 0."""
     machine = active()
     machine.handed_out()
     return machine
@@ -83,7 +83,7 @@ def test_a_mismatch_is_the_reason_even_where_results_were_used() -> None:
 
 
 def test_who_has_heard_that_a_step_was_given_up_passes_it_on() -> None:
-    """Who said it may die, and the barrier at which it did may be incomplete at others."""
+    """The member that said it may die, and its barrier may be incomplete at others."""
     machine = active()
     assert barrier(machine, saying(IN_USE)) == [Aborted(TOLD), Activated(PAIR, -1)]
     assert said_to_b(machine, LATER) == Send(B, saying(TOLD))
@@ -91,7 +91,7 @@ def test_who_has_heard_that_a_step_was_given_up_passes_it_on() -> None:
 
 
 def test_what_was_used_of_a_step_that_was_given_up_does_not_interrupt_it_again() -> None:
-    """Whoever calls it anew has used nothing of it yet."""
+    """A member that repeats the step has not used its new results yet."""
     heard, author = using(), using()
     assert barrier(heard, saying(IN_USE)) == [Aborted(TOLD), Activated(PAIR, -1)]
     assert said_to_b(heard, view_of(4, A, B, C)) == Send(B, saying(TOLD))

@@ -1,4 +1,4 @@
-"""Who goes on where all members have died, of the peers without a seat on several hosts: R29 of PROTOCOL.md."""
+"""Heirs: which peer without a seat continues after all members have died, on several hosts. R29 of PROTOCOL.md."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ LATE_S = CoreConfig().heir_s + 1.0
 
 
 def at(member: Member, state: State = State.ALIVE) -> Claim:
-    """A claim about `member` on its host, which others reach."""
+    """A claim about `member` on its host, which other hosts reach."""
     known = claim(member, state)
     remote = f"{member.peer_id}:1"
     return replace(known, contact=replace(known.contact, host=HOSTS[member], remote_control=remote, remote_data=remote))
@@ -43,7 +43,7 @@ def record(view: View | None = LAST, choice: Choice | None = None) -> AcceptorRe
 
 
 def chose(heir: Member) -> AcceptorRecord:
-    """Of a peer without a seat."""
+    """A record of a peer without a seat, with its choice."""
     return record(None, Choice(LINEAGE, heir))
 
 
@@ -65,7 +65,7 @@ def say(peer: Core, source: Member, body: Body, now: float = 0.0, stamp: Stamp =
 
 
 def all_die(peer: Core, now: float = 0.0) -> list[Effect]:
-    """Says who knows it for certain."""
+    """DIED of all members arrives, from their launchers."""
     return [*say(peer, A, Died(record()), now), *say(peer, B, Died(record()), now)]
 
 
@@ -74,7 +74,7 @@ def holds(peer: Core, source: Member, step: int, heir: Member | None = None, now
 
 
 def said(effects: list[Effect]) -> dict[Member, Held]:
-    """What is said last of what is held, and to whom."""
+    """The last HELD to each target."""
     return dict(bodies(Held, effects))
 
 
@@ -85,7 +85,7 @@ def late(peer: Core, now: float = LATE_S) -> str:
 
 
 def pass_time(peer: Core, until: float, others: Sequence[Member] = ()) -> list[Effect]:
-    """In which `others` are heard."""
+    """Let time pass, while `others` are heard."""
     effects, now = [], 0.0
     while now < until:
         now += 0.25
@@ -95,7 +95,7 @@ def pass_time(peer: Core, until: float, others: Sequence[Member] = ()) -> list[E
     return effects
 
 
-# What is proven.
+# Proofs
 
 
 def test_members_are_dead_once_each_of_the_last_view_is_proven_dead() -> None:
@@ -173,7 +173,7 @@ def test_who_has_a_seat_says_and_hears_nothing_of_it() -> None:
     assert peer.estate(0.0) is None
 
 
-# What is passed on.
+# Proofs passed on
 
 
 def test_a_proof_is_passed_on_until_its_receiver_says_that_it_knows() -> None:
@@ -208,7 +208,7 @@ def test_what_is_no_proof_changes_nothing(report: Report) -> None:
     assert peer.estate(0.0) is None and not peer.ended
 
 
-# Who decides.
+# The decider
 
 
 def test_who_is_alone_goes_on_a_moment_later_and_writes_it_down_first() -> None:
@@ -269,7 +269,7 @@ def test_a_host_without_a_member_comes_last() -> None:
     assert only(WriteRecord, peer.tick(BEAT_S)) == []
 
 
-# Deciders and heirs die, or leave.
+# Deciders and heirs that die or leave
 
 
 def test_who_follows_a_decider_follows_its_choice() -> None:
@@ -371,7 +371,7 @@ def test_a_decider_that_leaves_does_not() -> None:
     assert only(WriteRecord, effects) == [] and only(Left, effects)
 
 
-# Nobody goes on, or somebody has.
+# Without an heir, and with an earlier one
 
 
 def test_where_nobody_holds_a_state_it_is_lost() -> None:

@@ -1,4 +1,4 @@
-"""Meeting somebody of whom only the address is known: what is said to it, and that it answers with all it knows."""
+"""Introduction to a peer known only by address: the messages to it, and its answer with all that it knows."""
 
 from dataclasses import replace
 

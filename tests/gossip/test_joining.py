@@ -1,4 +1,4 @@
-"""On the way to the first seat: what is asked, founded and loaded. R6, R8, R9 of PROTOCOL.md."""
+"""Joining: requests, foundation and states before the first seat. R6, R8, R9 of PROTOCOL.md."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,7 +35,7 @@ AT_0 = Ready(False, 0, DIGEST_0, None)
 
 
 def joining(me: Member = A, *known: Member, steps: StepMachine | None = None) -> Joining:
-    """`me`, which has met these."""
+    """`me`, which has discovered these."""
     swim = Swim(claim(me), rng=Random(1), config=SwimConfig(), now=0.0)
     for member in known:
         swim.hear(0.0, claim(member))
@@ -44,7 +44,7 @@ def joining(me: Member = A, *known: Member, steps: StepMachine | None = None) ->
 
 
 def observer(done: int, digest: bytes = b"done") -> Joining:
-    """D, which follows and has taken what is `done`."""
+    """D, which follows and has taken over the steps up to `done`."""
     steps = StepMachine(D)
     steps.loaded(done, digest)
     new = joining(D, A, B, steps=steps)
@@ -95,7 +95,7 @@ def test_r9_only_who_feeds_an_observer_says_a_step() -> None:
     assert new.hear_head(0.0, A, LINEAGE, Head(5, b"five", 1, 1)) == [asked]
 
 
-# What it hears of views.
+# News of views
 
 
 def tell(
@@ -110,7 +110,7 @@ def naming(number: int) -> Join:
 
 
 def asking(*known: Member) -> Joining:
-    """D, which has met these and asked them for a seat."""
+    """D, which has discovered these and asked them for a seat."""
     new = joining(D, *known)
     new.begin(RUN, follows=False)
     assert new.ask() == [Send(member, naming(0)) for member in known]
@@ -225,7 +225,7 @@ def founded(new: Joining, now: float) -> tuple[bytes, int, Policy]:
 
 
 def founds(*members: Member, elsewhere: Mapping[str, str] = NO_HOSTS) -> Joining:
-    """The first of them, of which the first seed is A; has met the others, and has asked for a seat."""
+    """The first of them, with A as the first seed; it has discovered the others, and asked for a seat."""
     new = joining(*members)
     new.found_from_seeds(0.0, Foundation(("control a",), LINEAGE, 3, Policy.MAJORITY, elsewhere))
     new.begin(RUN, follows=False)

@@ -1,4 +1,4 @@
-"""Which view a JOIN names: R8 of PROTOCOL.md, that an incarnation has one seat at most."""
+"""The view that a JOIN names: R8 of PROTOCOL.md, that an incarnation has one seat at most."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,12 +14,12 @@ from .members import LINEAGE, A, B, C, D, view_of
 
 
 def head(number: int, absent_since: int = 0) -> Head:
-    """Of a member of view `number` that has had this one to answer for, unless it says so of older ones, too."""
+    """HEAD of a member of view `number` that knows this view only, unless it names older ones."""
     return Head(NOTHING_DONE, b"", number, absent_since or number)
 
 
 def joiner(number: int) -> KnownViews:
-    """It knows of this view, by A."""
+    """A joiner that knows this view from A."""
     known = KnownViews()
     assert known.hear(0.0, A, LINEAGE, head(number))
     return known
@@ -101,7 +101,7 @@ def test_doubt_concerns_one_lineage() -> None:
     assert (known.in_doubt_s(3.0, A), known.in_doubt_s(3.0, B)) == (2.0, 0.0)
 
 
-# What it is for.
+# Purpose
 
 NUM_MEMBERS = 3
 events = st.tuples(st.sampled_from(["decide", "install", "tell", "say", "hear"]), st.integers(0, 9))
@@ -117,7 +117,7 @@ UNHEARD_SEAT = [("decide", 0), ("decide", 0)]  # by view 2, until view 3
 @example([*HEARS_OF_VIEW_1, *UNHEARD_SEAT, ("decide", 0)])
 @example([*UNHEARD_SEAT, ("install", 0), ("tell", 0), ("decide", 0)])
 def test_r8_whatever_is_late_or_lost_a_joiner_has_one_seat_at_most(history: list[tuple[str, int]]) -> None:
-    """D may get a seat whenever a JOIN counts that it ever sent, loses it in the next view, and hears of neither."""
+    """D may get a seat whenever a JOIN that it ever sent counts; it loses the seat in the next view, unheard."""
     chain, known = [view_of(1, A)], KnownViews()
     members = [Admission(AdmissionConfig()) for _ in range(NUM_MEMBERS)]
     views: list[View | None] = [chain[0], None, None]

@@ -1,4 +1,4 @@
-"""An observer that lags: how it asks, when it has a seat, and how long all wait for it. R9 of PROTOCOL.md."""
+"""An observer that lags: how it asks, when it gets a seat, and how long all wait for it. R9 of PROTOCOL.md."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ STEP_S = 0.5
 
 
 def admission(*joins: Join, now: float = 0.0, committed: int = 0) -> Admission:
-    """Of A, with D, which has asked; steps were committed in the last tenth of a second."""
+    """Admission of A, with D as a joiner; the steps were committed in the last tenth of a second."""
     new = Admission(replace(CONFIG, lease_s=1e9))
     new.install(view_of(1, A))
     for step in range(committed):
@@ -52,7 +52,7 @@ def candidates(new: Admission, now: float, done: int) -> list[Member]:
     return new.candidates(now, done)
 
 
-# What members make of it.
+# At members
 
 
 def test_r9_who_is_near_by_the_steps_of_the_members_is_not_by_its_own() -> None:
@@ -104,7 +104,7 @@ def test_r9_who_lags_is_proposed_while_the_state_can_be_given() -> None:
 
 
 def trained(me: Member) -> Core:
-    """In a view with two others, in which it is D's turn. B is known, and step 4 is open."""
+    """`me`, in a view in which it is D's turn to propose. B is known, and step 4 is open."""
     peer = member_of(view_with(A, C, D), me)
     meet(peer, [B])
     commit_steps(peer, 3, *[member for member in installed(peer).members if member != me])
@@ -112,7 +112,7 @@ def trained(me: Member) -> Core:
 
 
 def lagged() -> Core:
-    """Whose turn it is. B lags since time 0, and the state that it needs can be given."""
+    """D, whose turn it is to propose. B has lagged since time 0, and the state that it needs can be given."""
     peer = trained(D)
     say(peer, B, following(1, lags=True), NO_VIEW)
     assert not peer.holds_step(0.0)
@@ -167,11 +167,12 @@ def test_nobody_is_lagged_by_whom_it_does_not_know() -> None:
     assert not peer.is_lagged(0.0) and peer.is_whole(0.0, 0) == []
 
 
-# What it does itself.
+# At the observer
 
 
 def slow(former: Observer | None = None) -> Observer:
-    """Has been compared, takes long for a step, lacks ten, and waits in one at time 1. `former`: it was that."""
+    """A compared observer that takes long for a step, lacks ten, and waits in one at time 1. `former`: its past
+    self."""
     new = Observer(NOTHING_DONE, b"")
     if former is not None:
         new.observing.return_from(former.observing)
@@ -286,7 +287,7 @@ def test_r9_an_operation_of_the_script_proves_nothing_since_nobody_is_compared_i
 
 
 def test_r9_who_runs_operations_of_its_own_waits_less_long_for_a_step_of_the_model_to_prove_itself_in() -> None:
-    """Members in a validation call hundreds; steps of the model may take half a minute each."""
+    """Members in a validation call hundreds of operations; steps of the model may take half a minute each."""
     new = Observer(3)
     for _ in range(MOST_ASKED + 1):
         assert new.observing.asks_from() == (NOTHING_DONE, digest(3))
@@ -299,7 +300,7 @@ def test_r9_who_runs_operations_of_its_own_waits_less_long_for_a_step_of_the_mod
 
 
 def enters(new: Observer, now: float = 2.0, wanted: int = 20) -> None:
-    """It is admitted, and the barrier wants the state after step `wanted`."""
+    """The observer is admitted, and the barrier requires the state after step `wanted`."""
     view = view_of(2, A, B, D)
     new.observing.install(view)
     new.steps.install(view)

@@ -1,4 +1,4 @@
-"""A peer in its view: what it hears there, what it decides and installs, whom it admits, feeds and provides for."""
+"""A peer in its view: messages, decisions, installed views, admission, feeding and states."""
 
 from dataclasses import replace
 
@@ -76,19 +76,19 @@ B2 = Member("b", 2)
 
 
 def ask(peer: Core, *joiners: Member, follows: bool = False, now: float = 0.0) -> list[Effect]:
-    """`joiners` are met and ask for a seat, as observers that have everything if they follow."""
+    """Discovered `joiners` ask for a seat, as observers that have every step if they follow."""
     meet(peer, joiners, now)
     join = Join(SAME, follows, peer.done, b"", peer.stamp.number)
     return [effect for member in joiners for effect in say(peer, member, join, NO_VIEW, now)]
 
 
 def steps_told(effects: list[Effect]) -> list[tuple[Member, int, bytes]]:
-    """To whom `effects` say the last step: the observers that this member feeds."""
+    """Targets to which `effects` name the last step: the observers that this member feeds."""
     return [(member, head.step, head.digest) for member, head in bodies(Head, effects) if head.digest]
 
 
 def views_told(effects: list[Effect]) -> list[tuple[Member, int, int]]:
-    """To whom they say which view is installed, and since when it has had no seat."""
+    """Targets that are told the installed view, and since when they have had no seat."""
     return [(member, head.view_number, head.absent_since) for member, head in bodies(Head, effects)]
 
 
@@ -174,7 +174,7 @@ def test_r8_a_late_join_of_the_older_incarnation_is_ignored() -> None:
     peer = seated(C)
     meet(peer, [B2])
     effects = ask(peer, B)
-    assert [type(body) for _, body in bodies(Ping, effects)] == [Ping]  # it is told that it was replaced
+    assert [type(body) for _, body in bodies(Ping, effects)] == [Ping]  # the sender is told that it was replaced
     assert peer.reason == "2 of 2 members of view 2 are here"
 
 
@@ -250,7 +250,7 @@ def test_r9_who_has_just_been_admitted_feeds_nobody() -> None:
 
 
 def test_r9_what_is_committed_at_a_barrier_is_fed_by_the_feeders_of_both_views() -> None:
-    """Whoever feeds in the new view may have committed it in the old one."""
+    """The feeder of the new view may have committed it in the old one."""
     peer = seated(B, C)
     activate(peer, after(view_of(peer), A, B, C))
     old, new = view_of(peer), after(view_of(peer), A, B)
@@ -269,7 +269,7 @@ def test_r9_what_is_committed_at_a_barrier_is_fed_by_the_feeders_of_both_views()
 
 
 def test_r9_what_is_committed_at_the_barrier_that_seats_the_only_observer_is_fed_to_it() -> None:
-    """It may wait for an operation of its own, whose result no state has."""
+    """The observer may wait for an operation of its own, whose result no state contains."""
     peer = seated(B, C)
     activate(peer, old := after(view_of(peer), A, B, C))
     observer = next(each for each in map(Member, "xyz", (1, 1, 1)) if feeder_of(old, each) == A)
@@ -305,7 +305,7 @@ def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
 
 
 def test_r9_an_observer_that_has_come_back_is_not_fed_as_who_it_was() -> None:
-    """Both are at the same addresses: two streams from one peer, of which neither gets on."""
+    """Both incarnations have the same addresses: two streams of one peer would block each other."""
     peer = founder(founding_size=1)
     ask(peer, B, follows=True)
     ask(peer, B2, follows=True)

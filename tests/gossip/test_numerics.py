@@ -17,7 +17,7 @@ LATER = b"nonelate"
 
 
 def view_of(number: int, **classes: bytes) -> View:
-    """In rank order; A, B, C and D are founders."""
+    """A view with these classes, in rank order; A, B, C and D are founders."""
     members = {member.peer_id: member for member in (A, B, C, D)}
     seats = tuple(Seat(members[name.lower()], 1, numerics=numerics) for name, numerics in classes.items())
     return View(LINEAGE, number, 1, seats, b"")
@@ -80,7 +80,7 @@ def test_a_joiner_is_fed_by_its_class_else_by_its_hardware_else_by_anybody() -> 
     assert feeder_of(D, view, NO_NUMERICS) in (A, B)
 
 
-# What differs.
+# Differences
 
 
 def test_parameters_are_compared_within_each_class_by_everybody() -> None:
@@ -100,7 +100,7 @@ def test_who_is_far_from_the_source_differs_from_all() -> None:
 def test_of_two_founders_in_a_class_none_can_stay_and_so_none_of_all() -> None:
     found = cases(MIXED.seats, {A: finish(b"a"), B: finish(b"b"), C: finish(b"c")})
     assert who_stays(MIXED.seats, 1, found) == NOBODY
-    assert who_stays(MIXED.seats, 1, [*found, (MIXED.seats, {A: b"x"})]) == NOBODY  # whatever else is open
+    assert who_stays(MIXED.seats, 1, [*found, (MIXED.seats, {A: b"x"})]) == NOBODY  # whatever other cases are open
 
 
 def test_who_stays_is_open_as_long_as_a_word_may_change_it() -> None:

@@ -1,4 +1,4 @@
-"""What a peer without a seat applies, loads and asks for: R6, R9, R18 of PROTOCOL.md."""
+"""Observing: steps and states that a peer without a seat applies, loads and asks for. R6, R9, R18 of PROTOCOL.md."""
 
 from random import Random
 
@@ -25,7 +25,7 @@ def digest(step: int) -> bytes:
 
 
 class Observer:
-    """D, which follows A and B unless it is said otherwise, and has taken over what is `done`."""
+    """D, which follows A and B unless stated otherwise, and has taken over the steps up to `done`."""
 
     def __init__(self, done: int = 0, past: bytes | None = None, *, follows: bool = True) -> None:
         self.swim = Swim(claim(D), rng=Random(1), config=SwimConfig(), now=0.0)
@@ -41,12 +41,12 @@ class Observer:
         return [effect for each in past for effect in self.observing.fed(*each, 1, is_own=False)]
 
     def loads(self, step: int, now: float = 0.0) -> list[Effect]:
-        """It has loaded the state after that step, or has run it."""
+        """The observer has loaded the state after that step, or has run it."""
         self.steps.loaded(step, digest(step))
         return self.observing.loaded(now, step, digest(step))
 
     def run(self) -> int:
-        """Run what is due, until nothing is; the step it ends at."""
+        """Run due steps until none is left; returns the last."""
         while (due := self.observing.due) is not None:
             assert due == (self.steps.done + 1, digest(self.steps.done + 1))
             self.loads(due[0])
@@ -56,7 +56,7 @@ class Observer:
         return self.observing.hear_head(now, source, Head(step, digest(step)))
 
     def gets(self, *steps: int, source: Member = A, now: float = 0.0) -> list[Effect]:
-        """The states after these steps come, each at once."""
+        """The states after these steps arrive, each at once."""
         assert self.observing.comes(now, source, steps[-1] if steps else 3)
         return [effect for step in steps for effect in self.observing.came(step, digest(step), LINEAGE)]
 
@@ -65,7 +65,7 @@ def query(step: int, donor: Member = A) -> list[Effect]:
     return [Send(donor, StateQuery(step))]
 
 
-# What is fed.
+# Fed steps
 
 
 def test_nothing_is_due_and_nothing_asked_at_first() -> None:
@@ -166,7 +166,7 @@ def test_nothing_is_applied_but_upon_its_own_past(told: list[tuple[int, bytes, b
     for step, previous, after in told:
         for effect in new.observing.fed(step, previous, after, 0, is_own=False):
             if effect == Discard(step, after):
-                continue  # another one upon the same past is here
+                continue  # another step after the same chain is kept
             assert isinstance(effect, Apply) and effect.step == new.steps.done + 1
             assert (effect.step, new.steps.digest, effect.digest) in told
         if (due := new.observing.due) is not None:
@@ -174,7 +174,7 @@ def test_nothing_is_applied_but_upon_its_own_past(told: list[tuple[int, bytes, b
             new.observing.loaded(0.0, *due)
 
 
-# A gap.
+# Gaps
 
 
 def test_r9_who_has_nothing_asks_its_feeder_for_the_state_at_once() -> None:
@@ -237,7 +237,7 @@ def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
     assert [new.hears(5, now) for now in (0.0, 1.0, 2.0)] == [[], [], []]
 
 
-# The state.
+# States
 
 
 def test_a_state_is_loaded_that_was_asked_for() -> None:
@@ -316,11 +316,11 @@ def test_a_fed_step_that_is_run_ends_no_state_that_is_under_way() -> None:
     assert new.gets(8) == [Load(8, digest(8))]
 
 
-# Operations of the script's own.
+# Operations that scripts call by themselves
 
 
 def waits_at(done: int, *, fed: tuple[int, ...] = ()) -> Observer:
-    """Its script waits for an operation of its own, step `done` + 1; it has asked for a state, and is offered one."""
+    """An observer whose script waits for an operation of its own, step `done` + 1; it is offered a state."""
     new = Observer(done)
     new.hears(done + 3, 0.0)
     new.hears(done + 3, 1.0)
@@ -510,7 +510,7 @@ def test_who_has_proven_that_it_keeps_step_and_falls_behind_all_the_same_asks_fo
 
 
 def proven(took_s: float) -> Observer:
-    """Has run two steps on the state after step 15, which took so long to come; 350 were committed meanwhile."""
+    """An observer that has run two steps on the state after step 15, whose transfer took 350 commits."""
     new = Observer(NOTHING_DONE, b"")
     assert new.hears(15, now=0.0) == query(15)
     assert new.observing.comes(10.0, A, 3) and new.observing.comes(10.0 + took_s, A, 3)
@@ -542,7 +542,7 @@ def test_what_an_observer_lacked_before_another_state_is_no_measure_of_whether_i
     assert new.hears(300, now=20.0) == new.hears(299, now=21.5) == new.hears(298, now=23.0) == []
 
 
-# What it has been told of, and what it says that it waits for.
+# Knowledge of steps, and the reason to wait
 
 
 def test_r18_a_head_a_fed_step_or_a_state_tells_of_a_committed_step() -> None:

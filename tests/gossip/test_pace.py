@@ -1,4 +1,4 @@
-"""When the script of an observer is held: R9 of PROTOCOL.md."""
+"""Pace: when the script of an observer is held. R9 of PROTOCOL.md."""
 
 from gossip.admission import AdmissionConfig
 from gossip.pace import MOST_HELD_S, Pace
@@ -13,7 +13,7 @@ LATE_S = AdmissionConfig().late_s
 
 
 def pace(*steps_s: float) -> tuple[Pace, float]:
-    """Of a script that has taken so long for each of its steps, and now waits in one; and the time."""
+    """Pace of a script that took this long for each of its steps, and now waits in one; and the time."""
     new, now = Pace(AdmissionConfig()), 0.0
     for step_s in steps_s:
         new.ran(now, is_next_here=True)

@@ -1,4 +1,4 @@
-"""Members that part in the open step: who has to go, who has gone, and what the others do with the step (R17)."""
+"""Parting in the open step: members that have to go, members that are gone, and the step of the others (R17)."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def diverged(view: View, reason: str) -> GivenUp:
 
 
 def with_other(machine: StepMachine, said: Finish = OTHER) -> StepMachine:
-    """B has finished the step with other parameters than A has."""
+    """B has finished the step with parameters other than A's."""
     machine.receive(B, Progress(-1, GENESIS, said))
     return machine
 
@@ -37,7 +37,7 @@ def joined(*joiners: Seat) -> View:
     return replace(LAST, seats=(Seat(A, 1), *joiners))
 
 
-# Nobody stays.
+# No side stays
 
 
 def test_founders_that_differ_say_so_until_the_others_know_and_void_what_they_have_finished() -> None:
@@ -64,7 +64,7 @@ def test_a_barrier_in_which_founders_differ_tells_all() -> None:
 
 
 def test_in_a_barrier_a_joiner_has_no_say() -> None:
-    """It could not have finished the step, and has the parameters of one of the others."""
+    """A joiner could not have finished the step, and has the parameters of one of the others."""
     machine, view = finished(), replace(PAIR, number=4, seats=(Seat(A, 1), Seat(B, 1), Seat(D, 4)))
     machine.install(view)
     machine.receive(D, Ready(False, -1, b"", None))
@@ -72,7 +72,7 @@ def test_in_a_barrier_a_joiner_has_no_say() -> None:
     assert isinstance(effect, Diverged)
 
 
-# Who has gone, and had finished with other parameters.
+# Departed members that had finished with other parameters
 
 
 def test_a_founder_whose_parameters_differed_when_it_went_is_remembered_when_the_step_was_finished() -> None:
@@ -135,7 +135,7 @@ def test_what_is_finished_after_somebody_had_to_go_does_not_count_either() -> No
     assert machine.done == -1 and barrier(machine, NOTHING) == [Activated(PAIR, -1)]
 
 
-# As cores say it.
+# Messages of cores
 
 
 def test_who_has_to_go_for_its_parameters_votes_until_the_others_go_on_and_is_removed_then() -> None:
@@ -234,7 +234,7 @@ def test_leave_of_another_view_says_nothing_of_this_one() -> None:
     assert not peer._steps.parting.is_void and peer._steps._progress == {}
 
 
-# Who founded the run.
+# Founders
 
 
 @pytest.mark.parametrize("said", [Ready(True, 0, b"zero", None, founded_in=2), Ready(True, -1, b"-1", ZERO)])

@@ -1,4 +1,4 @@
-"""A state that comes while the script of an observer is in the middle of a batch: R9 of PROTOCOL.md."""
+"""A state that arrives while the script of an observer is within a batch: R9 of PROTOCOL.md."""
 
 from gossip.effects import Apply, Discard, Load
 

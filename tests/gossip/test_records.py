@@ -1,4 +1,4 @@
-"""Policy `live`: what a dead member has promised and accepted counts, as its record says it after its death."""
+"""Policy `live`: promises and votes of a dead member count, as its record shows them after its death."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ def test_r13_the_dead_never_count_as_having_accepted_what_began_before_they_were
     for member in (B, C):
         a.receive(0.1, member, Promise(first, None))
     wanted = Vote(first, successor(view, A))
-    assert a.declare_dead(0.2, B, AcceptorRecord(view, first, wanted)) == []  # three are left, a quorum
+    assert a.declare_dead(0.2, B, AcceptorRecord(view, first, wanted)) == []  # three survivors, a quorum
     second = Ballot(2, 1)
     assert a.declare_dead(0.2, C, AcceptorRecord(view, first, None)) == [
         Send(D, Prepare(second)),
@@ -265,7 +265,7 @@ def learn_without_writing(swarm: Swarm, member: Member, view: View) -> None:
 
 
 def skip_the_records_check(patch: pytest.MonkeyPatch) -> None:
-    """The pages differ from what was sent, as they should in a mutant."""
+    """Pages differ from the messages sent, as they should in a mutant."""
     patch.setattr(Swarm, "_check", lambda swarm, member, body: None)
 
 
@@ -315,7 +315,7 @@ def test_c2_with_the_owners_shortcut_two_views_are_decided(monkeypatch: pytest.M
 
 
 def a_record_without_the_promise() -> dict[View, None]:
-    """C10: E's ACCEPT(X) is under way when C, D and E are killed; A and B decide Y, A is killed, then X arrives."""
+    """C10: E's ACCEPT(X) is in flight when C, D and E are killed; A and B decide Y, A is killed, then X arrives."""
     view = of_policy(Policy.LIVE, 1, A, B, C, D, E)
     x, y = successor(view, A, B, C), successor(view, A, B, J)
     swarm = Swarm(view)
@@ -372,7 +372,7 @@ def test_c10_with_neither_on_record_two_views_are_decided(monkeypatch: pytest.Mo
 
 
 def a_move(swarm: Swarm, number: int) -> None:
-    """One step of a schedule, chosen by `number`: who does what, and what becomes of which message."""
+    """One step of a schedule, chosen by `number`: a member and its action, or the fate of a message."""
     action, chosen = number % 32, number // 32
     member = swarm.view.members[chosen % len(swarm.view.members)]
     packet = chosen % max(1, min(len(swarm.under_way), 2 * len(swarm.view.members) if action % 2 else 10**9))
@@ -394,7 +394,7 @@ def a_move(swarm: Swarm, number: int) -> None:
 
 
 def a_run(size: int, policy: Policy, moves: Sequence[int]) -> Swarm:
-    """Everybody wants something else."""
+    """A run in which every member wants a different view."""
     members = [Member(f"m{rank}", 1) for rank in range(size)]
     view = of_policy(policy, 1 + moves[0] % 5, *members)
     swarm = Swarm(view)

@@ -1,4 +1,4 @@
-"""Whom reports cut out of the next view: rules G1 and G2 of PROTOCOL.md."""
+"""Reports, and the members that they cut from the next view: rules G1 and G2 of PROTOCOL.md."""
 
 import math
 from dataclasses import replace
@@ -32,7 +32,7 @@ def reports(view: View = FIVE, **config: Any) -> Reports:
 
 
 def said(new: Reports, now: float, *pairs: tuple[Member, Member], kind: ReportKind = ReportKind.SILENT) -> Reports:
-    """Of each pair, the first reports the second."""
+    """Reports of the first member of each pair about the second."""
     for source, subject in pairs:
         new.receive(now, source, Report(kind, subject))
     return new
@@ -118,7 +118,7 @@ def test_the_first_record_of_a_dead_member_stands_and_may_come_after_its_proof()
     assert new.records == {B: RECORD}
 
 
-# Who comes and goes (G12).
+# Flapping members (G12)
 
 
 def flapping(until: float, *pairs: tuple[Member, Member], view: View = FIVE) -> Cut:
@@ -210,7 +210,7 @@ def test_the_dead_accuse_nobody() -> None:
 
 
 def test_who_saw_a_link_refused_is_not_cut_off_once_the_other_is_proven_dead() -> None:
-    """The last of two hosts: its link is refused first, and the word of the other launcher comes later."""
+    """The last member on one of two hosts: its link is refused first; the word of the other launcher arrives later."""
     new = said(reports(view_of(1, A, B)), 0.0, (B, A), kind=ReportKind.REFUSED)
     assert new.cut(0.0, STEP).gone == (B,)
     assert said(new, 0.1, (B, A), kind=ReportKind.PROVEN).cut(0.1, STEP) == Cut((A,))
@@ -313,7 +313,7 @@ def test_silence_that_ended_is_waited_for_anew() -> None:
     assert said(new, 9.0, *product((A, B, C), (D,))).cut(9.0, STEP).settles_at == 9.3
 
 
-# Two that cannot hear each other, for long.
+# Two members that cannot hear each other for long
 
 
 def test_one_word_alone_cuts_nobody_before_bridge_s_and_one_then() -> None:
@@ -344,7 +344,7 @@ def test_silence_that_was_interrupted_begins_anew() -> None:
     assert repeated(reports(bridge_s=5.0), 4.0, (A, B)) == NOBODY
 
 
-# Starting over.
+# Restarts
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ any_report = st.builds(
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[View, list[tuple[float, Said]]]:
-    """A view, and what its members have said in it, and when."""
+    """A view, and the reports of its members, with times."""
     view = draw(some_views)
     entries = st.tuples(st.floats(0.0, 20.0), st.tuples(st.sampled_from(view.members), any_report))
     return view, sorted(draw(st.lists(entries, max_size=30)), key=lambda entry: entry[0])
@@ -450,7 +450,7 @@ def test_silence_is_the_word_of_those_who_stay_or_of_a_majority_of_all(view: Vie
     for member in cut.gone:
         accusers = {other for other, subject in pairs if subject == member != other}
         assert accusers & {*stay} or 2 * len(accusers) > len(view.members) - 1
-    if len(view.members) > 2:  # one word cuts nobody
+    if len(view.members) > 2:  # a single report cuts no member
         assert {*cut.gone} <= {m for m in view.members if sum(s == m and o != m for o, s in pairs) > 1}
 
 
@@ -460,7 +460,7 @@ def test_of_every_pair_that_cannot_talk_one_stays_or_neither_and_never_both(view
     gone = said(reports(view), 0.0, *sorted(pairs), kind=ReportKind.REFUSED).cut(0.0, STEP).gone
     for one, other in pairs:
         assert one == other or one in gone or other in gone
-    for member in gone:  # nobody goes for nothing
+    for member in gone:  # no member is cut without a report
         assert any(member in pair and pair[0] != pair[1] for pair in pairs)
 
 

@@ -1,4 +1,4 @@
-"""A step that is started over: given up, withdrawn or stalled, in a new view of the same members."""
+"""A step that is redone: given up, withdrawn or stalled, in a new view of the same members."""
 
 import pytest
 
@@ -81,7 +81,7 @@ def test_r16_who_has_finished_a_step_and_hears_that_it_is_given_up_says_so_and_d
 
 
 def test_r16_a_leaver_is_heard_in_an_older_view_but_not_in_another_swarm_nor_without_a_seat() -> None:
-    """Or what it says could void what was committed without it."""
+    """Otherwise its claims could void what was committed without it."""
     older, elsewhere = first_view().stamp, Stamp(b"another", 2, b"view")
     for source, stamp, said in ((C, older, MISMATCH), (C, elsewhere, None), (C, NO_VIEW, None), (D, older, None)):
         peer = seated(B, C)
@@ -162,7 +162,7 @@ def test_a_step_is_finished_once_in_the_active_view_and_in_no_other() -> None:
 
 
 def test_who_has_no_seat_yet_starts_over_with_the_others_and_gives_nothing_up() -> None:
-    """They may have committed the step without it, at the barrier that it waits for."""
+    """The others may have committed the step without it, at the barrier that it waits for."""
     peer = joiner()
     say(peer, A, Decide(view_with(A, B)))
     assert say(peer, A, NOTHING) != []
@@ -186,7 +186,7 @@ def test_only_the_open_step_can_be_withdrawn() -> None:
 
 
 def submit(peer: Core, num_operations: int, start: float, stop: float) -> list[Effect]:
-    """Time passes, while every other member says that it has submitted so many operations of step 0."""
+    """Let time pass, while every other member says that it has submitted this many operations of step 0."""
     effects: list[Effect] = []
     for i in range(round(start / 0.25), round(stop / 0.25)):
         for member in view_of(peer).members[1:]:

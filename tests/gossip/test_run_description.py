@@ -1,4 +1,4 @@
-"""In what two peers differ, as both see it."""
+"""Differences between two peers, as both see them."""
 
 from hypothesis import given
 
@@ -12,7 +12,7 @@ from .members import LINEAGE, A, B, C
 
 
 def runs(*words: str, may_differ: tuple[str, ...] = ()) -> RunDescription:
-    """Of a script with arguments like `--lr 0.1`."""
+    """Runs of a script with arguments like `--lr 0.1`."""
     pairs = [word.split() for word in words]
     return RunDescription(
         program=(Trait("script", b"source"), *(Trait(name, value.encode()) for name, value in pairs)),

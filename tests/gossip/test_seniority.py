@@ -1,4 +1,4 @@
-"""Who stays where members differ: R17 of PROTOCOL.md."""
+"""Seniority: members that stay where members differ. R17 of PROTOCOL.md."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ MEMBERS = (A, B, C, D, E)
 
 
 def seats(num_founders: int, num_joiners: int = 0) -> list[Seat]:
-    """In rank order; founders have seats since view 2 at the latest."""
+    """Seats in rank order; founders have had theirs since view 2 or before."""
     since = [1 + index % 2 for index in range(num_founders)] + [3] * num_joiners
     return [Seat(member, number) for member, number in zip(MEMBERS, since, strict=False)]
 
 
 def stays(num_founders: int, num_joiners: int, words: str) -> set[Member] | None:
-    """Who stays, of members that say these letters, in rank order; a dot: nothing yet."""
+    """Members that stay, of members that say these letters, in rank order; a dot: nothing yet."""
     said = {member: word for member, word in zip(MEMBERS, words, strict=False) if word != "."}
     found = staying(seats(num_founders, num_joiners), 2, said)
     return None if found is None else {*found}

@@ -1,4 +1,4 @@
-"""Members that read each other's memory: who says so, when it counts, and what they see there instead of hearing it."""
+"""Members that read each other's memory: announcements, when these count, and progress seen there."""
 
 from dataclasses import replace
 from random import Random
@@ -44,7 +44,7 @@ ZERO = finish(0)
 
 
 def installing(*readable: Member) -> StepMachine:
-    """A, which can read these, and installs a view of three."""
+    """A, which can read the memory of these, and installs a view of three."""
     machine = StepMachine(A)
     machine.found(first_view())
     machine.reads.update(readable)
@@ -52,7 +52,7 @@ def installing(*readable: Member) -> StepMachine:
     return machine
 
 
-# What is said of it.
+# Announcements
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_the_host_can_read_counts_from_the_next_view_on() -> None:
         peer.can_read(0.0, member, is_so=True)
     for is_so in (True, False):
         peer.can_read(0.0, C, is_so=is_so)
-        peer.can_read(0.0, D, is_so=False)  # of which nothing was known
+        peer.can_read(0.0, D, is_so=False)  # which was unknown so far
         told = say(peer, B, Decide(after(view_of(peer), A, B, C)))
         assert [ready.maps_all for _, ready in bodies(Ready, told)] == [is_so, is_so]
         assert say(peer, B, SHARING) == []
@@ -145,11 +145,11 @@ def test_who_can_read_the_last_one_only_after_a_view_was_installed_has_its_membe
     wish = Report(ReportKind.READABLE, A, 0)
     assert peer.can_read(0.0, B, is_so=True) == []
     assert bodies(Report, peer.can_read(0.0, C, is_so=True)) == [(B, wish), (C, wish)]
-    assert peer.can_read(0.0, C, is_so=True) == []  # it is wished for already
+    assert peer.can_read(0.0, C, is_so=True) == []  # the restart is requested already
     decide(peer, B, 0.0)
     say(peer, B, SHARING)
     assert only(Activated, say(peer, C, SHARING)) == [Activated(view_of(peer), -1, maps_all=True)]
-    assert peer.can_read(0.0, C, is_so=True) == []  # it says so in this view
+    assert peer.can_read(0.0, C, is_so=True) == []  # it announces that in this view
 
 
 def test_who_has_finished_the_open_step_starts_over_in_the_step_after_it() -> None:
@@ -161,7 +161,7 @@ def test_who_has_finished_the_open_step_starts_over_in_the_step_after_it() -> No
     assert bodies(Report, run(peer, 0.5, 1.0))[0] == (B, Report(ReportKind.READABLE, A, 1))
 
 
-# What is seen.
+# Progress in memory
 
 
 def active() -> StepMachine:

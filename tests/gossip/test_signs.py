@@ -1,4 +1,4 @@
-"""Who comes and goes: rule G12 of PROTOCOL.md."""
+"""Flapping members: rule G12 of PROTOCOL.md."""
 
 import math
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from .members import B, C
 CONFIG = SwimConfig(gap_s=1.0, gaps_window_s=10.0, quiet_s=3.0, mute_s=30.0)
 FLAPS: Sequence[Gap] = ((1.0, 3.0), (4.0, 6.0), (7.0, 9.0))
 BUSY = 0.5
-"""Frames come this often where none is missing."""
+"""Interval between frames if none is missing."""
 
 
 def watching() -> Signs:
-    """B has a seat."""
+    """Signs of life, with B in a seat."""
     signs = Signs(CONFIG, 0.0)
     signs.watch("b")
     return signs
 
 
 def heard(signs: Signs, until: float, gaps: Sequence[Gap] = (), *, since: float = 0.0) -> Signs:
-    """Frames of b, apart from these gaps."""
+    """Frames of B, except in these gaps."""
     for tick in range(int(since / BUSY), int(until / BUSY) + 1):
         now = tick * BUSY
         if not any(begin < now < end for begin, end in gaps):
@@ -38,7 +38,7 @@ def heard(signs: Signs, until: float, gaps: Sequence[Gap] = (), *, since: float 
 
 
 def flapping() -> Signs:
-    """At 9 s b flaps."""
+    """Signs of life by which B flaps at 9 s."""
     signs = heard(watching(), 9.0, FLAPS)
     assert signs.flaps(9.0, "b")
     return signs

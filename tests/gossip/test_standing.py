@@ -1,4 +1,4 @@
-"""What a core says of itself and of others, for its host and whoever looks on."""
+"""Standing: queries of a core's host, and of displays, about the peer itself and others."""
 
 from dataclasses import replace
 from random import Random

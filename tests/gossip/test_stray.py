@@ -1,4 +1,4 @@
-"""What was said in another view, in none, or in another swarm: who is behind is told, two swarms name each other."""
+"""Messages from another view, from none, or from another swarm: peers that are behind are told, two swarms named."""
 
 from dataclasses import replace
 
@@ -130,7 +130,7 @@ def test_r4_of_too_many_that_overtake_a_view_the_latest_are_kept(again: bool) ->
 
 
 def other_swarm() -> Core:
-    """C, which has founded another one."""
+    """C, which has founded another swarm."""
     peer = core(C)
     peer.found(0.0, OTHER.lineage, 9, RUN, Policy.MAJORITY)
     return peer
@@ -149,7 +149,7 @@ def test_a_probe_from_another_swarm_is_enough_to_ask() -> None:
 
 
 def carry(sender: Core, receiver: Core, effects: list[Effect]) -> list[Effect]:
-    """What `sender` says to `receiver` arrives. What follows from that."""
+    """Deliver the messages of `sender` to `receiver`. Returns the effects there."""
     said = [effect.body for effect in effects if isinstance(effect, Send) and effect.target == receiver.me]
     return [effect for body in said for effect in say(receiver, sender.me, body, sender.stamp)]
 

@@ -1,4 +1,4 @@
-"""What should change in a view: what a member sees and reports, whose turn it is, when it pauses, and what it says."""
+"""Succession: observations and reports of a member, turns to propose, pauses, and reasons."""
 
 import math
 from collections.abc import Collection
@@ -58,12 +58,12 @@ SILENT_S = ReportsConfig().silent_s
 
 
 def fresh(view: View) -> AcceptorRecord:
-    """Of a member that installed `view` and promised nothing."""
+    """Record of a member that installed `view` and promised nothing."""
     return AcceptorRecord(view, NO_BALLOT, None)
 
 
 def listen(peer: Core, heard: Collection[Member], start: float, stop: float, *reports: Report) -> list[Effect]:
-    """Time passes, while `heard` and nobody else says that it is there, answers probes, and makes these reports."""
+    """Let time pass, while only `heard` send frames, answer probes, and make these reports."""
     effects: list[Effect] = []
     for i in range(round(start * 20) + 1, round(stop * 20) + 1):
         now = i / 20
@@ -79,11 +79,11 @@ def listen(peer: Core, heard: Collection[Member], start: float, stop: float, *re
 
 
 def reports(effects: list[Effect], target: Member = B) -> list[Report]:
-    """What is reported to `target`, each once."""
+    """Reports to `target`, each once."""
     return list(dict.fromkeys(body for member, body in bodies(Report, effects) if member == target))
 
 
-# What is seen, and reported.
+# Observations and reports
 
 
 def test_who_goes_on_talking_in_an_older_view_does_not_hear_and_is_reported_like_who_is_silent() -> None:
@@ -189,7 +189,7 @@ def test_who_is_ill_itself_is_more_patient() -> None:
     effects: list[Effect] = []
     while Report(ReportKind.SILENT, D) not in reports(effects):
         patience.append(peer._swim.patience())
-        for _ in range(3):  # denials: it seems not to hear what others say to it
+        for _ in range(3):  # refutations: it seems not to hear the others
             denied = replace(claim(A, State.SUSPECT), refutation=len(patience))
             say(peer, B, Gossip((denied,)), now=len(patience) / 20)
         effects = listen(peer, [B, C], (len(patience) - 1) / 20, len(patience) / 20)
@@ -237,7 +237,7 @@ def test_a_member_that_others_cannot_hear_knows_that_it_is_cut() -> None:
     assert peer._next.agreement.next_deadline() == math.inf
 
 
-# Whose turn it is.
+# Turns
 
 
 def trio(me: Member) -> Core:
@@ -296,7 +296,7 @@ def test_r12_who_is_not_seated_proposes_nothing() -> None:
     assert bodies(Prepare, listen(peer, [A], 0.0, 2.0)) == []
 
 
-# Members that come and go.
+# Flapping members
 
 
 def remove(peer: Core, member: Member, now: float = 0.0) -> None:
@@ -474,7 +474,7 @@ def test_r12_a_view_whose_seated_members_are_all_dead_is_paused_for_good() -> No
     assert last.reason == peer.reason == reason
 
 
-# Alone: what it keeps.
+# The succession alone
 
 
 def succession() -> Succession:

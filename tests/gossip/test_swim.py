@@ -19,7 +19,7 @@ NOTHING = (b"",) * NUM_BUCKETS
 
 
 def swim(me: Member = A, *known: Member, **config: Any) -> Swim:
-    """It knows `known`, who know it, and has no news."""
+    """A `Swim` that knows `known`, which know it; it has no news."""
     return Swim(claim(me), rng=Random(1), config=SwimConfig(**config), now=0.0, known=map(claim, known))
 
 
@@ -32,7 +32,7 @@ def sent(effects: list[Effect], kind: type) -> dict[Member, Any]:
 
 
 def run(peer: Swim, until: float, *, silent: bool = True) -> list[Effect]:
-    """To a deadline and past it; if not `silent`, whoever is probed answers."""
+    """Run to a deadline and past it; unless `silent`, all probed members answer."""
     effects = list[Effect]()
     while (now := peer.next_deadline()) <= until:
         new = peer.tick(now)
@@ -255,7 +255,7 @@ def test_the_lost_are_greeted_until_they_deny() -> None:
     new = swim(A, B, C)
     lost = replace(claim(B, State.LOST), accuser="a")
     new.hear(0.0, lost)
-    new.hear(0.0, about(D, State.LOST))  # never met: there is no link to it
+    new.hear(0.0, about(D, State.LOST))  # never discovered: it has no link
     pings = [e for e in run(new, 10.0, silent=False) if isinstance(e, Send) and e.target == B]
     assert 2 <= len(pings) <= 10
     assert all(isinstance(e.body, Ping) and e.body.claims[0] == lost for e in pings)
@@ -314,7 +314,7 @@ def test_peers_that_differ_exchange_the_buckets_that_differ() -> None:
     answer = one.receive(40.0, B, reply)
     assert Discovered(claim(D)) in answer
     assert answer[-1] == Send(B, Gossip((claim(C),)))
-    assert one.receive(40.0, B, reply) == []  # nobody asked
+    assert one.receive(40.0, B, reply) == []  # not asked for
 
 
 def test_a_reply_also_overrides_what_is_older() -> None:

@@ -1,4 +1,4 @@
-"""Whatever arrives in whatever order: nothing raises, memory is bounded, the dead stay dead."""
+"""Laws: no message raises, in any order; memory is bounded; dead members stay dead."""
 
 from random import Random
 
@@ -55,7 +55,7 @@ steps = st.one_of(
 
 
 class Machine:
-    """A swim that anything may happen to, and what must hold of it afterwards."""
+    """A `Swim` with arbitrary events, and its invariants."""
 
     def __init__(self, config: SwimConfig) -> None:
         self.now = 0.0

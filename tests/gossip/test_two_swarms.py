@@ -1,4 +1,4 @@
-"""An observer that two swarms feed, or give a state, before it is known which it joins: R6, R9 of PROTOCOL.md."""
+"""An observer that two swarms feed, or give a state, before it joins one of them: R6, R9 of PROTOCOL.md."""
 
 from dataclasses import replace
 

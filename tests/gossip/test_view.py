@@ -1,4 +1,4 @@
-"""Who may decide, who comes and who goes: R8, R12 and R13 of PROTOCOL.md."""
+"""Views: quorums, joiners and removals. R8, R12 and R13 of PROTOCOL.md."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -60,7 +60,7 @@ def joined(new: View, old: View) -> list[Member]:
     return [member for member in new.members if member not in old.members]
 
 
-# Who may decide.
+# Quorums
 
 
 @given(views(Policy.MAJORITY), st.sets(members))
@@ -106,7 +106,7 @@ def test_r13_records_mean_nothing_under_majority() -> None:
     assert not can_decide([C], [A, B], view_of(3, A, B, C))
 
 
-# What follows from a change.
+# Successors
 
 
 def test_nothing_to_change_is_no_decision() -> None:
@@ -194,7 +194,7 @@ def test_who_leaves_still_votes() -> None:
     assert decision.successor.members == (C,)
 
 
-# Too few.
+# Lost quorums
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_r13_live_pauses_and_names_whose_record_is_missing(
     assert decision == Decision(None, reason, quorum_lost=True, is_final=is_final)
 
 
-# Who joins.
+# Joiners
 
 
 def test_g2_joiners_come_in_the_order_of_asking_at_most_as_many_as_survivors() -> None:
@@ -276,7 +276,7 @@ def test_where_every_member_leaves_nobody_has_the_state() -> None:
     assert decision == Decision(None, "1 of 1 members of view 2 are here, and none of them stays")
 
 
-# Views themselves.
+# Values
 
 
 @given(views(), st.data())

@@ -1,4 +1,4 @@
-"""What is told of a view for the record: that it is proposed, and why members of the one before are in it no more."""
+"""Effects for the record of a view: its proposal, and why members of the view before are not in it."""
 
 from gossip import Policy, State
 from gossip.acceptor import NO_BALLOT
@@ -33,7 +33,7 @@ def test_what_is_proposed_is_said_for_the_record_once_for_each_ballot() -> None:
     peer = seated(B, C)
     view = after(view_of(peer), A, B)
     peer.declare_dead(0.0, C, "gone")
-    assert only(Proposed, peer.tick(0.0)) == []  # nobody has promised anything yet
+    assert only(Proposed, peer.tick(0.0)) == []  # no member has promised anything yet
     assert only(Proposed, say(peer, B, Promise(Ballot(1, 0), None))) == [Proposed(view)]
     repeated = run(peer, 0.0, 0.3)
     assert only(Proposed, repeated) == [] and bodies(Accept, repeated)

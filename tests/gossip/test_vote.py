@@ -1,4 +1,4 @@
-"""Who has other parameters than most: R2 of PROTOCOL.md."""
+"""Members whose parameters differ from those of most: R2 of PROTOCOL.md."""
 
 from gossip.effects import Activated, Diverged, Explain, Outvoted, Send
 from gossip.progress import Progress, Ready

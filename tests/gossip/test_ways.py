@@ -1,4 +1,4 @@
-"""Whom no connection reaches, and whose link alone answers: rule G11 of PROTOCOL.md."""
+"""Members that no connection reaches, and members of which only the link answers: rule G11 of PROTOCOL.md."""
 
 from gossip import Claim, State
 from gossip.effects import Explain, Send
@@ -39,7 +39,7 @@ def test_r14_while_this_process_is_stopped_no_link_is_given_up() -> None:
     links = {B: "no connection to tcp://b:1 can be opened"}
     peer.tick(0.0)
     assert peer.unopened(0.0, links) == []
-    effects = peer.unopened(60.0, links)  # the first look behind a stop, before any tick
+    effects = peer.unopened(60.0, links)  # the first look after a stop, before any tick
     assert Explain("this process was stopped for a while") in effects
     assert peer.reason == "3 of 3 members of view 2 are here"
     for tick in range(1, 10):
