@@ -47,7 +47,7 @@ class AdmissionConfig:
     """Half-life of the penalty for removals."""
 
     settled_s: float = 5.0
-    """A removal after this long in a seat is not counted."""
+    """A removal after this long in a seat is not counted, unless the member flaps."""
 
     late_max_s: float = 300.0
     """Upper limit of the extended `late_s` of a peer that has lagged for long: see `gossip.pace.Patience`."""

@@ -67,7 +67,7 @@ class Core(Standing):
         return self._follow_up(now, self._membership.found(now, view))
 
     def found_from_seeds(self, now: float, foundation: Foundation) -> None:
-        """See `Joining.found_from_seeds`; after `ask_for_seat`."""
+        """See `Joining.found_from_seeds`; takes effect once a seat is asked for."""
         self._joining.found_from_seeds(now, foundation)
 
     def ask_for_seat(self, now: float, run: Run, *, follows: bool = False) -> list[Effect]:

@@ -39,8 +39,8 @@ class GivenUp:
 
     Attributes:
         step: the step.
-        view_number: the view in which it was given up, of the giving up that scripts are told of.
-        cause: of that giving up.
+        view_number: view of the give-up that scripts are told of.
+        cause: cause of that give-up.
         reason: for people.
         void_until: results of the step finished in this view or before are void; 0: they count.
     """

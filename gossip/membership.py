@@ -36,7 +36,7 @@ from .swim import Swim
 from .view import LAST_VIEW, NO_VIEW, Member, Stamp, View, feeder_of
 
 LEAVES = "leaves"
-"""Verb of the log line about a member that said LEAVE."""
+"""Verb of the `Explain` about a member that said LEAVE."""
 
 MOST_PENDING_READY = 256
 """Limit of the members whose READY is kept for a view that is not installed here yet."""
@@ -117,7 +117,7 @@ class Membership:
         return [*effects, *self._steps.part_from(source, leave.outvoted)]
 
     def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:
-        """Handle a message sent in another view, or in none: the sender that is behind is sent the later view."""
+        """Handle a message of another view, or of none: of sender and receiver, the one behind gets the later view."""
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         mine = 0 if self.view is None else self.view.number
         if isinstance(body, Ready | Beat) and stamp.number > mine and self._swim.is_alive(source):

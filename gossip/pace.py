@@ -41,7 +41,7 @@ class Patience:
         return state_s <= SHARE * (now - self._since)
 
     def may_take(self, now: float, state_s: float) -> bool:
-        """Whether all may wait for a state that takes this long. Not for a while after a wait without success."""
+        """Whether all may wait for a state that takes this long; after a failed wait, only at twice the limit."""
         limit_s = self.limit_s(now)
         return state_s <= limit_s / 2 and limit_s >= 2 * self._vain_s
 

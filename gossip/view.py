@@ -111,7 +111,7 @@ class Policy(IntEnum):
     MAJORITY = 0
     """More than half of the members, or half with rank 0."""
     LIVE = 1
-    """A majority, or all survivors if the others are proven dead and their acceptor records were read."""
+    """The same, or all survivors if the others are proven dead and their acceptor records were read."""
 
 
 NO_VIEW = Stamp(b"", 0, b"")

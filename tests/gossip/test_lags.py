@@ -171,8 +171,7 @@ def test_nobody_is_lagged_by_whom_it_does_not_know() -> None:
 
 
 def slow(former: Observer | None = None) -> Observer:
-    """A compared observer that takes long for a step, lacks ten, and waits in one at time 1. `former`: its past
-    self."""
+    """A compared observer that takes long for a step, lacks ten, and waits in one at time 1."""
     new = Observer(NOTHING_DONE, b"")
     if former is not None:
         new.observing.return_from(former.observing)

@@ -308,7 +308,7 @@ def test_c2_a_shortcut_that_asks_whether_records_know_a_greater_ballot_is_harmle
 
 
 def test_c2_with_the_owners_shortcut_two_views_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner of view 17 is C. It asks nobody, living or dead, whether there is a greater ballot."""
+    """The owner of view 17 is C. It asks no member, living or dead, whether there is a greater ballot."""
     monkeypatch.setattr("gossip.acceptor.has_shortcut", lambda view: True)
     monkeypatch.setattr(Agreement, "_may_skip_phase_1", lambda agreement: agreement._rank == 2)
     assert len(decided_by_the_dead(17)) == 2

@@ -335,7 +335,7 @@ class Gradients:
         return bucket.was_added_to(index)
 
     def kept(self, first: torch.nn.Parameter) -> Iterator[torch.Tensor]:
-        """Whose gradients are what was handed out, neither dropped nor zeros; a pass has reached `first` alone."""
+        """Parameters that still have the committed gradients, not dropped or zeroed; a pass reached `first` alone."""
         for parameter, (bucket, index) in self._place.items():
             if parameter is first:
                 is_kept = bucket.was_added_to(index)
