@@ -190,7 +190,7 @@ class Execution:
                 self._close(chunk)
         return outgoing
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
+    @np.errstate(all="ignore")  # whatever the script has set: infinities are for it to find, as in torch
     def _write(self, write: Write, segment: int, slot: int, arrived: Array) -> None:
         span = self._layout.regions[write.chunk].spans[segment]
         region = self._result[span]

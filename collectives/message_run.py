@@ -251,7 +251,7 @@ class MessageRun:
             return ()
         return self._write_in_order(row, segment, slot, arrived)
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
+    @np.errstate(all="ignore")  # whatever the script has set: infinities are for it to find, as in torch
     def _write_in_order(self, row: Row, segment: int, slot: int, arrived: Array) -> Sequence[Outgoing]:
         """Write the arrived segment, and kept ones that are next; returns the segments that can be sent then."""
         outgoing: list[Outgoing] = []

@@ -94,7 +94,7 @@ def reducer(reduction: Reduction, dtype: DType) -> Reducer:
     widening = Widening(dtype, BLOCK) if is_half(dtype) else None
     combine = reduction.combine(np.dtype(np.float32) if widening else dtype)
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
+    @np.errstate(all="ignore")  # whatever the script has set: infinities are for it to find, as in torch
     def reduce(arrays: Sequence[Array], out: Array, /, *, completes: bool = True) -> None:
         if len(arrays) == 1:
             out[:] = arrays[0]
@@ -112,6 +112,7 @@ def reducer(reduction: Reduction, dtype: DType) -> Reducer:
     return reduce
 
 
+@np.errstate(all="ignore")
 def scale(array: Array, factor: float, out: Array) -> None:
     """Write `array` times `factor` into `out`; both have one floating-point type, to which factor and products round.
 

@@ -16,6 +16,7 @@ from collectives import (
     BFLOAT16,
     OPS,
     Execution,
+    MessageRun,
     Reduction,
     carried,
     check_reduction,
@@ -111,6 +112,36 @@ def test_min_and_max_are_the_same_bits_by_every_algorithm_whatever_the_values(
     expected = negative.any(axis=0) if op == "min" else (negative | (values != 0)).all(axis=0)
     zeros = result == 0
     assert (np.signbit(result)[zeros] == expected[zeros]).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=FLOATS.values())
+@pytest.mark.parametrize("op", OPS)
+def test_what_a_script_has_numpy_raise_does_not_reach_the_sums(op: str, dtype: DType) -> None:
+    """Bits of every kind are valid values: signalling NaNs, the largest, and quotients that are subnormal."""
+    bits = np.random.default_rng(3).integers(0, 256, (3, 20_000 * dtype.itemsize), np.uint8)
+    ones = np.ones((3, 8 * dtype.itemsize), np.uint8) * np.arange(1, 4, dtype=np.uint8)[:, None]
+    ones[:, dtype.itemsize - 1 :: dtype.itemsize] = 0  # so that the exponent is 0
+    inputs = [row.view(dtype) for row in np.concatenate([ones, bits], axis=1)]
+    with np.errstate(all="raise"):
+        out = np.empty_like(inputs[0])
+        scale(inputs[0], 1 / 3, out)
+        for build in ALGORITHMS.values():
+            all_reduce(build, inputs, op, segment_length=30_000)
+        reduced(inputs, op)
+        run = [
+            MessageRun(
+                ALGORITHMS["ring"](rank, 3),
+                rank,
+                own,
+                np.empty_like(own),
+                segment_bytes=1 << 20,
+                reduction=Reduction(op, 3),
+                weight=1 / 3 if op == "sum" else None,
+            )
+            for rank, own in enumerate(inputs)
+        ]
+        deliver(run, random.Random(1))
+        assert all(each.done for each in run)
 
 
 @given(floats, st.sampled_from(["sum", "mean"]), st.sampled_from(sorted(ALGORITHMS)), seeds)
