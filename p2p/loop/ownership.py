@@ -2,11 +2,16 @@
 
 A call that runs in the training thread saves two thread switches. After it the loop's own thread stands by for a
 moment, since calls come in rows; it resumes if none follows, or when a command is posted.
+
+Either thread computes sums with the same bits: floating-point modes that a script sets for its own thread do not apply
+to them (host/floats.py).
 """
 
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
+
+from ..host.floats import Settings, keep_subnormals, restore
 
 STAND_BY_S = 0.005
 """How long the loop is left to the training thread after a call."""
@@ -44,6 +49,8 @@ class DriveLock:
         self._driver = 0
         self._num_calls = 0
         self._deferred: BaseException | None = None
+        self._settings: Settings | None = None
+        """Of the script's thread, until the end of its call."""
 
     @property
     def is_wanted(self) -> bool:
@@ -98,8 +105,11 @@ class DriveLock:
         except BaseException:
             self._end()
             raise
+        self._settings = keep_subnormals()
 
     def __exit__(self, *_: object) -> None:
+        if self._settings is not None:
+            restore(self._settings)
         self._num_calls += 1
         self._held.release()
         self._end()

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from ..errors import ShoalError
+from ..host.floats import keep_subnormals
 from ..host.threads import why_no_thread
 from ..memory.shared_runner import BUSY, IDLE, UNDER_WAY, WAITING, RunState, SharedRunner
 from ..net.transport import Polled
@@ -198,6 +199,7 @@ class Reactor:
     # The thread.
 
     def _run(self) -> None:
+        keep_subnormals()
         try:
             with self.drive_lock.hold():
                 try:

@@ -79,6 +79,40 @@ def test_peers_that_share_no_memory_and_peers_that_do_meet(swarm: Swarm) -> None
     assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
 
 
+FLUSHED = """
+import sys
+import numpy as np
+import torch
+import p2p
+
+when = sys.stdin.readline().strip()
+if when == "before":
+    torch.set_flush_denormal(True)  # its loop's thread has that from it
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    if when == "behind":
+        torch.set_flush_denormal(True)
+    bits = np.arange(1 << 20, (1 << 20) + 3000).astype(np.uint32)
+    for op, wanted in (("sum", 3 * bits), ("mean", bits), ("min", bits)):
+        for given in ({}, {"commit": False}, {"async_op": True}):
+            near_zero = bits.view(np.float32).copy()
+            peer.all_reduce(near_zero, op=op, **given)
+            peer.wait()
+            assert (near_zero.view(np.uint32) == wanted).all(), (when, op, given)
+    peer.barrier()
+    assert (np.full(3, 2e-45, np.float32) + np.float32(0) > 0).all() == (when == "never"), "it is the script's again"
+    print("done")
+"""
+
+
+def test_peers_that_take_numbers_near_zero_for_zero_have_the_same_sums_as_those_that_do_not(swarm: Swarm) -> None:
+    peers = [swarm.start(FLUSHED, min_peers=3) for _ in range(3)]
+    for peer, when in zip(peers, ("before", "behind", "never"), strict=True):
+        peer.tell(when)
+    assert [peer.end() for peer in peers] == [0] * 3, "\n".join(peer.report() for peer in peers)
+
+
 DISAGREEMENT = """
 import numpy as np
 import torch

@@ -7,6 +7,8 @@ import pytest
 
 from p2p.loop.ownership import DriveLock
 
+LEAST = 5e-324
+
 
 class Interruption(BaseException):
     """The exception of a signal handler."""
@@ -54,6 +56,21 @@ def test_a_call_that_fails_gives_the_lock_back() -> None:
     with pytest.raises(ValueError, match="of the call"), lock:
         raise ValueError("of the call")
     assert states(lock) == (False, False, False) and not lock.hold().locked()
+
+
+def test_who_drives_adds_numbers_near_zero_up_and_has_the_scripts_settings_back() -> None:
+    import torch
+
+    sums: list[float] = []
+
+    def script() -> None:
+        torch.set_flush_denormal(True)
+        with DriveLock(no_interrupt):
+            sums.append(LEAST + LEAST)
+        sums.append(LEAST + LEAST)
+
+    in_thread(script).join()
+    assert sums == [2 * LEAST, 0.0]
 
 
 def in_thread(target: Callable[[], None]) -> threading.Thread:
