@@ -35,9 +35,10 @@ class Widening:
         length = min(max_length, BLOCK)
         self._sum, self._next = np.empty((2, length), np.float32)
         self._half = np.empty(length, np.uint16)
-        self._wide_tensors = torch.from_numpy(self._sum), torch.from_numpy(self._next)
-        halves = torch.from_numpy(self._half.view(np.int16))
-        self._half_tensor = halves.view(torch.bfloat16 if is_bfloat else torch.float16)
+        with torch.inference_mode(mode=False):  # or nobody outside of the one of the script could write them
+            self._wide_tensors = torch.from_numpy(self._sum), torch.from_numpy(self._next)
+            halves = torch.from_numpy(self._half.view(np.int16))
+            self._half_tensor = halves.view(torch.bfloat16 if is_bfloat else torch.float16)
 
     def reduce(self, reduction: Reduction, arrays: Sequence[Array], out: Array, *, completes: bool) -> None:
         """Reduce `arrays` in their order into `out`, which may be one of them.

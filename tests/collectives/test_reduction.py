@@ -277,6 +277,19 @@ def test_one_array_is_copied_bit_by_bit(dtype: DType) -> None:
         assert reduced([array], op).tobytes() == array.tobytes()
 
 
+def test_who_adds_half_types_up_in_inference_mode_first_does_so_outside_of_it_too() -> None:
+    import torch
+
+    ones: Array = np.ones(5, np.float16)
+    out: Array = np.empty(5, np.float16)
+    with torch.inference_mode():
+        reduce = reducer(Reduction(), ones.dtype)
+        reduce([carried(ones)] * 2, carried(out))
+        assert (out == 2).all()
+    reduce([carried(ones)] * 3, carried(out))
+    assert (out == 3).all()
+
+
 @pytest.mark.parametrize("op", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_where_processors_differ_there_is_one_nan(op: str, dtype: type) -> None:
