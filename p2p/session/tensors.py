@@ -126,7 +126,7 @@ def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dt
     if min(shape, default=0) < 0:
         raise ValueError(f"no size may be negative, are {shape}")
     torch = importlib.import_module("torch")
-    wanted = torch.empty(0, dtype=dtype or torch.float32)
+    wanted = torch.empty(0, dtype=dtype or torch.float32, device="cpu")
     as_array(wanted)
     array = empty(math.prod(shape), np.dtype(f"u{wanted.itemsize}"))
     return torch.from_numpy(array.view(f"i{wanted.itemsize}")).view(wanted.dtype).view(shape)
@@ -153,7 +153,7 @@ def type_of(tensor: Any) -> np.dtype[Any]:
         raise TypeError(f"need a dense tensor, got {tensor.layout} on {tensor.device}")
     if tensor.is_neg():
         raise TypeError(NEGATED)
-    return as_array(torch.empty(0, dtype=tensor.dtype)).dtype
+    return as_array(torch.empty(0, dtype=tensor.dtype, device="cpu")).dtype
 
 
 def _of_tensor(torch: Any, tensor: Any) -> Array:

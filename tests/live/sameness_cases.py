@@ -9,7 +9,7 @@ from torch.optim import swa_utils
 import p2p
 from p2p import Peer
 from tests.live.habit_cases import CASES, Said, main, only
-from tests.live.training_cases import case, linear, raises, wrap
+from tests.live.training_cases import assert_same_everywhere, case, linear, raises, wrap
 
 __all__ = ["CASES", "main"]
 
@@ -203,3 +203,30 @@ def gradients_that_are_never_dropped_are_named_once(peer: Peer) -> None:
                     each.step()
         said = [line.split()[0] for line in lines if "makes an update with gradients that were added to" in line]
         assert said == {"": [], "head": ["SGD"], "table": ["SparseAdam"]}[forgotten], lines
+
+
+@case
+def a_script_whose_tensors_are_made_elsewhere_by_default_trains_as_any(peer: Peer) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.randn(3, 2, 6, 4)
+    with torch.device("meta"):  # as `torch.set_default_device`, to a device that every host has
+        parallel = wrap(peer, model, optimizer)
+        for x in inputs:
+            optimizer.zero_grad()
+            parallel(x[peer.rank]).square().mean().backward()
+            optimizer.step()
+        lent = peer.empty(5)
+    peer.all_reduce(lent.fill_(1))
+    assert lent.tolist() == [2] * 5
+    assert_same_everywhere(peer, torch.cat([tensor.flatten() for tensor in (*model.parameters(), *model.buffers())]))
+
+
+@case
+def who_evaluates_in_inference_mode_adds_half_types_up_behind_it_too(peer: Peer) -> None:
+    score, gradient = torch.ones(7, dtype=torch.bfloat16), torch.ones(7, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        peer.all_reduce(score)
+    peer.all_reduce(gradient, async_op=True)
+    peer.wait()
+    assert score.tolist() == gradient.tolist() == [2] * 7

@@ -107,7 +107,7 @@ def _places(module: nn.Module, *, is_frozen: bool) -> Iterator[tuple[str, tuple[
 def _window(tensor: Tensor | None, step: int) -> Tensor:
     """The part of a tensor that `step` compares."""
     if tensor is None or tensor.layout is not torch.strided or tensor.is_meta:
-        return torch.empty(0)
+        return torch.empty(0, device="cpu")
     flat = in_memory_order(tensor.detach())
     length = max(1, WINDOW_BYTES // flat.itemsize)
     start = step // NUM_TURNS % max(1, math.ceil(len(flat) / length)) * length

@@ -328,7 +328,7 @@ def _tensor(raw: Raw | bytearray, shape: list[int], dtype_name: str, strides: li
     dtype = getattr(torch, dtype_name)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{dtype_name} is no dtype")
-    flat = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    flat = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype, device="cpu")
     if flat.numel() != math.prod(shape) or (strides is not None and not is_dense(shape, strides)):
         raise ValueError(f"{flat.numel()} elements for {shape} with strides {strides}")
     return laid_out(flat, shape, strides)

@@ -96,6 +96,7 @@ class RunningStatistics:
 
 def _join(buffers: list[Tensor], algorithm: str | None) -> _Statistics:
     collective = AllReduce("mean", is_weighted=True) if buffers[0].is_floating_point() else AllReduce("max")
-    flat, result = (torch.zeros(sum(buffer.numel() for buffer in buffers), dtype=buffers[0].dtype) for _ in range(2))
+    size = sum(buffer.numel() for buffer in buffers)
+    flat, result = (torch.zeros(size, dtype=buffers[0].dtype, device="cpu") for _ in range(2))
     operation = Operation(collective, as_array(flat), as_array(result), tuple(flat.shape), algorithm)
     return _Statistics(buffers, operation)

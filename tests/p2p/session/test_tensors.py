@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from collectives import BFLOAT16, Array, type_name
-from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array, empty_tensor
+from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array, empty_tensor, type_of
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,12 @@ def test_buffers_are_handed_out_again_and_there_are_few() -> None:
 def test_an_empty_tensor_has_the_shape_that_was_asked_for(shape: tuple[int, ...]) -> None:
     tensor = empty_tensor(shape, torch.bfloat16, np.empty)
     assert (tuple(tensor.shape), tensor.dtype) == (shape, torch.bfloat16)
+
+
+def test_memory_is_the_hosts_where_the_script_makes_its_tensors_elsewhere() -> None:
+    with torch.device("meta"):
+        assert empty_tensor((3,), None, np.empty).is_cpu
+        assert type_of(torch.ones(2, dtype=torch.bfloat16)) == BFLOAT16
 
 
 @pytest.mark.parametrize(
