@@ -163,7 +163,8 @@ class Handle:
 
         Raises:
             OperationMismatch, OperationInterrupted: as `Peer.all_reduce`; the tensors are untouched, call it again.
-            RootLost: the root of one of the operations was gone; the step is committed, all others count.
+            RootLost: the root of one of the operations was gone; the step is committed, all others count, and a second
+                call returns their results.
             QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot continue; the tensors are
                 untouched.
             ShoalError: the step was given up before, or its block is open.
@@ -171,10 +172,13 @@ class Handle:
         with self._step.session.callers.call("the `wait` of a handle"):
             if self._is_in_block and self._step.is_open:
                 raise ShoalError(OpenedBy.BLOCK.value)
+            ends_it = self._step.is_open
             self._step.check_devices()
             self._step.check_inputs()
             self._step.commit()
-            self._step.check()
+            if ends_it:
+                self._step.check()
+            self._step.follow()
             return self._call.value()
 
 

@@ -145,6 +145,15 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
             assert peer.receipt.algorithms == ("nothing",)
             peer.broadcast(mine, root=1)
             print("again", *mine[:3], "of", peer.world_size)
+    elif sys.argv[2] == "beside":
+        moved, rows = peer.broadcast(mine[2:], async_op=True), peer.all_gather(mine[:2], async_op=True)
+        for ends_it in (rows.wait, moved.wait):
+            try:
+                ends_it()
+                raise AssertionError("nothing was moved")
+            except p2p.RootLost:
+                pass
+        print("result", rows.wait().tolist(), "of", peer.world_size)
     elif sys.argv[2] == "gather":
         rows = peer.all_gather(mine[:2])
         print("result", rows.tolist(), "of", peer.world_size)
@@ -161,13 +170,14 @@ KILLS = [
     ("broadcast", 0, "result 100 101 102"),
     ("broadcast", 1, "again 200 201 202 of 2"),
     ("gather", 1, "result [[0, 1], [200, 201]] of 2"),
+    ("beside", 0, "result [[100, 101], [200, 201]] of 2"),
     ("scatter", 1, "result 15 of 2"),
 ]
 
 
 @pytest.mark.parametrize(
     ("kind", "victim", "expected", "arena_bytes"),
-    some_of([(*each, arena_bytes) for each in KILLS for arena_bytes in (1 << 30, 0)], 0, 3, 4, 7),
+    some_of([(*each, arena_bytes) for each in KILLS for arena_bytes in (1 << 30, 0)], 0, 3, 4, 6, 9),
 )
 def test_after_a_kill_it_is_done_again_by_those_who_are_left(
     swarm: Swarm, arena_bytes: int, kind: str, victim: int, expected: str
