@@ -4,9 +4,8 @@ from collectives.algorithms import ALGORITHMS, Medium, all_reduce_schedule, choo
 from collectives.codec import CODECS, Codec, codec_of
 from collectives.direct import direct_all_reduce
 from collectives.elements import BFLOAT16, Array, carried, is_half, type_name
-from collectives.execution import Awaited, Buffer, Execution, Outgoing
 from collectives.matching import ScheduleError
-from collectives.message_run import MessageRun
+from collectives.message_run import Awaited, Buffer, MessageRun, Outgoing
 from collectives.one_shot import one_shot_all_gather, one_shot_all_reduce
 from collectives.partition import split_by_weight
 from collectives.reduction import OPS, Reduction, check_reduction
@@ -26,7 +25,6 @@ __all__ = [
     "Awaited",
     "Buffer",
     "Codec",
-    "Execution",
     "Kind",
     "Medium",
     "MessageRun",

@@ -1,4 +1,4 @@
-"""A schedule compiled into tables for one bucket length and segment size, for `Execution` and `MessageRun`."""
+"""A schedule compiled into tables for one bucket length and segment size, for `MessageRun`."""
 
 from collections import defaultdict
 from collections.abc import Mapping

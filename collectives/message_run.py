@@ -1,9 +1,13 @@
 """Executes one rank's schedule by messages, with little work per segment, by lookups in tables.
 
-Equivalent to `Execution`, to whose results and segments its own are compared in tests, for the schedules in use. The
-state of a segment of the result is one counter: how many of its writes are done. A segment that arrives early is kept
-until its turn, so the order of additions does not depend on that of arrivals. Lends or copies payloads like
-`Execution`.
+The state of a segment of the result is one counter: how many of its writes are done. A segment that arrives early is
+kept until its turn, so the order of additions does not depend on that of arrivals.
+
+Payloads are lent, not copied: a payload is a view of the input or the result, and a transport may still hold it while
+the operation continues. The input is never written. The result may be: a ring writes the final sum of a chunk over the
+partial sum that it sent earlier. The final sum, however, exists only because the receiver has added that partial sum,
+and so had all of its bytes. `verify` proves this for every schedule: a write that overwrites a chunk depends on the
+receipt of everything that was sent from it, except if a SEND copies: its payload is a separate copy.
 
 A weighted input is stored, multiplied, in the result, if it is sent once from there and then replaced by the complete
 sum: that exists only because the receiver had all of its bytes. Chunks that are not sent are multiplied segment by
@@ -19,11 +23,34 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.elements import Array, carried, is_half
-from collectives.execution import Awaited, Buffer, Outgoing
 from collectives.layout import Layout, Operand, Region, Send, Summand, Write, compile_layout
 from collectives.reduction import SUM, Reduction
 from collectives.schedule import Schedule
 from collectives.widening import Widening, scale
+
+Buffer = bytes | bytearray | memoryview | Array
+"""A contiguous buffer."""
+
+
+class Outgoing(NamedTuple):
+    """Effect: send one segment to `peer`, a rank."""
+
+    peer: int
+    transfer: int
+    """Which of the SENDs to that peer, counted from 0."""
+
+    segment: int
+    payload: Array
+    """Lent until the end of the operation."""
+
+
+class Awaited(NamedTuple):
+    """A segment that has not arrived yet."""
+
+    peer: int
+    transfer: int
+    segment: int
+    num_segments: int
 
 
 class Row(NamedTuple):
@@ -124,8 +151,14 @@ class MessageRun:
     schedules of all ranks must pass `verify`, and all ranks must agree on length, type and `segment_bytes`.
 
     Args:
-        schedule, rank, input, result, segment_bytes, reduction, own_chunk, digest: as of `Execution`; `input` and
-            `result` must not share memory, which is not checked.
+        schedule: of `rank`.
+        rank: of this peer.
+        input: one-dimensional, contiguous, of one of `TYPES`; only read.
+        result: same type, separate memory, which is not checked; written from now on, complete when `done`.
+        segment_bytes: of one segment at most; a multiple of the element's size.
+        reduction: what a REDUCE computes; allowed by `check_reduction`.
+        own_chunk: the one chunk that the input has, for a gather; otherwise it has all chunks.
+        digest: applied to the bytes of each chunk of the result once it is complete.
         weight: the input is multiplied by it first; 0 gives zeros, even for NaN. Not for a gather.
         is_needed: whether a chunk of the result that no transfer writes needs the input; None: all do.
 

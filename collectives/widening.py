@@ -85,7 +85,7 @@ class Widening:
 def reducer(reduction: Reduction, dtype: DType) -> Reducer:
     """A function that reduces arrays into `out`, completely or as a partial result.
 
-    The bits are those of `Execution`; a single array is copied. Half types are given as views by `carried`. For one
+    The bits are those of `MessageRun`; a single array is copied. Half types are given as views by `carried`. For one
     thread at a time.
 
     Args:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives import BFLOAT16, OPS, Execution, Reduction
+from collectives import BFLOAT16, OPS, Reduction
 from collectives.elements import FLOATS
 from tests.collectives.delivery import deliver
+from tests.collectives.execution import Execution
 
 Array = NDArray[Any]
 DType = np.dtype[Any]

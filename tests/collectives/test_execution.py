@@ -14,7 +14,6 @@ from collectives import (
     ALGORITHMS,
     BFLOAT16,
     Awaited,
-    Execution,
     Kind,
     Outgoing,
     Schedule,
@@ -26,6 +25,7 @@ from collectives import (
 )
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
+from tests.collectives.execution import Execution
 
 Array = NDArray[Any]
 Build = Callable[[int, int], Schedule]

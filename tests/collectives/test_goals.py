@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, Execution, Kind, Medium, ScheduleError, TransferList, even_chunks, verify
+from collectives import ALGORITHMS, Kind, Medium, ScheduleError, TransferList, even_chunks, verify
 from collectives.compilation import compile_programs
 from collectives.direct import direct_all_reduce
 from collectives.goal_programs import goal_program
@@ -30,6 +30,7 @@ from collectives.schedule import Schedule
 from tests.cases import LARGER, some_of
 from tests.collectives.delivery import deliver
 from tests.collectives.edits import Build, edited, without
+from tests.collectives.execution import Execution
 
 CASES = [(collective, algorithm) for collective, builds in COLLECTIVES.items() for algorithm in builds]
 OTHERS = [case for case in CASES if case[0] != "all-reduce"]

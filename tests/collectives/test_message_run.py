@@ -16,7 +16,6 @@ from collectives import (
     OPS,
     Awaited,
     Buffer,
-    Execution,
     Kind,
     MessageRun,
     Outgoing,
@@ -30,6 +29,7 @@ from collectives.elements import FLOATS, TYPES, Array
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
 from tests.collectives.doubling import doubling_all_reduce
+from tests.collectives.execution import Execution
 from tests.collectives.inputs import ops_of, random_inputs
 
 OURS = {**ALGORITHMS, "doubling": doubling_all_reduce}

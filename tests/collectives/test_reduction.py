@@ -15,7 +15,6 @@ from collectives import (
     ALGORITHMS,
     BFLOAT16,
     OPS,
-    Execution,
     MessageRun,
     Reduction,
     carried,
@@ -29,6 +28,7 @@ from collectives import (
 from collectives.elements import FLOATS, TYPES
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
+from tests.collectives.execution import Execution
 from tests.collectives.inputs import Array, DType, all_reduce, ops_of, random_inputs, rounded
 
 IN_RANK_ORDER = [ALGORITHMS["one-shot"], ALGORITHMS["direct"]]
@@ -332,10 +332,10 @@ def test_torch_is_imported_for_half_types_only() -> None:
     script = """
 import random, sys
 import numpy as np
-from collectives import ALGORITHMS, Execution
+from collectives import ALGORITHMS, MessageRun
 for dtype, expected in ((np.float32, False), (np.float64, False), (np.int32, False), (bool, False), (np.float16, True)):
     build = ALGORITHMS["one-shot"]
-    both = [Execution(build(rank, 2), rank, *np.zeros((2, 5), dtype), segment_bytes=8) for rank in (0, 1)]
+    both = [MessageRun(build(rank, 2), rank, *np.zeros((2, 5), dtype), segment_bytes=8) for rank in (0, 1)]
     for segment in both[0].start():
         both[1].receive(0, segment.transfer, segment.segment, segment.payload)
     assert both[1].done and ("torch" in sys.modules) is expected, dtype

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from collectives import (
     ALGORITHMS,
-    Execution,
     Reduction,
     Schedule,
     ScheduleError,
@@ -26,6 +25,7 @@ from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
 from tests.collectives.doubling import doubling_all_reduce
 from tests.collectives.edits import RECV, REDUCE, SEND, Build, Transfers, edited, edits, listed, swapped, without
+from tests.collectives.execution import Execution
 
 BUILDS: dict[str, Build] = {**ALGORITHMS, "doubling": doubling_all_reduce}
 

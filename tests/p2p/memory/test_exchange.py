@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import xxhash
 
-from collectives import ALGORITHMS, Array, Execution, Reduction, reducer, split_by_weight
+from collectives import ALGORITHMS, Array, Reduction, reducer, split_by_weight
 from collectives.compilation import compile_programs
 from collectives.program import Program
 from collectives.programs import all_gather_program, direct_program, one_shot_program
@@ -17,6 +17,7 @@ from p2p.memory.board import DIGESTS_BYTES, Finished, Lent
 from p2p.memory.operands import Differs, Interrupted, OwnOperands
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
+from tests.collectives.execution import Execution
 from tests.p2p.memory.machine import SAME, Host, Rank, finish, ranks_of
 
 ADD = reducer(Reduction(), np.dtype(np.float32))

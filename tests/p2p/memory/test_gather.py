@@ -11,12 +11,13 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import Array, Execution, Reduction, one_shot_all_gather
+from collectives import Array, Reduction, one_shot_all_gather
 from collectives.elements import TYPES
 from p2p.memory.operands import Interrupted
 from p2p.memory.shared_run import PIECES, Pieces, SharedRun
 from p2p.memory.shared_runner import SharedRunner
 from tests.collectives.delivery import deliver
+from tests.collectives.execution import Execution
 from tests.p2p.memory.machine import SAME, Machine, carry_out, gather_of
 
 NUM_PEERS = 5

@@ -9,16 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import (
-    ALGORITHMS,
-    OPS,
-    Array,
-    Execution,
-    Reduction,
-    all_reduce_schedule,
-    carried,
-    scale,
-)
+from collectives import ALGORITHMS, OPS, Array, Reduction, all_reduce_schedule, carried, scale
 from collectives.elements import FLOATS, TYPES
 from p2p.errors import RemoteProtocolError
 from p2p.memory.arena import Region
@@ -28,6 +19,7 @@ from p2p.memory.shared_run import PIECES, SharedRun
 from p2p.memory.shared_runner import RunState, SharedRunner
 from tests.cases import some_of
 from tests.collectives.delivery import deliver
+from tests.collectives.execution import Execution
 from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, all_reduce_of, carry_out, finish, gather_of
 
 NUM_PEERS = 3

@@ -1,46 +1,19 @@
-"""Executes one rank's schedule over arrays, without I/O: segments go in, segments to be sent come out.
+"""Executes one rank's schedule without tables: the reference that `MessageRun` and programs are compared with.
 
-Payloads are lent, not copied: a payload is a view of the input or the result, and a transport may still hold it while
-the operation continues. The input is never written. The result may be: a ring writes the final sum of a chunk over the
-partial sum that it sent earlier. The final sum, however, exists only because the receiver has added that partial sum,
-and so had all of its bytes. `verify` proves this for every schedule: a write that overwrites a chunk depends on the
-receipt of everything that was sent from it, except if a SEND copies: its payload is a separate copy.
+Segments go in, segments to be sent come out, lent as by `MessageRun`. It takes any schedule, also one whose SENDs wait
+for several transfers, or for one of another chunk.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from collectives.elements import TYPES, Array, carried, is_half
 from collectives.layout import Operand, Send, Summand, Write, compile_layout
+from collectives.message_run import Awaited, Buffer, Outgoing
 from collectives.reduction import SUM, Reduction
 from collectives.schedule import Schedule
 from collectives.widening import Widening
-
-Buffer = bytes | bytearray | memoryview | Array
-"""A contiguous buffer."""
-
-
-class Outgoing(NamedTuple):
-    """Effect: send one segment to `peer`, a rank."""
-
-    peer: int
-    transfer: int
-    """Which of the SENDs to that peer, counted from 0."""
-
-    segment: int
-    payload: Array
-    """Lent until the end of the operation."""
-
-
-class Awaited(NamedTuple):
-    """A segment that has not arrived yet."""
-
-    peer: int
-    transfer: int
-    segment: int
-    num_segments: int
 
 
 class Execution:
