@@ -27,7 +27,7 @@ STAMP := .venv/.installed
 BIN := .venv/bin
 
 .PHONY: install demo test long thorough check simulate churn storms scripts resumes experiments soak coverage equivalence figures \
-  fuzz mutants staging api rounds rounds-quick bench-wan bench-aa gpu-wheels test-gpu bench-staging clean
+  exchanges fuzz mutants staging api rounds rounds-quick bench-wan bench-aa gpu-wheels test-gpu bench-staging clean
 
 install: $(STAMP)
 
@@ -78,6 +78,10 @@ storms: $(STAMP)
 # Ordinary scripts as seeds draw them, whose peers die, join, leave, are stopped, and go on from checkpoints.
 scripts: $(STAMP)
 	$(BIN)/python -m tests.scripts --seconds $(DURATION_S) --seed $(SEED)
+
+# Operations as seeds draw them, among peers that die, join and are stopped; their results against plain sums.
+exchanges: $(STAMP)
+	$(BIN)/python -m tests.exchanges --seconds $(DURATION_S) --seed $(SEED)
 
 # A run that is killed as a whole, and goes on from its checkpoints, so many times.
 resumes: $(STAMP)

@@ -1,7 +1,7 @@
-"""What the processor makes of numbers near zero: a setting of each thread.
+"""Subnormal numbers: whether the processor flushes them to zero is a setting of each thread.
 
-A script may have it take them for zero (torch's `set_flush_denormal`; so does a library that was compiled for speed
-alone, as it is loaded). A thread has the setting of the one that starts it.
+A script may turn flushing on (torch's `set_flush_denormal`; some libraries compiled for speed do it as they are loaded).
+A thread inherits the setting of the thread that starts it.
 """
 
 import ctypes
@@ -14,12 +14,12 @@ _LEAST: Final = 5e-324
 _AS_AT_START: Final = ctypes.c_void_p(-1)
 """FE_DFL_ENV, of glibc and of musl."""
 _MOST_BYTES: Final = 64
-"""Of `fenv_t`, of any processor."""
+"""At least the size of `fenv_t` on any processor."""
 
 
 def keep_subnormals() -> Settings | None:
-    """From now on the calling thread computes as IEEE 754 has it. What was set before; None: nothing else."""
-    if _LEAST + _LEAST > 0:  # 0.0 where what goes in, or what comes out, is taken for zero
+    """Let the calling thread compute as IEEE 754 defines. Returns the settings before, or None if they were these."""
+    if _LEAST + _LEAST > 0:  # 0.0 if inputs or results are flushed
         return None
     before = (ctypes.c_byte * _MOST_BYTES)()
     _libm().fegetenv(before)
@@ -28,7 +28,7 @@ def keep_subnormals() -> Settings | None:
 
 
 def restore(before: Settings) -> None:
-    """The calling thread computes as `keep_subnormals` has found it."""
+    """Restore the settings that `keep_subnormals` returned."""
     _libm().fesetenv(before)
 
 
