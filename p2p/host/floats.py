@@ -1,6 +1,6 @@
 """Subnormal numbers: whether the processor flushes them to zero is a setting of each thread.
 
-A script may turn flushing on (torch's `set_flush_denormal`; some libraries compiled for speed do it as they are loaded).
+A script may turn flushing on (`torch.set_flush_denormal`; some libraries compiled for speed do it as they are loaded).
 A thread inherits the setting of the thread that starts it.
 """
 
