@@ -159,7 +159,7 @@ class Loop:
 
     def explain(self) -> str:
         """Snapshot of what the open step waits for."""
-        return f"{self.core.phase.name}, {explain_waiting(self.core, self.open_step, self.now())}"
+        return explain_waiting(self.core, self.open_step, self.now())
 
     def end_incarnation(self) -> bool:
         """Stop, but keep the arena for the next incarnation of this peer. Returns the result of `Reactor.stop`."""

@@ -129,4 +129,5 @@ class Run:
         index, first = missing[0]
         where = f"segment {first.segment} of {first.num_segments} of operation {index}"
         peer = members[first.peer] if first.peer < len(members) else f"of rank {first.peer}"
-        return f"waits for {where} from peer {peer} (and {len(missing) - 1} more)"
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        return f"waits for {where} from peer {peer}{more}"

@@ -11,7 +11,7 @@ def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
     """What the open step waits for, at this member; a snapshot.
 
     Members that have submitted less of the step than others, or not finished it, are the cause: all others wait for
-    them. If all have submitted the same, what is missing is in flight.
+    them, and whatever else is missing follows from that. If all have submitted the same, what is missing is in flight.
     """
     view = core.view
     if view is None:
@@ -20,10 +20,19 @@ def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
     if barrier:
         names = ", ".join(_in_barrier(core, now, member) for member in barrier)
         return f"view {view.number} begins once all of its members have come, and waits for {names}"
-    parts = [open_step.explain_missing(view.members)]
-    for member, (count, _) in awaited(core, now).items():
-        parts.append(f"{_heard(core, now, member)} has submitted {count} operations of step {core.done + 1}")
+    behind = awaited(core, now)
+    is_for_others = behind and core.me not in behind
+    parts = ["" if is_for_others else open_step.explain_missing(view.members)]
+    parts += [
+        f"{_heard(core, now, each)} has called {_called(count, core.done + 1)}" for each, (count, _) in behind.items()
+    ]
     return "; ".join(part for part in parts if part) or core.reason
+
+
+def _called(count: int, step: int) -> str:
+    if not count:
+        return f"no operation of step {step} yet"
+    return f"{count} operation{'s' if count != 1 else ''} of step {step} so far"
 
 
 def _in_barrier(core: Core, now: float, member: Member) -> str:

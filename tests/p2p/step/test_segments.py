@@ -167,7 +167,7 @@ def test_what_is_missing_is_named_while_a_view_is_active() -> None:
     assert step.explain_missing("ab") == ""
     step = in_pair()
     step.submit(0, 0, one())
-    assert step.explain_missing("ab") == "waits for segment 0 of 1 of operation 0 from peer b (and 0 more)"
+    assert step.explain_missing("ab") == "waits for segment 0 of 1 of operation 0 from peer b"
     step.installed(NEXT)
     assert step.explain_missing("ab") == ""
 

@@ -186,7 +186,7 @@ def test_what_is_weighted_waits_for_the_counts(machine: Machine) -> None:
     one, other = group.all
     one.submit(counts(1), weighted(gradients[0]))
     group.deliver()
-    waits = "waits for segment 0 of 1 of operation {} from peer you (and 0 more)"
+    waits = "waits for segment 0 of 1 of operation {} from peer you"
     assert one.open_step.explain_missing(["me", "you"]) == waits.format(0)
     other.submit(counts(3))
     group.deliver()

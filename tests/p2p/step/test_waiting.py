@@ -27,8 +27,7 @@ def test_who_has_submitted_less_than_others_is_named_with_when_it_was_heard() ->
     say(peer, B, Beat(NOTHING, Progress(-1, genesis(), None, 1)), now=0.1)
     say(peer, C, Beat(NOTHING, Progress(-1, genesis(), None, 3)), now=0.2)
     assert explain_waiting(peer, called(peer, 3), 0.6) == (
-        "waits for segment 0 of 1 of operation 0 from peer b (and 11 more); "
-        "peer b (last heard 0.5 s ago) has submitted 1 operations of step 0"
+        "peer b (last heard 0.5 s ago) has called 1 operation of step 0 so far"
     )
 
 
@@ -38,8 +37,8 @@ def test_who_has_not_finished_is_named_where_others_have() -> None:
     say(peer, B, Progress(-1, genesis(), Finish(0, b"bits", b"", 2)), now=0.1)
     say(peer, C, Beat(NOTHING, Progress(-1, genesis(), None, 1)), now=0.2)
     assert explain_waiting(peer, called(peer, 0), 0.2) == (
-        "peer a (this one) has submitted 1 operations of step 0; "
-        "peer c (last heard 0.0 s ago) has submitted 1 operations of step 0"
+        "peer a (this one) has called 1 operation of step 0 so far; "
+        "peer c (last heard 0.0 s ago) has called 1 operation of step 0 so far"
     )
 
 
