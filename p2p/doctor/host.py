@@ -12,13 +12,17 @@ from typing import Final
 from ..benchmark.results.machine import machine
 from ..config import LEAST_ARENA_BYTES, default_arena_bytes
 from ..errors import ShoalError
-from ..host.files import OF_ITS_OWN, PER_PEER
+from ..host.files import OF_ITS_OWN
+from ..host.files import PER_PEER as FILES_PER_PEER
 from ..host.memory_left import MACHINE, MemoryLeft, available_bytes, memory_left
+from ..host.threads import PER_PEER, ThreadsLeft, threads_left
 from ..memory.arena import Arena, Mapping
 from ..memory.board import IS_ORDERED
 from .finding import Finding, size
 
 TRIED_BYTES: Final = 1 << 20
+MANY_PEERS: Final = 64
+"""Of one host: what keeps from so many is said."""
 _ENTER: Final = "from p2p.netlab.namespaces import enter; enter()"
 
 
@@ -38,6 +42,7 @@ def look_at_host() -> Iterator[Finding]:
     yield arena(left)
     yield shared_files()
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield threads(threads_left(MANY_PEERS * PER_PEER))
     yield deaths()
     yield lab()
 
@@ -101,10 +106,23 @@ def open_files(limits: tuple[int, int]) -> Finding:
     _, hard = limits
     if hard == resource.RLIM_INFINITY:
         return Finding("files", "any number of files may be open", facts={"hard": None, "peers": None})
-    peers = max(0, (hard - OF_ITS_OWN) // PER_PEER)
-    advice = "" if peers >= 64 else f"; for 64 raise it: `ulimit -Hn {64 * PER_PEER + OF_ITS_OWN}`"
+    peers, needed = max(0, (hard - OF_ITS_OWN) // FILES_PER_PEER), MANY_PEERS * FILES_PER_PEER + OF_ITS_OWN
+    advice = "" if peers >= MANY_PEERS else f"; for {MANY_PEERS} raise it: `ulimit -Hn {needed}`"
     says = f"{hard} files may be open (ulimit -Hn), enough for {peers} peers here{advice}"
-    return Finding("files", says, peers >= 64, {"hard": hard, "peers": peers})
+    return Finding("files", says, peers >= MANY_PEERS, {"hard": hard, "peers": peers})
+
+
+def threads(left: ThreadsLeft | None) -> Finding:
+    """For how many peers of one host they are enough. libzmq ends a process that can start no more."""
+    each = f"a peer starts {PER_PEER} at least, and more with torch, or with workers of a data loader"
+    if left is None:
+        facts = {"most": None, "left": None, "peers": None}
+        return Finding("threads", f"no limit is known that keeps {MANY_PEERS} peers from starting; {each}", facts=facts)
+    peers = left.number // PER_PEER
+    used, is_well = left.most - left.number, peers >= MANY_PEERS
+    advice = "" if is_well else f"; for {MANY_PEERS} {left.advice.format(used + MANY_PEERS * PER_PEER)}"
+    says = f"{left.number} more can start here ({used} of {left.most} run), enough for {peers} peers: {each}{advice}"
+    return Finding("threads", says, is_well, {"most": left.most, "left": left.number, "peers": peers})
 
 
 def deaths() -> Finding:

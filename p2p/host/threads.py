@@ -16,6 +16,9 @@ from .memory_left import CGROUPS, group_folders
 OF_A_PEER: Final = 5
 """Threads that `p2p.join` starts at least: for the loop, for reports, for stacks, and two of libzmq."""
 
+PER_PEER: Final = 1 + OF_A_PEER
+"""With the process, which counts as one."""
+
 _EXEMPT: Final = 1 << 24 | 1 << 21
 """CAP_SYS_RESOURCE and CAP_SYS_ADMIN, from <linux/capability.h>."""
 _WHOLE: Final = ["0", "0", "4294967295"]
@@ -37,12 +40,17 @@ class ThreadsLeft:
     advice: str
 
 
-def why_too_few_threads(needed: int, groups: str | None = None, root: Path = CGROUPS) -> str:
-    """Why `needed` more threads, those of children included, cannot be started; empty: no known limit forbids it.
+def threads_left(needed: int, groups: str | None = None, root: Path = CGROUPS) -> ThreadsLeft | None:
+    """The tightest limit; None: `needed` more threads, those of children included, can be started as far as is known.
 
     `groups`: as listed in /proc/PID/cgroup; None: those of this process.
     """
-    left = min([*_by_groups(_own_groups() if groups is None else groups, root), *_by_user(needed)], default=None)
+    return min([*_by_groups(_own_groups() if groups is None else groups, root), *_by_user(needed)], default=None)
+
+
+def why_too_few_threads(needed: int, groups: str | None = None, root: Path = CGROUPS) -> str:
+    """Why they cannot all be started; empty: they can."""
+    left = threads_left(needed, groups, root)
     if left is None or left.number >= needed:
         return ""
     used = left.most - left.number

@@ -25,7 +25,7 @@ from ..errors import LaunchError, RemoteProtocolError
 from ..host.files import raise_file_limit, why_too_few_files
 from ..host.folders import default_home
 from ..host.registry import Registry
-from ..host.threads import OF_A_PEER, why_too_few_threads
+from ..host.threads import PER_PEER, why_too_few_threads
 from ..telemetry.snapshot import Snapshot
 from .admission import check_is_new, check_runs_the_same, name_here, others_here, take_places, why_nothing_to_join
 from .children import Child, reap_orphans
@@ -78,7 +78,7 @@ class Launcher:
         self._of_devices = describe(environ, config.gpus, config.num_peers, is_auto=config.is_auto)
         if why := why_too_few_files(config.num_peers, has_tcp=tcp is not None, num_open=FRESHLY_OPEN):
             raise LaunchError(f"nothing was started: {why}")
-        if why := why_too_few_threads((1 + OF_A_PEER) * config.num_peers):
+        if why := why_too_few_threads(PER_PEER * config.num_peers):
             raise LaunchError(f"nothing was started: {why}")
         self._registry = Registry(config.home or default_home(environ), config.swarm_name)
         if config.only == "new":

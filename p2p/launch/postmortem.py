@@ -1,18 +1,17 @@
 """Why a run has failed: the peer that failed first, its step, the kind of failure, and its last activity."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ..errors import RemoteProtocolError
-from ..telemetry.failures import Trail, failures, sentence
+from ..telemetry.failures import Trail, failures, sentence, shortened
 from ..telemetry.page import Seen, page_path, read_page
-from ..telemetry.records import ADVANCES, Kind
+from ..telemetry.records import ADVANCES, Kind, Record
+from ..telemetry.snapshot import Counted
 from .places import Place
 
-MOST_CHARACTERS: Final = 200
-"""Length of a peer's last words that are kept."""
 MOST_OTHERS: Final = 16
 """Peers whose pages are read, to find those that waited for the first failed one."""
 
@@ -43,14 +42,11 @@ class Postmortem:
         if standing is None or seen is None:
             return None
         done = max((record.step for record in seen.records if record.kind in ADVANCES), default=-1)
-        counted = next((record for record in reversed(seen.records) if record.kind == Kind.RECEIVED), None)
         place.standing = replace(
             standing,
             step=max(done, standing.step),
             has_begun=standing.has_begun or done >= 0,
-            counted=standing.counted
-            if counted is None
-            else replace(standing.counted, steps=counted.size, samples=int(counted.value)),
+            counted=_counted(standing.counted, seen.records),
         )
         return seen
 
@@ -78,7 +74,7 @@ class Postmortem:
             code=place.ending.code,
             how=place.ending.words,
             has_failed=True,
-            last_words=last_words.removeprefix("shoal: ")[:MOST_CHARACTERS],
+            last_words=shortened(last_words),
         )
         self.is_news = place.standing is not None
         (failure,) = failures([own, *self._trails(others if seen is not None else ())])
@@ -103,3 +99,14 @@ class Postmortem:
             return read_page(page_path(self._folder, peer_id))
         except (OSError, RemoteProtocolError):
             return None
+
+
+def _counted(told: Counted, records: Sequence[Record]) -> Counted:
+    """What receipts have of a peer that has `told` so much last: what its script knew, and what it has not heard of."""
+    behind = next((index for index in reversed(range(len(records))) if records[index].kind == Kind.RECEIVED), -1)
+    if behind >= 0:
+        told = replace(told, steps=records[behind].size, samples=int(records[behind].value))
+    elif told.steps:
+        return told
+    since = [each for each in records[behind + 1 :] if each.kind == Kind.COMMITTED and each.step > 0]
+    return replace(told, steps=told.steps + len(since), samples=told.samples + sum(int(each.value) for each in since))

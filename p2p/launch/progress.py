@@ -10,6 +10,7 @@ from typing import Final
 
 from gossip.membership import LEAVES
 
+from ..loop.inbox import OUT
 from ..telemetry.snapshot import SHORT, Change, Snapshot
 from .places import Place
 
@@ -27,11 +28,13 @@ class Untold:
     Attributes:
         line: printed then, or at `until`.
         cost: of the change of the view; empty: not known yet.
+        who: the peer that has died; empty: none has, as far as is known.
     """
 
     line: str
     until: float
     cost: str
+    who: str = ""
 
 
 class Progress:
@@ -52,11 +55,12 @@ class Progress:
         self._known: dict[str, int] = {}
         self._counted: set[str] = set()
         self._untold: dict[str, Untold] = {}
+        self._told_dead: dict[str, str] = {}  # dead peers by peer_id, whose cost is not known yet
         self._told_ns = -1  # events up to this time belong to changes that were told
         self._rated = now, -1
         self._rate_at = now + RATE_S
         self._waiting: dict[str, tuple[int, float]] = {}  # by peer_id, so that a replacement starts anew
-        self._waiting_told = now
+        self._waiting_told = self._heard_at = now
         self.done = -1
 
     @property
@@ -80,7 +84,7 @@ class Progress:
 
     def take(self, place: Place, standing: Snapshot, now: float) -> list[str]:
         """Take a report of the peer in `place`. Returns lines about what is new."""
-        place.standing = standing
+        place.standing, self._heard_at = standing, now
         self.name(standing.who.peer_id)
         lines = self._who_comes_and_goes(standing, now)
         return [*self._who_counts(place, standing), *lines, *self._who_waits(place, standing, now)]
@@ -128,12 +132,13 @@ class Progress:
         """Reset counters: all members of the lineage before have died, and a new one counts views and steps anew."""
         if self._lineage:
             self._view, self.done = 0, -1
+            self._told_dead.clear()
             self._rated, self._rate_at = (now, -1), now + RATE_S
         self._lineage = lineage
 
     def _changes(self, before: dict[str, int], standing: Snapshot, now: float) -> list[str]:
         """Lines about a change of members, except joins and failures of this launch's peers, which have other lines."""
-        after = f"at step {standing.step}; {members(len(self._members))}"
+        after = f"at step {standing.change.step}; {members(len(self._members))}"
         ours = {place.standing.who.peer_id: place for place in self._places if place.standing is not None}
         cost, lines = cost_of(standing.change), list[str]()
         for peer_id in dict.fromkeys((*self._untold, *before)):
@@ -142,11 +147,14 @@ class Progress:
             why = self._why_out(peer_id, standing)
             line = f"peer {self.name(peer_id)} is out {after}{why}; {cost}"
             place = ours.get(peer_id)
+            ending = None if place is None else place.ending
             if peer_id in self._untold:  # the peer has died, and the line about that is held back
                 lines += [*self._died_before(peer_id), f"{self._untold.pop(peer_id).line}; {cost}"]
-            elif place is not None and (place.child is not None or place.ending is None):
+            elif who := self._told_dead.pop(peer_id, ""):
+                lines.append(f"the others have gone on without {who} {after}; {cost}")
+            elif place is not None and (place.child is not None or ending is None):
                 self._untold[peer_id] = Untold(line, now + PATIENCE_S, cost)  # a line about its death may follow
-            elif place is None or place.ending is None or place.ending.has_completed:
+            elif ending is None or (ending.has_completed and not self._is_through_with_all(peer_id)):
                 lines.append(line)
         for peer_id, incarnation in self._members.items():
             if self._known.get(peer_id, incarnation) != incarnation:
@@ -158,9 +166,10 @@ class Progress:
     def _why_out(self, peer_id: str, standing: Snapshot) -> str:
         known = [text for at_ns, text in standing.events if peer_id in text and at_ns > self._told_ns]
         own = [text for text in known if text.startswith(peer_id)] or known
-        # A peer that has left falls silent, and may be suspected before the next view: its LEAVE is the reason.
-        why = next((text for text in own if text == f"{peer_id} {LEAVES}"), own[-1] if own else "")
-        return f" ({self.rename(why)})" if why else ""
+        # A peer that has left or is out falls silent, and may be suspected before the next view: not the reason.
+        final = [text for text in own if text == f"{peer_id} {LEAVES}" or text.startswith(f"{peer_id} {OUT}")]
+        why = final[0] if final else own[-1] if own else ""
+        return f" ({self.rename(why.removeprefix(f'{peer_id} {OUT}'))})" if why else ""
 
     def died(self, place: Place, line: str, now: float) -> list[str]:
         """Lines about the failure of a peer of this launch; `line` is held back until a survivor reports the cost."""
@@ -169,34 +178,61 @@ class Progress:
             return [*self._died_before(), f"{line}; {untold.cost}"]
         if peer_id not in self._members or not any(other.child for other in self._places):
             return [*self._died_before(), line]
-        self._untold[peer_id] = Untold(line, now + PATIENCE_S, "")
+        who = f"peer {place.name}" + (f" (pid {place.standing.who.pid})" if place.standing is not None else "")
+        self._untold[peer_id] = Untold(line, now + PATIENCE_S, "", who)
         return []
 
     def _died_before(self, peer_id: str = "") -> list[str]:
         """Held-back lines of deaths before that of `peer_id`: they come first, since each says how many are left."""
         earlier = takewhile(lambda each: each != peer_id, [*self._untold])
-        return [self._untold.pop(each).line for each in earlier if not self._untold[each].cost]
+        return [self._tell(each) for each in earlier if not self._untold[each].cost]
+
+    def _tell(self, peer_id: str) -> str:
+        """What is held back of it, now."""
+        untold = self._untold.pop(peer_id)
+        if not untold.cost:
+            self._told_dead[peer_id] = untold.who
+        return untold.line
+
+    def _is_through_with_all(self, peer_id: str) -> bool:
+        """It and all members have left at the end of the run: nobody goes on without it."""
+        through = {p.standing.who.peer_id for p in self._places if p.standing is not None and p.standing.is_through}
+        return {peer_id, *self._members} <= through
 
     def look(self, now: float) -> list[str]:
         """Lines that are due."""
         due = [peer_id for peer_id, untold in self._untold.items() if now >= untold.until]
-        lines = [self._untold.pop(peer_id).line for peer_id in due]
+        lines = self._tell_all(due)
         if now >= self._rate_at:
             self._rate_at = now + RATE_S
             since, done = self._rated
             if self.done >= 0:
                 rate = (self.done - done) / (now - since)
                 here = sum(place.child is not None for place in self._places)
-                line = f"step {self.done}, {rate:.3g} steps/s, {len(self._members)} members, {here} of them here"
-                lines.append(line + self._logged())
+                line = f"step {self.done}, {rate:.3g} steps/s, {members(len(self._members))}, {here} of them here"
+                lines.append(self._silence(now) or line + self._logged())
                 self._rated = now, self.done
         return lines
 
+    def _silence(self, now: float) -> str:
+        """That all our peers, which report every second, have done so too long ago; empty: somebody has."""
+        silent_s = now - self._heard_at
+        if silent_s < WAITING_S:
+            return ""
+        return (
+            f"step {self.done} was the last that a peer here has told of, {silent_s:.0f} s ago: each is stopped, or "
+            "something holds its interpreter; `shoal status` says which"
+        )
+
     def rest(self) -> list[str]:
         """All lines that are held back."""
-        lines = [untold.line for untold in self._untold.values()]
-        self._untold.clear()
-        return lines
+        return self._tell_all([*self._untold])
+
+    def _tell_all(self, due: list[str]) -> list[str]:
+        """The held-back lines of these peers, but not of those that left at the end of the run, with all others."""
+        is_news = {each: self._untold[each].who or not self._is_through_with_all(each) for each in due}
+        untold = {each: self._tell(each) for each in due}
+        return [line for each, line in untold.items() if is_news[each]]
 
     def _logged(self) -> str:
         """The last values of `peer.log`, as means over the running peers of this launch."""

@@ -20,7 +20,7 @@ def what_became_of(place: Place, pid: int, others: Sequence[Place], what_next: s
     num_left = sum(other.child is not None for other in others)
     num_completed = sum(other.ending is not None and other.ending.has_completed for other in others)
     at = f" at step {place.step}" if place.step >= 0 else ""
-    rest = f"{num_left or 'none'} left" + (f", {num_completed} completed" if num_completed else "")
+    rest = f"{num_left or 'none'} left here" + (f", {num_completed} completed" if num_completed else "")
     return f"peer {place.name} (pid {pid}) {place.ending.words}{at}; {rest}" + (f"; {what_next}" if what_next else "")
 
 

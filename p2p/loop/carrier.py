@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from collectives.programs import MOST_CHUNKS
-from gossip import Claim, Core, Member, State
+from gossip import Claim, Core, Member, State, View
 from gossip import effects as fx
 from gossip import messages as m
 from gossip.progress import Finish, Progress
@@ -261,7 +261,7 @@ class Carrier:
     def _commit(self, effect: fx.Committed) -> None:
         self.parts.donor.end_exchange()
         commit = self.parts.open_step.committed(effect.finish, effect.view)
-        self.parts.note(COMMITTED, effect.finish.step)
+        self.parts.note(COMMITTED, effect.finish.step, value=commit.receipt.samples_of(self.parts.core.me.peer_id))
         if effect.feeds:
             self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit, self.parts.core.numerics)
         self.parts.inbox.tell(commit)
@@ -282,7 +282,7 @@ class Carrier:
         for member in came:
             self.parts.note(Kind.IN, view=view.number, peer=peer_number(member.peer_id))
         for member, state in effect.gone:
-            self.parts.note(Kind.OUT, view=view.number, peer=peer_number(member.peer_id), how=PARTED[state][0])
+            self._note_out(view, member, state)
         self._members = view.members
         self.parts.neighbours.part(member for member, _ in effect.gone)
         self.parts.frames.install(view)
@@ -298,6 +298,13 @@ class Carrier:
             self.parts.inbox.tell(error)
             self.carry_out(self.parts.core.leave(self.now()))
         self.parts.neighbours.open_records(view.members)
+
+    def _note_out(self, view: View, member: Member, state: State) -> None:
+        silent_s = self.parts.core.standing(self.now(), member)[1] if state is State.LOST else 0.0
+        if state is not State.LEFT:
+            self.parts.inbox.explain_out(member, silent_s, is_dead=state is State.DEAD)
+        how = PARTED[state][0]
+        self.parts.note(Kind.OUT, view=view.number, peer=peer_number(member.peer_id), how=how, value=silent_s)
 
     def _activate(self, effect: fx.Activated) -> None:
         view, done, maps_all = effect.view, effect.done, effect.maps_all

@@ -5,12 +5,20 @@ from collections import deque
 from queue import SimpleQueue
 from typing import Final
 
+from gossip import Member
 from gossip.effects import Diverged, Paused, Refused, Removed
 
 from ..errors import JoinRefused, QuorumLost, RemovedFromView, ReplicasDiverged, ShoalError
 from ..step.notices import Notice
 
 NUM_EXPLAINED: Final = 16
+
+OUT: Final = "is out: "
+"""Of a member, before why."""
+DEAD: Final = "is dead: "
+"""As the core says it of who it was told of by the kernel, or by a launcher."""
+LONG_S: Final = 1.0
+"""A silence. Who is out after a shorter one here was not heard by others, or not reliably."""
 
 
 class Inbox:
@@ -58,6 +66,14 @@ class Inbox:
     def explain(self, reason: str) -> None:
         """Keep a human-readable reason of an event of members."""
         self.explained.append((time.monotonic_ns(), reason))
+
+    def explain_out(self, member: Member, silent_s: float, *, is_dead: bool) -> None:
+        """It is out without a word: dead, which may be explained already, or not heard here for so long."""
+        if not is_dead:
+            why = f"silent for {silent_s:.1f} s" if silent_s >= LONG_S else "not all others could hear it"
+            self.explain(f"{member} {OUT}{why}")
+        elif not any(reason.startswith(f"{member} {DEAD}") for _, reason in self.explained):
+            self.explain(f"{member} {OUT}dead, as others have seen")
 
 
 def error_of(effect: Refused | Removed | Paused | Diverged, *, has_stalled: bool = False) -> ShoalError:

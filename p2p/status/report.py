@@ -172,7 +172,7 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
     members = {} if latest is None else dict(latest.members)
     for other in () if latest is None or _is_over(peers) else latest.others:
         if other.peer_id not in names:
-            seat = "member" if other.peer_id in members else "observes"
+            seat = "member" if other.peer_id in members else "out" if other.view else "observes"
             rate = f"{other.steps_per_s:.3g}"
             name, step = other.peer_id[:SHORT], _step(other.step)
             loss = f"loss {other.loss:.4g}" if other.loss else ""
@@ -186,10 +186,7 @@ def row_of(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) ->
     process = looked.condition.value + (f" ({who.pid})" if looked.condition is not Condition.ELSEWHERE else "")
     if snapshot is None:
         return who.name, process, "", "", "", "", "", "", "starting", ""
-    members = [peer_id for peer_id, _ in (latest or snapshot).members]
-    seat = f"rank {members.index(who.peer_id)}" if who.peer_id in members else "observes" if snapshot.has_begun else ""
-    if looked.condition is Condition.DEAD:
-        seat = ""
+    seat = "" if looked.condition is Condition.DEAD else _seat(snapshot, latest or snapshot)
     logged = ", ".join(f"{name} {value:.4g}" for name, value in snapshot.logged.items())
     pace = snapshot.pace
     split = (f"{seconds * 1e3:.3g} ms" for seconds in (pace.compute_s, pace.exchange_s, pace.wait_s))
@@ -200,17 +197,29 @@ def row_of(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) ->
     )
 
 
+def _seat(own: Snapshot, latest: Snapshot) -> str:
+    """Of a peer that lives, by its `own` snapshot and the one that knows most: `out`, if it does not know it yet."""
+    peer_id = own.who.peer_id
+    members = [each for each, _ in latest.members]
+    if peer_id in members:
+        return f"rank {members.index(peer_id)}"
+    if peer_id in dict(own.members):
+        return "out"
+    return "observes" if own.has_begun else ""
+
+
 def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     """The peer's current activity, since when, and which peers it waits for; the last activity of a dead peer."""
     at, since_ns = is_at(looked.seen)
     since = f", {span(max(0, looked.now_ns - since_ns) / 1e9)}" if since_ns else ""
     if looked.condition is Condition.DEAD:
         return f"was {at}{since} ago" if since else f"was {at}"
+    awaited = ""
     if snapshot.waiting.peers and since_ns <= snapshot.time_ns:  # the wait began before the snapshot
-        at += f"; waits for {', '.join(_name(peer_id, names) for peer_id in snapshot.waiting.peers)}"
+        awaited = f"; waits for peer {', '.join(_name(peer_id, names) for peer_id in snapshot.waiting.peers)}"
     elif snapshot.waiting.text and not snapshot.has_begun:
         at = _rename(snapshot.waiting.text, names)
-    return f"{snapshot.error or at}{since}"
+    return f"{snapshot.error or at}{since}{awaited}"
 
 
 def links(peers: Sequence[Looked], names: Mapping[str, str]) -> Iterator[str]:

@@ -119,6 +119,10 @@ class Receipt:
     def num_samples(self) -> int:
         return sum(map(_NUM_SAMPLES, self.contributions))
 
+    def samples_of(self, peer_id: str) -> int:
+        """So many; 0 of who is none of the members."""
+        return next((each.num_samples for each in self.contributions if each.peer_id == peer_id), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Continued:

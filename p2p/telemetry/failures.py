@@ -5,6 +5,7 @@ continued without it. A peer that waited for one that stood still, and then ende
 other, which comes first.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,8 +16,15 @@ from .timeline import doing
 LATER_S: Final = 0.5
 """A peer killed more than this after the first sign of its failure had fallen silent before."""
 
+MOST_CHARACTERS: Final = 200
+"""Of the last words of a peer."""
+_GREETING: Final = re.compile(r"(founded|joined) swarm \S+ at step \d+")
+"""As of `p2p.join`: who has said nothing since has not said why it ended."""
+
 _KNOWN_BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher"}
 _OF_OTHERS: Final = (Kind.GONE, Kind.IN, Kind.OUT)
+_HAD_A_SEAT: Final = (Kind.ACTIVE, Kind.COMMITTED)
+_HAD_NONE: Final = (Kind.ASKED, Kind.LOADED, Kind.FOLLOWED)
 _DOUBTS: Final = (Kind.SUSPECTED, Kind.CLEARED, Kind.LOST)
 _LEAVING: Final = (Kind.LEAVES, Kind.LEFT)
 _WAITS: Final = ("exchanging", "waiting for the others to finish")
@@ -51,14 +59,22 @@ class Trail:
         """Its records up to this time, without those of its end."""
         return [record for record in self.records if record.time_ns <= time_ns and record.kind not in _ENDS]
 
-    def end(self) -> Record | None:
-        """The record of its final end (left, removed or diverged); None: there is none, or it came back."""
+    def ends(self) -> list[Record]:
+        """Records of its final end (left, removed or diverged), latest first; empty: there is none, or it came back."""
+        found = list[Record]()
         for record in reversed(self.records):
             if record.kind in ADVANCES:
-                return None  # the peer has come back since
+                break  # the peer has come back since
             if record.kind in _ENDS:
-                return record
-        return None
+                found.insert(0, record)
+        return found
+
+    def has_seat(self, time_ns: int) -> bool:
+        """Whether others may have waited for it then; so it is where nothing is known of it."""
+        for record in reversed(self.until(time_ns)):
+            if record.kind in (*_HAD_A_SEAT, *_HAD_NONE):
+                return record.kind in _HAD_A_SEAT
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +155,20 @@ def failures(trails: Sequence[Trail]) -> list[Failure]:
 
 
 def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
-    sign = _sign(trail, trails)
+    said = _word_of_others(trail, trails)
+    sign = _sign(trail, said)
     if sign is None:
         return None
     time_ns, how, known_by = sign
+    view = said.view if said is not None and said.kind == Kind.OUT else _NEVER
     own = trail.until(time_ns)
     at, since_ns = doing(own)
     done = _last_step(own) if trail.records else trail.last_step
     there = [other for other in trails if other is not trail and _is_there(other, time_ns)]
-    others = tuple(_other(other, time_ns, done, is_idle=at.startswith(_WAITS)) for other in there)
+    is_idle = at.startswith(_WAITS)
+    others = tuple(_other(other, time_ns, done, view, is_idle=is_idle) for other in there)
+    if not trail.has_seat(time_ns):
+        others = tuple(replace(other, waits=False) for other in others)
     until = time_ns + max((each.went_on_s or 0.0 for each in others), default=0.0) * 1e9
     redone = {r.step for other in there for r in other.records if r.kind == Kind.REDO and time_ns < r.time_ns <= until}
     return Failure(
@@ -165,20 +186,21 @@ def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
     )
 
 
-def _sign(trail: Trail, trails: Sequence[Trail]) -> tuple[int, str, str] | None:
-    """When the peer had failed, how, and the source of that; None: there is no sign of a failure."""
-    said, end = _word_of_others(trail, trails), trail.end()
+def _sign(trail: Trail, said: Record | None) -> tuple[int, str, str] | None:
+    """When the peer had failed, how, and the source of that; None: there is no sign. `said`: by others."""
+    ends = trail.ends()
     known_by = _KNOWN_BY.get(How(said.how), "") if said is not None and said.how in set(How) else ""
     last_ns = trail.records[-1].time_ns if trail.records else 0
-    signs = [time_ns for time_ns in (trail.ended_ns, said and said.time_ns, end and end.time_ns) if time_ns]
+    signs = [time_ns for time_ns in (trail.ended_ns, said and said.time_ns, *(end.time_ns for end in ends)) if time_ns]
     time_ns = min(signs, default=last_ns)
     if trail.has_failed is not None:
         later_s = (trail.ended_ns - time_ns) / 1e9
-        was_silent = trail.code is not None and trail.code < 0 and end is None and not known_by and later_s > LATER_S
+        was_silent = trail.code is not None and trail.code < 0 and not ends and not known_by and later_s > LATER_S
         how = f"{_SILENT}, and {later_s:.1f} s later it {trail.how}" if was_silent else trail.how
-        return (time_ns, how, known_by) if trail.has_failed else None
-    if end is not None:
-        return (time_ns, _ENDS_BADLY[Kind(end.kind)], known_by) if end.kind in _ENDS_BADLY else None
+        return (time_ns, how, known_by) if trail.has_failed or was_silent else None  # its launcher may have killed it
+    if ends:
+        bad = [_ENDS_BADLY[Kind(end.kind)] for end in ends if end.kind in _ENDS_BADLY]
+        return (time_ns, bad[-1], known_by) if bad else None
     if said is not None:
         return time_ns, "died" if said.kind == Kind.GONE else _SILENT, known_by
     return None
@@ -205,9 +227,12 @@ def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
     return min(found, key=lambda record: record.time_ns, default=None)
 
 
-def _other(other: Trail, time_ns: int, done: int, *, is_idle: bool) -> Other:
-    """The state of `other`. `done`: last step of the peer that failed; `is_idle`: that peer was waiting itself."""
-    before = other.until(time_ns)
+def _other(other: Trail, time_ns: int, done: int, view: int, *, is_idle: bool) -> Other:
+    """The state of `other`.
+
+    `done`: last step of the peer that failed; `view`: the first without it, if that is its sign; `is_idle`: it waited.
+    """
+    before = [each for each in other.until(time_ns) if each.kind != Kind.INSTALLED or each.view < view]
     submitted = max((each.step for each in before if each.kind in (*ADVANCES, Kind.SUBMITTED)), default=-1)
     lags = is_idle and submitted == _last_step(before) == done
     # The activity of a lagging peer is that of its script, whatever its loop has heard since, such as a new view.
@@ -225,8 +250,7 @@ def _other(other: Trail, time_ns: int, done: int, *, is_idle: bool) -> Other:
 
 def _is_there(other: Trail, time_ns: int) -> bool:
     """Whether the peer had begun by then, and neither ended nor left."""
-    end = other.end()
-    over_ns = [each for each in (other.ended_ns, end and end.time_ns) if each]
+    over_ns = [each for each in (other.ended_ns, *(end.time_ns for end in other.ends()[-1:])) if each]
     return bool(other.records) and other.records[0].time_ns <= time_ns < min(over_ns, default=1 << 63)
 
 
@@ -243,6 +267,8 @@ def _linked(failure: Failure, earlier: Sequence[Failure], records: Sequence[Reco
     return failure
 
 
+_NEVER: Final = 1 << 63
+"""No view has this number."""
 _SILENT: Final = "fell silent: the others went on without it"
 _ENDS_BADLY: Final = {
     Kind.REMOVED: "was removed: the others went on without it",
@@ -252,6 +278,14 @@ _ENDS: Final = (*_LEAVING, *_ENDS_BADLY)
 
 
 # Messages.
+
+
+def shortened(last_words: str) -> str:
+    """What a peer wrote last, if that may be why it ended."""
+    words = last_words.removeprefix("shoal: ")
+    if _GREETING.match(words):
+        return ""
+    return words if len(words) <= MOST_CHARACTERS else words[: MOST_CHARACTERS - 1] + "…"
 
 
 def sentence(failure: Failure, *, is_first: bool = True) -> str:

@@ -49,6 +49,7 @@ class Kind(IntEnum):
     FINISHED = 16
     """All operations of the step are complete here."""
     COMMITTED = 17
+    """With `value` samples of this peer."""
     FOLLOWED = 18
     """Committed by the members, and applied by this peer, an observer."""
     REDO = 19
@@ -72,7 +73,7 @@ class Kind(IntEnum):
     IN = 50
     """The peer in the record has a seat in the installed view, and had none before."""
     OUT = 51
-    """The peer in the record has lost its seat; `how`: it has said LEAVE, is dead, or is silent."""
+    """The peer in the record has lost its seat; `how`: it said LEAVE, is dead, or was silent (here for `value` seconds)."""
     PROPOSED = 52
     """This peer asks the others to accept this view, of `size` members; a record per ballot."""
     GONE = 64

@@ -75,12 +75,15 @@ class Change:
 
     Attributes:
         view: number of the view that became active; 0: none yet.
-        waited_s: from the first sign of the change (a death, or the new view) until all members could continue.
+        step: the last step before it.
+        waited_s: from the first sign of the change (a death, the beginning of a silence or of the wait for a silent
+            peer, or the new view) until all members could continue.
         redone: the step that was redone; -1: none.
         num_lost: committed steps that were lost; 0, as long as the protocol holds.
     """
 
     view: int = 0
+    step: int = -1
     waited_s: float = 0.0
     redone: int = -1
     num_lost: int = 0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from .records import ADVANCES, COMMITS, Kind, Record
+from .records import ADVANCES, COMMITS, How, Kind, Record
 from .snapshot import Change, Pace
 
 WINDOW_NS: Final = 5_000_000_000
@@ -53,17 +53,23 @@ def last_change(records: Sequence[Record]) -> Change | None:
     end = actives[-1]
     start = actives[-2] + 1 if len(actives) > 1 else 0
     active, during = records[end], records[start:end]
-    out = {record.peer_id for record in during if record.kind == Kind.OUT}
+    out = {record.peer_id: record for record in during if record.kind == Kind.OUT}
     signs = [
         record.time_ns
         for record in during
         if record.kind == Kind.INSTALLED or (record.kind == Kind.GONE and record.peer_id in out)
     ]
+    silent = [record for record in out.values() if record.how == How.SILENCE]
+    signs += [record.time_ns - round(record.value * _NS) for record in silent]
+    training = next((record for record in reversed(during) if record.kind < Kind.FINISHED), None)
+    if training is not None and training.kind == Kind.SUBMITTED:
+        paused = [record for record in during if record.kind == Kind.PAUSED and record.time_ns >= training.time_ns]
+        signs += [training.time_ns] * bool(silent or paused)  # waited for since then, though not known to be silent yet
     redone = next((record.step for record in records[end:] if record.kind == Kind.REDO), -1)
     done = max((record.step for record in during if record.kind in ADVANCES), default=active.step)
     waited_s = (active.time_ns - min(signs, default=active.time_ns)) / _NS
     lost = max(0, done - active.step)
-    return Change(view=active.view, waited_s=round(waited_s, 6), redone=redone, num_lost=lost)
+    return Change(view=active.view, step=active.step, waited_s=round(waited_s, 6), redone=redone, num_lost=lost)
 
 
 def doing(records: Sequence[Record]) -> tuple[str, int]:

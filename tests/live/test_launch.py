@@ -123,7 +123,7 @@ if os.environ["SHOAL_LAUNCH_INDEX"] == "1":
     assert code == 1
     assert len(stderr) == 1
     assert re.fullmatch(
-        r"shoal: peer 1 \(pid \d+\) was killed by SIGKILL; (1|2|none) left(, [12] completed)?", stderr[0]
+        r"shoal: peer 1 \(pid \d+\) was killed by SIGKILL; (1|2|none) left here(, [12] completed)?", stderr[0]
     )
 
 

@@ -105,7 +105,8 @@ def test_one_of_three_dies_and_the_others_complete(
     code, _, stderr = outcome(shoal("-n", "3", script(training(f"if place == '1' and peer.last_step == 20: {how}"))))
     assert code == expected, stderr
     pattern = (
-        rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; (2|1|none) left(, [12] completed)?"  # others may have ended
+        rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; "
+        r"(2|1|none) left here(, [12] completed)?"  # the others are quick
         r"(; resumed after [\d.]+ ms, no step lost(, step \d+ done over)?)?"
     )
     assert any(re.fullmatch(pattern, line) for line in stderr), stderr
@@ -244,6 +245,8 @@ def test_a_launcher_keeps_receipts_and_traces_and_each_record_once(
         _, records = read_trace(trace_path(kept, peer_id))
         commits = [record.step for record in records if record.kind == Kind.COMMITTED]
         assert commits == [receipt.step for receipt in read_receipts(kept / f"{peer_id}.receipts.jsonl")]
+        samples = sum(record.value for record in records if record.kind == Kind.COMMITTED)
+        assert samples == 160 == max(record.value for record in records if record.kind == Kind.RECEIVED)
     files = {path.relative_to(kept).as_posix() for path in kept.rglob("*.*") if not path.name.startswith("ends-")}
     assert files == {each for one in names for each in (f"{one}.receipts.jsonl", f"traces/{one}.trace")}
 
@@ -264,7 +267,7 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
     )
     cost = r"resumed after [\d.]+ ms, no step lost(, step \d+ done over)?"
     assert re.search(
-        rf"^shoal: peer 1 \(pid \d+\) was killed by SIGKILL at step 20; 2 left; .*; {cost}$", text, re.M
+        rf"^shoal: peer 1 \(pid \d+\) was killed by SIGKILL at step 20; 2 left here; .*; {cost}$", text, re.M
     ), text
     assert re.search(
         rf"^shoal: peer 1 counts, {took} after its start, {took} after p2p\.join; \d members?$", text, re.M
@@ -357,7 +360,8 @@ def test_a_peer_that_the_others_have_gone_on_without_is_told_from_one_that_has_f
     happening = "place == '1' and peer.last_step == 20 and os.kill(os.getpid(), signal.SIGSTOP)"
     run = shoal("-n", "3", script(training(happening, "print(os.getpid(), file=sys.stderr)")))
     pid = int(line_like(run, r"\[1\] (\d+)")[1])
-    line_like(run, r"shoal: peer 1 is out at step .*")
+    said = r"shoal: peer 1 is out at step 20; 2 members \(silent for [\d.]+ s\); resumed after (\d+) ms, no step lost.*"
+    assert int(line_like(run, said)[1]) > 1000, "all have waited for it since it was silent"
     os.kill(pid, signal.SIGCONT)
     code, _, stderr = outcome(run)
     assert code == 3, stderr

@@ -160,7 +160,7 @@ def test_who_was_refused_and_comes_again_when_the_run_is_over_has_failed(
     code, _, stderr = outcome(other)
     assert "[1] shoal: the run of swarm x is over, so there is nothing to join" in stderr
     assert code == 1, stderr
-    late = r"shoal: peer 1 \(pid \d+\) came when the run was over, and had never taken part; none left"
+    late = r"shoal: peer 1 \(pid \d+\) came when the run was over, and had never taken part; none left here"
     assert any(re.fullmatch(late, line) for line in stderr), stderr
     assert any(line.startswith("shoal: peer 1 failed first, before its first step: it ended with") for line in stderr)
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from ...errors import ExperimentError, RemoteProtocolError
 from ...launch.places import Ending
-from ...launch.postmortem import MOST_CHARACTERS
 from ...launch.traces import End
-from ...telemetry.failures import Failure, Trail, consequences, failures, sentence
+from ...telemetry.failures import Failure, Trail, consequences, failures, sentence, shortened
 from ...telemetry.page import SUFFIX as PAGE
 from ...telemetry.page import Seen, read_page
 from ...telemetry.records import Kind
@@ -83,10 +82,6 @@ def trails(run: Run, folder: Path) -> list[Trail]:
     ]
 
 
-def shortened(last_words: str) -> str:
-    return last_words.removeprefix("shoal: ")[:MOST_CHARACTERS]
-
-
 def _by_experiment(run: Run) -> list[Trail]:
     assert run.account is not None
     return [_of_process(process, run) for process in run.account.processes]
@@ -97,10 +92,12 @@ def _of_process(process: Process, run: Run) -> Trail:
     if process.code is None:
         return trail
     track = run.tracks.get(process.peer_id)
+    kinds = set() if track is None else {record.kind for record in track.records}
     ending = Ending.of(
         process.code,
         has_begun=track is not None and bool(track.receipts),
-        is_removed=track is not None and any(record.kind == Kind.REMOVED for record in track.records),
+        is_through=Kind.LEFT in kinds,  # a second SIGTERM may meet it as its interpreter ends
+        is_removed=Kind.REMOVED in kinds,
     )
     return replace(
         trail,
@@ -141,7 +138,7 @@ def _tell(
     newest = max([trail.last_step for trail in found] + [r.step for trail in found for r in trail.records], default=-1)
     begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
     step = f"step {newest}" if newest >= 0 else "no step"
-    say(f"{name}: {len(found)} peers, {step}; {len(failed) or 'none of them'} failed")
+    say(f"{name}: {len(found)} peer{'s' if len(found) != 1 else ''}, {step}; {len(failed) or 'none of them'} failed")
     if run is not None and run.account is None and len(starts := run.starts()) > 1:
         words = ", then ".join(f"{each[:SHORT]} up to step {run.last_step(each)}" for each in starts)
         say(f"  it began {len(starts)} times: {words}")

@@ -53,7 +53,7 @@ class Evaluated:
 
     @property
     def failed(self) -> list[str]:
-        """In words, peers that failed and were not ended by the experiment."""
+        """In words, peers that failed and were not ended by the experiment; empty for a run that was no experiment."""
         processes = () if self.run.account is None else self.run.account.processes
         return [
             f"peer {each.index} ended with {each.code}: {each.last_line or 'it had printed nothing'}"
@@ -86,10 +86,11 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         "samples_missing": sum(each.chain.missing for each in evaluated),
         "receipts_unequal": sum(len(each.chain.unequal) for each in evaluated),
         "events_missed": sum(is_missed(cost) for each in evaluated for cost in each.costs),
-        "peers_failed": sum(len(each.failed) for each in evaluated),
         "steps_unrecorded": sum(len(unrecorded(each.run)) for each in evaluated),
         "records_missed": sum(each.run.num_missed for each in evaluated),
     }
+    if any(each.run.account is not None for each in evaluated):  # `shoal postmortem` says it of other runs
+        found["peers_failed"] = sum(len(each.failed) for each in evaluated)
     parts = [each.chain.goodput for each in evaluated]
     if known := [part for part in parts if part is not None]:
         found["goodput"] = min(known)
@@ -195,7 +196,7 @@ _ALWAYS: Final = {
     "accounting_ms_max": Bound("<=", 5.0),
     "split_error_max": Bound("<=", 0.02),
 }
-_WHERE_KNOWN: Final = ("accounting_ms_max", "split_error_max")
+_WHERE_KNOWN: Final = ("peers_failed", "accounting_ms_max", "split_error_max")
 
 
 def to_json(name: str, evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> dict[str, Any]:
@@ -237,7 +238,7 @@ def _run(each: Evaluated) -> dict[str, Any]:
         "samples_missing": chain.missing if chain.has_positions else None,
         "receipts_unequal": list(chain.unequal),
         "goodput": chain.goodput,
-        "failed": each.failed,
+        "failed": None if account is None else each.failed,
         "events": [_event(cost, each.origin_ns) for cost in each.costs],
         "clocks": _clocks(each.run.clocks),
         "suspicions": [

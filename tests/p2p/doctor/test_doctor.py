@@ -20,6 +20,7 @@ from p2p.doctor.lender import lent
 from p2p.doctor.rounds import MEMBERS, cost_of_exchanges
 from p2p.errors import LaunchError, ShoalError
 from p2p.host.memory_left import MACHINE, MemoryLeft
+from p2p.host.threads import ThreadsLeft
 from p2p.staging import cuda_devices
 from tests.p2p.staging.standin import StandIn
 
@@ -31,7 +32,8 @@ def test_all_is_said_for_people_and_for_programs() -> None:
     assert said.exit_code == 0
     shown = CliRunner().invoke(app, ["doctor", "--parameters", "10M", "--json"], catch_exceptions=False)
     found = json.loads(shown.stdout)
-    names = ["versions", "cores", "memory", "arena", "shm", "files", "deaths", "lab", "numerics", "gradients"]
+    names = ["versions", "cores", "memory", "arena", "shm", "files", "threads", "deaths", "lab"]
+    names += ["numerics", "gradients"]
     assert [name for name in found if name in names] == names
     assert [line[2:17].strip() for line in said.stdout.splitlines()] == [*found]
     assert found["arena"]["is_well"] and found["gradients"]["arena_bytes"] == 80_000_000
@@ -121,6 +123,21 @@ def test_what_limits_memory_is_named(limited_by: str, of_memory: str, quarter: s
 def test_open_files_are_counted_in_peers(hard: int, peers: int | None, is_well: bool) -> None:
     found = host.open_files((9, hard))
     assert found.facts["peers"] == peers and found.is_well == is_well and ("ulimit -Hn 1280" in found.says) != is_well
+
+
+@pytest.mark.parametrize(("number", "peers", "is_well"), [(383, 63, False), (384, 64, True), (5, 0, False)])
+def test_threads_are_counted_in_peers(number: int, peers: int, is_well: bool) -> None:
+    found = host.threads(ThreadsLeft(number, 400, "raise /a/pids.max to {0}"))
+    assert (found.facts, found.is_well) == ({"most": 400, "left": number, "peers": peers}, is_well)
+    assert found.says.startswith(
+        f"{number} more can start here ({400 - number} of 400 run), enough for {peers} peers: "
+    )
+    assert found.says.endswith(f"; for 64 raise /a/pids.max to {400 - number + 64 * 6}") != is_well
+
+
+def test_where_no_limit_of_threads_is_known_that_is_said() -> None:
+    found = host.threads(None)
+    assert found.is_well and found.says.startswith("no limit is known that keeps 64 peers from starting; ")
 
 
 def test_a_folder_that_workers_need_is_named_where_it_is_not_there(tmp_path: Path) -> None:

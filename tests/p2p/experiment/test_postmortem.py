@@ -77,6 +77,22 @@ def test_an_experiment_says_what_it_did_itself(tmp_path: Path) -> None:
     assert told(folder)[1][1].endswith("it was killed by SIGKILL (by the experiment) while computing step 3")
 
 
+def test_who_was_asked_to_leave_and_did_has_not_failed_though_a_second_sigterm_met_it_as_it_ended(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    (folder / "traces").mkdir(parents=True)
+    made = page(tmp_path, identity(A, name="0"))
+    for kind in (Kind.COMMITTED, Kind.LEAVES, Kind.LEFT):
+        made.loop.note(kind, 2)
+    tail = Tail(made.path)
+    write_trace(folder / "traces" / f"{A}.trace", tail.identity, tail.read())
+    write_receipts(folder, "1", A)
+    known = account([], [A])
+    write_account(folder, replace(known, processes=(replace(known.processes[0], code=-15, was_ended=True),)))
+    assert told(folder) == (0, ["run: 1 peer, step 2; none of them failed"])
+
+
 def test_where_nobody_failed_it_says_so_and_ends_with_0(tmp_path: Path) -> None:
     write_account(tmp_path, account([], [A, B]))
     assert told(tmp_path) == (0, [f"{tmp_path.name}: 2 peers, no step; none of them failed"])
@@ -86,12 +102,12 @@ def test_receipts_say_how_far_a_peer_has_come_that_left_no_records(tmp_path: Pat
     write_receipts(tmp_path)
     write_account(tmp_path, account([], [A]))
     (tmp_path / "traces").mkdir()
-    assert told(tmp_path) == (0, [f"{tmp_path.name}: 1 peers, step 2; none of them failed"])
+    assert told(tmp_path) == (0, [f"{tmp_path.name}: 1 peer, step 2; none of them failed"])
     (process,) = account([], [A]).processes
     write_account(tmp_path, replace(account([], [A]), processes=(replace(process, code=-9),)))
     (tmp_path / "traces" / f"{A}.trace").touch()
     assert told(tmp_path)[1] == [
-        f"{tmp_path.name}: 1 peers, step 2; 1 failed",
+        f"{tmp_path.name}: 1 peer, step 2; 1 failed",
         f"  the trace of peer {A} ends before any step, and its receipts at 2: times after that are not known",
         "  1. peer 0 failed first, in step 3: it was killed by SIGKILL",
     ]

@@ -168,6 +168,14 @@ def test_intervals_are_the_same_for_the_same_values_and_hold_the_median() -> Non
     assert describe([]) == {"number": 0}
 
 
+def test_of_a_run_that_was_no_experiment_it_is_not_said_that_no_peer_has_failed(tmp_path: Path) -> None:
+    """Receipts do not say it; `shoal postmortem` knows from the launchers how peers have ended."""
+    write_receipts(tmp_path)
+    assert report(tmp_path, None, print) == 0
+    said = json.loads((tmp_path / "report.json").read_text())
+    assert "peers_failed" not in said["metrics"] and [run["failed"] for run in said["runs"]] == [None]
+
+
 def test_a_run_made_elsewhere_is_read_from_its_receipts(tmp_path: Path) -> None:
     write_receipts(tmp_path)
     (folder,) = runs_in(tmp_path / "receipts")

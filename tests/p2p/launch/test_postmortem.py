@@ -31,6 +31,37 @@ def test_who_was_killed_first_is_named_with_its_step_and_what_it_was_at(tmp_path
     assert (first.step, first.steps, first.samples) == (20, 19, 76)
 
 
+def test_a_step_that_was_committed_without_a_word_to_the_script_any_more_counts_as_on_receipts(tmp_path: Path) -> None:
+    """It was killed while it took the results."""
+    made = page(tmp_path, identity())
+    for step in (20, 21):
+        made.loop.note(Kind.COMMITTED, step, value=5)
+        if step == 20:
+            made.training.note(Kind.RECEIVED, step, size=19, value=76)
+    killed = place("1")
+    Postmortem(tmp_path).examine(killed)
+    killed.end(-9, 1.0, 0)
+    assert (killed.step, killed.steps, killed.samples) == (21, 20, 81)
+
+
+def test_who_was_killed_before_its_script_had_heard_of_any_step_is_counted_for_that(tmp_path: Path) -> None:
+    made = page(tmp_path, identity())
+    made.loop.note(Kind.COMMITTED, 0)  # the start
+    made.loop.note(Kind.COMMITTED, 1, value=5)
+    killed = place("1")
+    Postmortem(tmp_path).examine(killed)
+    killed.end(-9, 1.0, 0)
+    assert (killed.steps, killed.samples) == (1, 5)
+
+
+def test_who_has_said_nothing_since_it_joined_has_no_last_words(tmp_path: Path) -> None:
+    failed = place("1")
+    postmortem = Postmortem(tmp_path)
+    failed.end(3, 1.0, 0)
+    postmortem.conclude(failed, None, "shoal: joined swarm train-fbc8f81e at step 0, 4 members")
+    assert postmortem.first == "peer 1 failed first, in step 4: it ended with exit code 3"
+
+
 def test_who_has_raised_is_named_with_its_last_words(tmp_path: Path) -> None:
     failed = place("1")
     postmortem = Postmortem(tmp_path)

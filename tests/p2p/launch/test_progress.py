@@ -28,13 +28,19 @@ class Run:
         return self.progress.take(self.places[index], replace(standing((A, B)[index]), **changes), now)  # type: ignore[arg-type]
 
     def members(
-        self, view: int, *members: tuple[str, int], step: int = 5, reasons: tuple[str, ...] = (), redone: int = -1
+        self,
+        view: int,
+        *members: tuple[str, int],
+        step: int = 5,
+        reasons: tuple[str, ...] = (),
+        redone: int = -1,
+        now: float = 100.0,
     ) -> list[str]:
         """Let all members continue in this view, for these new reasons."""
         self.events += [(len(self.events) + number, reason) for number, reason in enumerate(reasons, 1)]
-        change = Change(view=view, waited_s=0.014, redone=redone)
+        change = Change(view=view, step=step, waited_s=0.014, redone=redone)
         seen: Any = {"step": step, "view": view, "members": members, "events": tuple(self.events)}
-        return self.report(0, has_begun=True, change=change, time_ns=len(self.events), **seen)
+        return self.report(0, now, has_begun=True, change=change, time_ns=len(self.events), **seen)
 
 
 def test_who_comes_goes_and_returns_is_one_line_each_with_its_name_and_the_reason() -> None:
@@ -122,6 +128,42 @@ def test_a_death_is_not_kept_back_for_long_and_not_where_nobody_is_left_to_say_w
     assert run.progress.died(run.places[0], "peer 0 was killed", 103.0) == ["peer 0 was killed"]
 
 
+def test_what_a_death_has_cost_is_told_later_where_nobody_could_say_it_in_time() -> None:
+    """All who are left were stopped, or somebody holds the interpreter; meanwhile another one has its place."""
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    run.places[1].end(-9, 101.0, 1)
+    assert run.progress.died(run.places[1], "peer 1 was killed; started again in 1 s", 101.0) == []
+    assert run.progress.look(102.5) == ["peer 1 was killed; started again in 1 s"]
+    run.places[1].begin(run.places[0].child, 103.0)  # type: ignore[arg-type]
+    assert run.progress.take(run.places[1], standing(C), 104.0) == []
+    why = f"{B} is dead: its process has ended"
+    assert run.members(3, (A, 1), step=5, reasons=(why,), redone=6) == [
+        "the others have gone on without peer 1 (pid 1) at step 5; 1 member; "
+        "resumed after 14 ms, no step lost, step 6 done over"
+    ]
+    assert run.members(4, (A, 1), (C, 1)) == []
+    assert run.progress.rest() == []
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_who_leaves_at_the_end_with_all_others_is_out_of_nothing(is_stopped: bool) -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    assert run.members(3, (A, 1), reasons=(f"{B} leaves",)) == []
+    run.report(0, has_begun=True, is_through=True, view=3, members=((A, 1),))
+    if is_stopped:
+        assert len(run.progress.look(101.5)) == 1
+    else:
+        run.report(1, has_begun=True, is_through=True, view=2)
+        assert run.progress.look(101.5) == run.progress.rest() == []
+        run.places[0].end(1, 102.0, 0)  # its script has failed behind that
+        assert run.progress.died(run.places[0], "peer 0 ended with exit code 1", 102.0) == []
+        assert run.progress.rest() == ["peer 0 ended with exit code 1"]
+
+
 def test_deaths_at_about_the_same_time_are_told_in_their_order_where_nobody_is_left() -> None:
     run = Run()
     run.report(1)
@@ -162,9 +204,10 @@ def test_who_is_out_and_lives_is_said_to_be_out() -> None:
     run = Run()
     run.report(1)
     run.members(2, (A, 1), (B, 1))
-    assert run.members(3, (A, 1), reasons=(f"{B} is lost: nobody heard it",)) == []
+    why = (f"{B} is out: silent for 2.7 s", f"1 of 2 members of view 2 are here; without {B}", f"{B} is suspect")
+    assert run.members(3, (A, 1), reasons=why) == []
     assert run.progress.look(101.5) == [
-        "peer 1 is out at step 5; 1 member (1 is lost: nobody heard it); resumed after 14 ms, no step lost"
+        "peer 1 is out at step 5; 1 member (silent for 2.7 s); resumed after 14 ms, no step lost"
     ]
 
 
@@ -193,8 +236,8 @@ def test_the_first_step_that_counts_a_joiner_is_said_with_how_long_it_took() -> 
 
 def test_what_scripts_have_logged_is_in_the_line_of_the_rate_as_a_mean() -> None:
     run = Run()
-    run.report(0, has_begun=True, step=60, logged={"loss": 2.0, "lr": 0.1})
-    run.report(1, has_begun=True, step=60, logged={"loss": 3.0})
+    run.report(0, 129.0, has_begun=True, step=60, logged={"loss": 2.0, "lr": 0.1})
+    run.report(1, 129.0, has_begun=True, step=60, logged={"loss": 3.0})
     assert run.progress.look(130.0) == ["step 60, 0 steps/s, 0 members, 2 of them here, loss 2.5, lr 0.1"]
 
 
@@ -210,11 +253,15 @@ def test_the_rate_is_that_of_the_last_30_seconds() -> None:
     run = Run()
     assert run.progress.look(130.0) == []
     run.members(2, (A, 1), (B, 1), step=0)
-    run.members(2, (A, 1), (B, 1), step=300)
+    run.members(2, (A, 1), (B, 1), step=300, now=158.0)
     assert run.progress.look(159.0) == []
     assert run.progress.look(160.0) == ["step 300, 5 steps/s, 2 members, 2 of them here"]
-    run.members(2, (A, 1), (B, 1), step=330)
+    run.members(2, (A, 1), (B, 1), step=330, now=186.0)
     assert run.progress.look(190.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
+    assert run.progress.look(220.0) == [
+        "step 330 was the last that a peer here has told of, 34 s ago: each is stopped, or something holds its "
+        "interpreter; `shoal status` says which"
+    ]
 
 
 def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
@@ -222,7 +269,9 @@ def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
     first, second = "1" * 32, "2" * 32
     run.report(1, lineage=first)
     for step in (0, 300):
-        run.report(0, has_begun=True, lineage=first, step=step, view=7, members=((A, 1), (B, 1)), change=Change(view=7))
+        run.report(
+            0, 129.0, has_begun=True, lineage=first, step=step, view=7, members=((A, 1), (B, 1)), change=Change(view=7)
+        )
     assert run.progress.look(130.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
     for place in run.places:
         child = place.child
@@ -231,9 +280,9 @@ def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
     anew: Any = {"has_begun": True, "lineage": second, "change": Change(view=1)}
     assert run.report(0, 135.0, step=0, view=1, members=((A, 2),), **anew) == []
     assert run.progress.done == 0
-    change = {"view": 2, "members": ((A, 2), (D, 1)), "change": Change(view=2, waited_s=0.014)}
+    change = {"view": 2, "members": ((A, 2), (D, 1)), "change": Change(view=2, step=60, waited_s=0.014)}
     joined = ["peer dddddddd has joined at step 60; 2 members; the others waited 14 ms"]
-    assert run.report(0, 150.0, step=60, **{**anew, **change}) == joined
+    assert run.report(0, 164.0, step=60, **{**anew, **change}) == joined
     assert run.progress.look(160.0) == []
     assert run.progress.look(165.0) == ["step 60, 2 steps/s, 2 members, 2 of them here"]
 

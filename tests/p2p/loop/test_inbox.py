@@ -1,7 +1,7 @@
 from p2p.errors import OperationMismatch, QuorumLost, RemovedFromView
 from p2p.loop.inbox import Inbox
 from p2p.step.notices import Admitted, Notice, Withdrawn
-from tests.gossip.members import A, view_of
+from tests.gossip.members import A, B, view_of
 
 VIEW = view_of(2, A)
 
@@ -19,6 +19,27 @@ def test_notices_come_in_the_order_in_which_they_were_told() -> None:
     for notice in notices:
         inbox.tell(notice)
     assert heard(inbox) == notices and inbox.failure is None
+
+
+def test_who_is_out_unheard_is_said_to_be_silent_only_if_it_was_so_here() -> None:
+    inbox = Inbox()
+    inbox.explain_out(A, 2.71, is_dead=False)
+    inbox.explain_out(A, 0.2, is_dead=False)
+    assert [words for _, words in inbox.explained] == [
+        f"{A} is out: silent for 2.7 s",
+        f"{A} is out: not all others could hear it",
+    ]
+
+
+def test_who_is_dead_as_others_alone_have_seen_is_said_to_be_so() -> None:
+    inbox = Inbox()
+    inbox.explain(f"{A} is dead: its process has ended")
+    inbox.explain_out(A, 0.0, is_dead=True)
+    inbox.explain_out(B, 0.0, is_dead=True)
+    assert [words for _, words in inbox.explained] == [
+        f"{A} is dead: its process has ended",
+        f"{B} is out: dead, as others have seen",
+    ]
 
 
 def test_of_what_ends_a_peer_only_the_first_is_told() -> None:

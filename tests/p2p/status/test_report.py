@@ -60,13 +60,25 @@ def screen(found: dict[str, list[Looked]]) -> list[str]:
     return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
 
 
+def test_a_member_that_the_others_have_gone_on_without_is_out_and_who_has_a_state_alone_observes() -> None:
+    """Who is stopped cannot know it."""
+    ahead = replace(WAITS.seen.snapshot, view=4, members=((A, 1), (D, 1)), step=9, others=())  # type: ignore[type-var]
+    goes_on = replace(WAITS, seen=replace(WAITS.seen, snapshot=ahead))
+    observer = looked(C, "2", Condition.RUNNING, step=8)
+    rows = screen({"pond": [goes_on, STOPPED, observer]})[2:]
+    assert [" ".join(row.split()[:5]) for row in rows if row.startswith(("1 ", "2 "))] == [
+        "1 stopped (71) out 5",
+        "2 running (72) observes 8",
+    ]
+
+
 def test_people_see_who_is_there_what_each_is_at_and_for_whom_it_waits() -> None:
     assert screen(POND) == [
         "swarm pond: 3 members in view 3, step 6, 2.5 steps/s",
         "peer process seat step steps/s compute exchange wait is at logged",
         "0 running (70) rank 0 6 2.5 250 ms 100 ms 50 ms "
-        "waiting for the others to finish step 7; waits for loss 0.25, bad nan",
-        "1, 500 ms",
+        "waiting for the others to finish step 7, 500 ms; loss 0.25, bad nan",
+        "waits for peer 1",
         "1 stopped (71) rank 1 5 0 computing step 7, 2.0 s",
         "2 dead (72) 5 0 was exchanging step 6 with the others, 5.0 s ago",
         "dddddddd elsewhere member 4 2 loss 0.5",

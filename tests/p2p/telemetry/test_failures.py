@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from p2p.telemetry.failures import Trail, consequences, failures, sentence
+from p2p.telemetry.failures import Trail, consequences, failures, sentence, shortened
 from p2p.telemetry.records import How, Kind, Record
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -76,6 +76,16 @@ def test_who_was_stopped_and_killed_later_fell_silent_first() -> None:
     assert failure.how == "fell silent: the others went on without it, and 2.0 s later it was killed by SIGKILL"
 
 
+def test_who_was_stopped_until_its_launcher_ended_it_with_the_run_has_failed_when_it_fell_silent() -> None:
+    stopped = replace(KILLED, ended_ns=5_000_000_000, how="was killed by SIGKILL (by its launcher)", has_failed=False)
+    other = Trail(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
+    (failure,) = failures([stopped, other])
+    assert failure.how.endswith(
+        "the others went on without it, and 2.0 s later it was killed by SIGKILL (by its launcher)"
+    )
+    assert failures([stopped, replace(other, records=steps(50, 100))]) == [], "nobody has gone on without it"
+
+
 def test_who_ended_since_it_waited_comes_after_the_one_that_stood_still() -> None:
     """The first peer gives up waiting for the second, which hangs, and is killed only then."""
     waiter = Trail(
@@ -143,3 +153,47 @@ def test_who_suspected_it_is_said_unless_it_has_denied_that() -> None:
     (failure,) = failures([silent, *trails])
     assert failure.suspected == (("1", 2.1), ("2", 2.05))
     assert "suspected by peer 1 and 1 more, 2100 ms before" in consequences(failure)
+
+
+def test_what_the_others_were_at_when_one_raised_is_of_before_they_went_on_without_it() -> None:
+    """Their new view is what came of it. It says that it leaves at once, and is gone only when they have that view."""
+    raised = Trail(
+        peer_id=A,
+        name="0",
+        records=[*steps(50, 100), record(120, Kind.LEAVES), record(126, Kind.LEFT)],
+        code=1,
+        how="ended with exit code 1",
+        has_failed=True,
+        last_words="ValueError",
+    )
+    alone = [
+        *steps(50, 100),
+        record(110, Kind.SUBMITTED, 3),
+        record(124, Kind.INSTALLED)._replace(view=3),
+        record(124, Kind.OUT, peer=A)._replace(view=3),
+        record(125, Kind.COMMITTED, 3),
+    ]
+    other = Trail(peer_id=B, name="1", records=alone)
+    (failure,) = failures([raised, other])
+    waited = "peer 1 waited for it, exchanging step 3 with the others, 10 ms already"
+    assert consequences(failure) == [waited, "all that went on had a step after 5 ms"]
+    unknown = replace(raised, records=raised.records[:-2])  # the first sign is the view without it
+    (failure,) = failures([unknown, other])
+    assert consequences(failure)[0] == waited.replace("10 ms", "14 ms")
+
+
+def test_nobody_has_waited_for_an_observer() -> None:
+    fed = [record(60, Kind.ASKED), record(61, Kind.LOADED, 1), record(101, Kind.FOLLOWED, 2)]
+    observer = replace(KILLED, records=fed)
+    waits = survivor(B, "1", 120)
+    (failure,) = failures([observer, waits])
+    assert consequences(failure)[0] == "peer 1 was exchanging step 3 with the others"
+    (failure,) = failures([replace(observer, records=[*fed, record(102, Kind.ACTIVE, 2)]), waits])
+    assert consequences(failure)[0].startswith("peer 1 waited for it")
+
+
+def test_what_a_peer_wrote_last_is_cut_visibly_and_its_greeting_says_nothing_of_its_end() -> None:
+    assert shortened("shoal: joined swarm train-1a2b3c4d at step 0, 4 members") == ""
+    assert shortened("shoal: joined the wrong one") == "joined the wrong one"
+    assert shortened("x" * 200) == "x" * 200
+    assert shortened("x" * 201) == "x" * 199 + "…"

@@ -10,8 +10,10 @@ B = "b" * 16
 MS = 10**6
 
 
-def record(ms: float, kind: Kind, step: int = -1, *, view: int = 0, peer_id: str = "", how: int = 0) -> Record:
-    return Record(1, int(ms * MS), kind, how, 0, step, view, peer_id, 0.0)
+def record(
+    ms: float, kind: Kind, step: int = -1, *, view: int = 0, peer_id: str = "", how: int = 0, value: float = 0.0
+) -> Record:
+    return Record(1, int(ms * MS), kind, how, 0, step, view, peer_id, value)
 
 
 def step(begin_ms: int, number: int) -> list[Record]:
@@ -70,14 +72,35 @@ DEATH = [
 
 
 def test_a_death_costs_from_its_first_sign_until_all_go_on() -> None:
-    assert last_change(DEATH) == Change(view=3, waited_s=0.014, redone=6)
-    assert last_change(DEATH[:-3]) == Change(view=2, waited_s=0.001)
+    assert last_change(DEATH) == Change(view=3, step=5, waited_s=0.014, redone=6)
+    assert last_change(DEATH[:-3]) == Change(view=2, step=4, waited_s=0.001)
+
+
+def test_a_silence_costs_from_its_beginning_since_the_others_wait_from_then_on() -> None:
+    silence = [
+        *DEATH[:3],
+        record(2741, Kind.INSTALLED, 5, view=3),
+        record(2741, Kind.OUT, view=3, peer_id=B, how=How.SILENCE, value=2.7),
+        record(2744, Kind.ACTIVE, 5, view=3),
+    ]
+    assert last_change(silence) == Change(view=3, step=5, waited_s=2.703)
+    waits = [*silence[:3], record(30, Kind.SUBMITTED, 6), *silence[3:]]  # its link is answered for a second more
+    assert last_change(waits) == Change(view=3, step=5, waited_s=2.714)
+    killed = [
+        each._replace(how=How.DEATH, value=0.0) if each.kind == Kind.OUT else each
+        for each in [*waits[:4], record(1500, Kind.PAUSED, 5), *waits[4:]]
+    ]
+    assert last_change(killed) == last_change(waits), "it was stopped, and killed when nobody could go on any more"
+    before = [each._replace(time_ns=29 * MS) if each.kind == Kind.PAUSED else each for each in killed]
+    assert last_change(before) == Change(view=3, step=5, waited_s=0.003), "that pause was over"
+    has_results = [*waits[:4], record(35, Kind.RECEIVED, 6), *waits[4:]]
+    assert last_change(has_results) == last_change(silence)
 
 
 def test_a_join_costs_from_the_view_until_all_go_on() -> None:
     join = [record(60, Kind.INSTALLED, 6, view=4), record(60, Kind.IN, view=4, peer_id=B)]
     assert last_change([*DEATH, *join]) == last_change(DEATH)
-    assert last_change([*DEATH, *join, record(63, Kind.ACTIVE, 6, view=4)]) == Change(view=4, waited_s=0.003)
+    assert last_change([*DEATH, *join, record(63, Kind.ACTIVE, 6, view=4)]) == Change(view=4, step=6, waited_s=0.003)
 
 
 def test_two_views_in_a_row_are_one_change() -> None:
