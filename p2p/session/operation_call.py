@@ -189,7 +189,7 @@ class StagedCall(OperationCall):
         dtype = type_of(tensor)
         asked.check(dtype)
         if asked.out is None and not asked.collective.is_new:
-            check_places(tensor.shape, tensor.stride())
+            check_places(tensor.shape, tensor.stride(), 1)
         self._tensor, self._asked = tensor.detach(), asked
         self._target = self._tensor if asked.out is None else result_of(asked.out, tensor)
         shape = tuple(tensor.shape)

@@ -5,6 +5,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +18,8 @@ NUM_BUFFERS: Final = 8
 SHARED: Final = "out shares memory with the tensor: leave it away to have the tensor itself replaced"
 READ_ONLY: Final = "the array is read-only: the result could not be written into it; pass a copy, or one as `out`"
 OVERLAPS: Final = (
-    "the tensor has several elements in one place of memory, as `expand` leaves them, where only one result of theirs "
-    "can be: pass tensor.clone(), or another one as `out`"
+    "the tensor has several elements in one place of memory, as `expand` and `unfold` leave them, where only one "
+    "result of theirs can be: pass tensor.clone(), or another one as `out`"
 )
 NEGATED: Final = "the tensor is a negated view, whose memory holds other values: pass tensor.resolve_neg()"
 
@@ -33,7 +34,8 @@ def as_array(tensor: Any) -> Array:
     array = as_input(tensor)
     if not array.flags.writeable:
         raise ValueError(READ_ONLY)
-    check_places(array.shape, array.strides)
+    if not array.flags.c_contiguous:
+        check_places(array.shape, array.strides, array.itemsize)
     return array
 
 
@@ -56,12 +58,24 @@ def as_input(tensor: Any) -> Array:
     return array
 
 
-def check_places(shape: Sequence[int], strides: Sequence[int]) -> None:
-    """Raise ValueError if elements share an address: the last one written would silently win."""
-    if 0 not in strides:
+def check_places(shape: Sequence[int], strides: Sequence[int], length: int) -> None:
+    """Raise ValueError if elements share an address: the last one written would silently win.
+
+    `length`: of an element, in the unit of strides.
+    """
+    dimensions = sorted((abs(stride), size) for size, stride in zip(shape, strides, strict=True) if size != 1)
+    if any(not size for _, size in dimensions):
         return
-    if math.prod(shape) and any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
-        raise ValueError(OVERLAPS)
+    reach = length
+    for stride, size in dimensions:
+        if not stride:
+            raise ValueError(OVERLAPS)
+        if stride < reach:  # they overlap or interleave: only a look at each tells
+            starts = reduce(np.add.outer, [np.arange(number) * each for each, number in dimensions])
+            if np.diff(np.sort(starts, axis=None)).min() < length:
+                raise ValueError(OVERLAPS)
+            return
+        reach += stride * (size - 1)
 
 
 def note_written(tensor: Any) -> None:

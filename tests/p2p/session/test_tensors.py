@@ -1,11 +1,14 @@
+from operator import mul
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectives import BFLOAT16, Array, type_name
-from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array, empty_tensor, type_of
+from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array, check_places, empty_tensor, type_of
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,25 @@ def test_what_cannot_be_written_is_refused() -> None:
         as_array(np.broadcast_to(np.ones(1), (3,)))
     with pytest.raises(ValueError, match=r"several elements in one place .* tensor\.clone\(\)"):
         as_array(torch.ones(2, 1).expand(2, 3))
+    with pytest.raises(ValueError, match="as `expand` and `unfold` leave them"):
+        as_array(torch.ones(6).unfold(0, 2, 1))
+    with pytest.raises(ValueError, match="several elements in one place"):
+        as_array(np.lib.stride_tricks.as_strided(np.ones(3), (3,), (4,)))
     assert as_array(torch.ones(1).expand(1)).size == 1 and as_array(torch.ones(1).expand(0, 1)).size == 0
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 2), (2, 0, 3), (2, 3, 4)], ids=str)
+@given(st.data())
+def test_elements_may_lie_in_any_order_but_none_in_the_place_of_another(
+    shape: tuple[int, ...], data: st.DataObject
+) -> None:
+    strides = tuple(data.draw(st.integers(-7, 7)) for _ in shape)
+    places = [sum(map(mul, index, strides)) for index in np.ndindex(shape)]
+    if len({*places}) == len(places):
+        check_places(shape, strides, 1)
+    else:
+        with pytest.raises(ValueError, match="several elements in one place"):
+            check_places(shape, strides, 1)
 
 
 def test_buffers_are_handed_out_again_and_there_are_few() -> None:
