@@ -327,5 +327,9 @@ def _admissible(view: View, change: Change) -> list[Member]:
 def _why_too_few(view: View, change: Change) -> str:
     if view.policy is Policy.MAJORITY:
         return "no majority"
-    unread = [str(m) for m in view.members if m in change.gone and m not in change.witnessed]
-    return f"no majority, and no proof that {', '.join(unread)} died (the kernel's word, and its acceptor record)"
+    gone = [member for member in view.members if member in change.gone and member not in change.witnessed]
+    silent = ", ".join(str(member) for member in gone if member not in change.proven)
+    unread = ", ".join(str(member) for member in gone if member in change.proven)
+    why = [f"no proof that {silent} died, and is not stopped or cut off"] if silent else []
+    why += [f"it cannot be read what {unread} had agreed to before it died"] if unread else []
+    return f"no majority, and {', and '.join(why)}"

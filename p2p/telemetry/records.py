@@ -73,7 +73,7 @@ class Kind(IntEnum):
     IN = 50
     """The peer in the record has a seat in the installed view, and had none before."""
     OUT = 51
-    """The peer in the record has lost its seat; `how`: it said LEAVE, is dead, or was silent (here for `value` seconds)."""
+    """The peer in the record has lost its seat; `how`: it said LEAVE, is dead, or was silent (for `value` s)."""
     PROPOSED = 52
     """This peer asks the others to accept this view, of `size` members; a record per ballot."""
     GONE = 64

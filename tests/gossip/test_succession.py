@@ -435,8 +435,8 @@ def test_r13_under_live_a_death_without_a_record_pauses_and_a_record_that_comes_
     view = view_of(peer)
     peer.declare_dead(0.0, B, "SIGKILL", fresh(view))
     effects = peer.declare_dead(0.0, C, "SIGKILL")
-    unproven = "no proof that c died (the kernel's word, and its acceptor record)"
-    why = f"1 of 3 members of view 2 are here, no majority, and {unproven}"
+    unread = "it cannot be read what c had agreed to before it died"
+    why = f"1 of 3 members of view 2 are here, no majority, and {unread}"
     assert only(Paused, effects) == [Paused(why, is_final=False)]
     effects = peer.declare_dead(0.5, C, "SIGKILL", fresh(view))
     assert only(Resumed, effects) == [Resumed("1 of 3 members of view 2 are here; without b, c")]

@@ -222,17 +222,27 @@ def test_r13_live_goes_on_alone_when_the_records_of_the_dead_were_read() -> None
 
 
 @pytest.mark.parametrize(
-    ("proven", "witnessed", "unread", "is_final"),
-    [([], [], "a, b", False), ([A], [A], "b", False), ([A, B], [A], "b", True)],
-    ids=["silent, may return", "one silent", "dead without a record"],
+    ("proven", "witnessed", "why", "is_final"),
+    [
+        ([], [], "no proof that a, b died, and is not stopped or cut off", False),
+        ([A], [A], "no proof that b died, and is not stopped or cut off", False),
+        ([A, B], [A], "it cannot be read what b had agreed to before it died", True),
+        (
+            [A],
+            [],
+            "no proof that b died, and is not stopped or cut off, "
+            "and it cannot be read what a had agreed to before it died",
+            False,
+        ),
+    ],
+    ids=["silent, may return", "one silent", "dead without a record", "both"],
 )
 def test_r13_live_pauses_and_names_whose_record_is_missing(
-    proven: list[Member], witnessed: list[Member], unread: str, is_final: bool
+    proven: list[Member], witnessed: list[Member], why: str, is_final: bool
 ) -> None:
     view = view_of(2, A, B, C, policy=Policy.LIVE)
     decision = propose_view(view, Change(gone=[A, B], proven=proven, witnessed=witnessed))
-    here = "1 of 3 members of view 2 are here"
-    reason = f"{here}, no majority, and no proof that {unread} died (the kernel's word, and its acceptor record)"
+    reason = f"1 of 3 members of view 2 are here, no majority, and {why}"
     assert decision == Decision(None, reason, quorum_lost=True, is_final=is_final)
 
 
