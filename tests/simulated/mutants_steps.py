@@ -354,7 +354,9 @@ STEPS: dict[str, Mutant] = {
         scenario="STALLED: a data frame is lost, and nobody is dead",
     ),
     "R28: a state is given away that has changed since a step was computed with it": mutant(
-        (Submission, "why_damaged", lambda self, state_digest: ""), breaks="L1", seed=40_500_058
+        (Submission, "why_damaged", lambda self, state_digest: ""),
+        breaks="L1",
+        scenario="DAMAGED: a member whose memory changes while it waits for the others is asked for its state",
     ),
     "R28: what is here counts while the script loads a state of another swarm": mutant(
         (Observing, "install", lambda self, view: None),

@@ -2,8 +2,9 @@
 
 from gossip import Member
 from gossip.messages import Accept
-from gossip.progress import Abort, Beat, Progress
+from gossip.progress import Abort, Beat, Progress, StateQuery
 from gossip.view import Policy
+from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure
 
 from .peer import Peer
@@ -146,4 +147,23 @@ def _what_others_may_have_committed_is_not_void() -> None:
     stage.wait(0.01)  # what it says of that overtakes the view
     stage.table.release()
     stage.until(lambda: stage.excluded(odd.member, "p2"))
+    stage.end_well()
+
+
+@scenario("DAMAGED: a member whose memory changes while it waits for the others is asked for its state")
+def _a_damaged_state_is_not_given_away() -> None:
+    stage = Stage(num_peers=3, founding_size=3, follows=1.0)
+    stage.until_trained(3)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, StateQuery)
+    stage.launch("p4")
+    stage.until(lambda: stage.table.on_table)
+    odd = stage.peer(stage.table.on_table[0][1].member.peer_id)
+    late = next(peer for peer in stage.alive() if peer.active and peer is not odd)
+    late.paused_until = stage.clock.now + 0.5
+    stage.until(lambda: odd.core.has_finished or odd.training.open_step.stage is StepStage.CLOSED)
+    _damage(stage, odd.member.peer_id)
+    stage.table.release()
+    stage.until(lambda: stage.peer("p4").active)
+    if stage.peer("p4").training.state.truths != late.training.state.truths:
+        raise Failure("L1", "a joiner has the state of a damaged member")
     stage.end_well()
