@@ -5,6 +5,7 @@ agreement. Every decision carries its reason as a sentence.
 """
 
 import math
+from dataclasses import replace
 from random import Random
 
 from .acceptor import reading
@@ -201,6 +202,10 @@ class Succession:
             restart=cut.restart if is_active else "",
         )
         decision = propose_view(self.view, change)
+        if self.me in cut.gone:
+            decision = replace(
+                decision, reason=f"others in view {self.view.number} report that they do not hear this peer"
+            )
         if not steps.seated and all(member in self.reports.proven for member in steps.possibly_seated()):
             reason = f"everybody in view {self.view.number} who has the state is dead"
             decision = Decision(None, reason, quorum_lost=True, is_final=True)

@@ -233,7 +233,7 @@ def test_who_was_stopped_forgets_the_silence_of_others() -> None:
 def test_a_member_that_others_cannot_hear_knows_that_it_is_cut() -> None:
     peer = seated(B, C, D)
     listen(peer, [B, C, D], 0.0, 3.0, Report(ReportKind.SILENT, A))
-    assert peer.reason == "3 of 4 members of view 2 are here; without a"
+    assert peer.reason == "others in view 2 report that they do not hear this peer"
     assert peer._next.agreement.next_deadline() == math.inf
 
 
@@ -460,6 +460,15 @@ def test_r13_what_was_read_before_a_view_was_known_counts_in_it() -> None:
     say(peer, B, NOTHING)
     peer.declare_dead(0.0, B, "SIGKILL", fresh(view))
     assert peer.reason == "1 of 3 members of view 2 are here; without b, c"
+
+
+def test_who_hears_that_others_do_not_hear_it_says_that_of_itself() -> None:
+    """It was stopped, say; not that nothing proves its own death."""
+    peer = seated(B, policy=Policy.LIVE)
+    effects = say(peer, B, Report(ReportKind.SILENT, A), now=0.1)
+    assert only(Explain, [*effects, *run(peer, 0.1, 1.0)])[0] == Explain(
+        "others in view 2 report that they do not hear this peer"
+    )
 
 
 def test_r12_a_view_whose_seated_members_are_all_dead_is_paused_for_good() -> None:
