@@ -156,7 +156,8 @@ class Place:
             where = f"at step {self.step}" if has_begun else f"within {AT_START_S:g} s of its start"
             return f"not started again, since that was its death number {SAME_DEATHS} {where}"
         if self.num_restarts >= num_allowed:
-            return f"not started again, since that was done {self.num_restarts} times (--restarts)"
+            done = f"{self.num_restarts} times" if self.num_restarts > 1 else "once"
+            return f"not started again, since that was done {done} (--restarts)"
         wait_s = min(BACK_OFF_S * 2**self.num_restarts, MOST_BACK_OFF_S)
         self.restart_at = now + wait_s
         return f"started again in {wait_s:g} s ({self.num_restarts + 1} of {num_allowed})"

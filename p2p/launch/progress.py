@@ -158,6 +158,7 @@ class Progress:
                 lines.append(line)
         for peer_id, incarnation in self._members.items():
             if self._known.get(peer_id, incarnation) != incarnation:
+                lines += [self._tell(peer_id)] if peer_id in self._untold else []  # that it was out, which is over
                 lines.append(f"peer {self.name(peer_id)} is back {after}; {waited(standing.change)}")
             elif peer_id not in before and peer_id not in ours:
                 lines.append(f"peer {self.name(peer_id)} has joined {after}; {waited(standing.change)}")

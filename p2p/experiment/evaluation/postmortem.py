@@ -19,7 +19,7 @@ from ...launch.traces import End
 from ...telemetry.failures import Failure, Trail, consequences, failures, sentence, shortened
 from ...telemetry.page import SUFFIX as PAGE
 from ...telemetry.page import Seen, read_page
-from ...telemetry.records import Kind
+from ...telemetry.records import ADVANCES, Kind
 from ...telemetry.snapshot import SHORT, Identity
 from ..clocks import Clocks
 from ..folder import Run, ends_in, read_run, runs_in
@@ -135,7 +135,8 @@ def _tell(
 ) -> int:
     """Print the post-mortem of one run. `run`: None: only its pages are known."""
     failed = failures(found)
-    newest = max([trail.last_step for trail in found] + [r.step for trail in found for r in trail.records], default=-1)
+    done = [record.step for trail in found for record in trail.records if record.kind in ADVANCES]
+    newest = max([*(trail.last_step for trail in found), *done], default=-1)
     begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
     step = f"step {newest}" if newest >= 0 else "no step"
     say(f"{name}: {len(found)} peer{'s' if len(found) != 1 else ''}, {step}; {len(failed) or 'none of them'} failed")

@@ -93,6 +93,13 @@ def test_who_was_asked_to_leave_and_did_has_not_failed_though_a_second_sigterm_m
     assert told(folder) == (0, ["run: 1 peer, step 2; none of them failed"])
 
 
+def test_a_step_that_was_only_begun_is_not_said_to_be_reached(tmp_path: Path) -> None:
+    made = page(tmp_path, identity(A))
+    made.loop.note(Kind.COMMITTED, 2)
+    made.training.note(Kind.BEGUN, 3)
+    assert told(tmp_path)[1][0] == f"{tmp_path.name}: 1 peer, step 2; none of them failed"
+
+
 def test_where_nobody_failed_it_says_so_and_ends_with_0(tmp_path: Path) -> None:
     write_account(tmp_path, account([], [A, B]))
     assert told(tmp_path) == (0, [f"{tmp_path.name}: 2 peers, no step; none of them failed"])

@@ -96,7 +96,7 @@ def test_each_time_it_takes_longer_until_another_one_is_started() -> None:
 def test_after_as_many_as_are_allowed_there_is_no_other() -> None:
     place = Place(0, "0")
     assert die(place, step=1, lived_s=1.0, allowed=1) == "started again in 1 s (1 of 1)"
-    assert die(place, step=2, lived_s=1.0, allowed=1) == "not started again, since that was done 1 times (--restarts)"
+    assert die(place, step=2, lived_s=1.0, allowed=1) == "not started again, since that was done once (--restarts)"
     assert place.restart_at == math.inf
 
 

@@ -89,6 +89,18 @@ def test_one_of_ours_that_was_out_for_a_while_is_back() -> None:
     assert run.members(4, (A, 1), (B, 2), step=9) == ["peer 1 is back at step 9; 2 members; the others waited 14 ms"]
 
 
+def test_that_a_peer_is_out_is_said_before_that_it_is_back_however_soon_that_is() -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    assert run.members(3, (A, 1)) == []
+    assert run.members(4, (A, 1), (B, 2), step=9) == [
+        "peer 1 is out at step 5; 1 member; resumed after 14 ms, no step lost",
+        "peer 1 is back at step 9; 2 members; the others waited 14 ms",
+    ]
+    assert run.progress.rest() == []
+
+
 def test_a_name_outlives_the_entry_of_its_peer() -> None:
     run = Run()
     assert run.members(2, (A, 1), (C, 1)) == []
