@@ -52,11 +52,11 @@ def check_is_usable(folder: Path, num_bytes: int) -> None:
         older = sum(each.num_bytes for each in sorted(manifests(folder).values(), key=lambda each: each.age)[:-1])
         free = shutil.disk_usage(folder).free + older
     except OSError as error:
-        raise ShoalError(f"checkpoints cannot be written to {folder}: {error}; give another folder") from error
+        raise ShoalError(f"cannot write checkpoints to {folder}: {error}; pass another folder") from error
     if free < num_bytes:
         raise ShoalError(
-            f"checkpoints cannot be written to {folder}: one takes at least {num_bytes} bytes, and {free} are free, "
-            "older ones included; make room, or give another folder"
+            f"cannot write checkpoints to {folder}: one takes at least {num_bytes} bytes, and only {free} are free, "
+            "including the space of older ones; make room, or pass another folder"
         )
 
 
@@ -91,15 +91,15 @@ def read_state(path: Path, manifest: Manifest) -> PackedState:
             raise ValueError("its tensors have other names")
         packed = pack_tree(tree)
     except (KeyError, ValueError, TypeError, AttributeError, RemoteProtocolError) as error:
-        raise UnusableCheckpointError(f"checkpoint {path}: {FILE} describes no state: {error!r}") from None
+        raise UnusableCheckpointError(f"checkpoint {path}: {FILE} does not describe a state: {error!r}") from None
     parts: list[memoryview] = []
     try:
         for name, row, part in zip(names, rows, read(path / TENSORS, names), strict=True):
             if xxhash.xxh3_128_hexdigest(part.data) != manifest.digests[name]:
-                raise UnusableCheckpointError(f"checkpoint {path}: tensor {name} is not as it was written")
+                raise UnusableCheckpointError(f"checkpoint {path}: tensor {name} is damaged: its digest differs")
             parts.append(in_memory_order(part, row).data)
     except READ_ERRORS as error:
-        raise UnusableCheckpointError(f"checkpoint {path}: {TENSORS} is not as it was written: {error}") from None
+        raise UnusableCheckpointError(f"checkpoint {path}: {TENSORS} cannot be read: {error}") from None
     return PackedState(packed, parts)
 
 

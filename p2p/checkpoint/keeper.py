@@ -30,8 +30,8 @@ EDGE_S: Final = 5.0
 """How long a step that is in progress at SIGTERM may take to end."""
 
 LOST: Final = (
-    "SIGTERM came, and the script has asked for no batch within %g s, so the state after step %d is in no checkpoint; "
-    "the last one is %s: say every= for one after fewer steps"
+    "SIGTERM arrived, and the script asked for no batch within %g s, so no checkpoint has the state after step %d; "
+    "the last one is %s: pass a smaller every= to save more often"
 )
 
 
@@ -94,8 +94,8 @@ class Keeper:
             remove_leftovers(self._settings.path)
             if manifest is not None:
                 ours, theirs = self._peer._config.swarm, manifest.swarm
-                other = f", written by swarm {theirs}, and this is {ours}: with other arguments, or by another script"
-                said = f"goes on from {resume.path}: step {manifest.step} of run {manifest.ancestry.run[:8]}"
+                other = f", written by swarm {theirs}, while this is {ours}: the script or its arguments differ"
+                said = f"resuming from {resume.path}: step {manifest.step} of run {manifest.ancestry.run[:8]}"
                 say(said + other * (theirs != ours))
         self._session.membership.keeper = self
 
@@ -172,8 +172,8 @@ class Keeper:
         newest, done = self._newest(), self._session.share.num_trained
         if newest is not None and newest.step > done:
             raise AllMembersDead(
-                f"all members have died; this peer holds the state after {done} steps of training, and there is a "
-                f"checkpoint after {newest.step}: start all peers again to go on from that"
+                f"all members have died; this peer holds the state after {done} steps of training, but there is a "
+                f"checkpoint after {newest.step}: start all peers again to resume it"
             ) from dead
         self._ancestry = replace(self._ancestry, start=self._ancestry.start + 1)
         self._is_first = False
@@ -226,7 +226,7 @@ class Keeper:
         """
         self._writer.wait()
         if self._writer.failure and self._is_first:
-            why = f"{self._writer.failure}; this was to be the last one of this peer"
+            why = f"{self._writer.failure}; it would have been the last checkpoint of this peer"
             if ends_well():
                 raise ShoalError(why)
             logger.error("%s", why)

@@ -106,7 +106,7 @@ def read_manifest(folder: Path) -> Manifest:
         written = fields.pop("id")
         if fields["format"] != FORMAT:
             raise UnusableCheckpointError(
-                f"checkpoint {folder} has format {fields['format']}, and this version reads {FORMAT}"
+                f"checkpoint {folder} has format {fields['format']}, but this version of shoal reads format {FORMAT}"
             )
         parent = fields["parent"] or {"id": "", "step": 0}
         manifest = Manifest(
@@ -121,13 +121,11 @@ def read_manifest(folder: Path) -> Manifest:
             digests=fields["digests"],
         )
         if _digest(fields) != written or manifest.id != written:
-            raise ValueError(f"its content is not that of {written}")
+            raise ValueError(f"its content does not match its id {written}")
     except KeyError as error:
-        raise UnusableCheckpointError(
-            f"checkpoint {folder}: {FILE} is not as it was written: it has no {error}"
-        ) from None
+        raise UnusableCheckpointError(f"checkpoint {folder}: {FILE} cannot be read: it has no {error}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UnusableCheckpointError(f"checkpoint {folder}: {FILE} is not as it was written: {error}") from None
+        raise UnusableCheckpointError(f"checkpoint {folder}: {FILE} cannot be read: {error}") from None
     return manifest
 
 

@@ -75,15 +75,15 @@ def choose(offers: Offers) -> tuple[str, Offer] | None:
     able = [each for each in forced or offers if each[1].path]
     if not able:
         if trouble := next((offer.trouble for _, offer in offers if offer.trouble), ""):
-            raise ShoalError(f"there is nothing to go on from: {trouble}; give another folder to begin anew")
+            raise ShoalError(f"no checkpoint can be resumed: {trouble}; pass another folder to start a new run")
         return None
     one = able[0][1]
     for _, other in able:
         differs = other.run != one.run or (forced and other.id != one.id)
         if rival := in_words(other.path, other.run, other.step) if differs else other.rival:
             raise ShoalError(
-                f"it is not clear what to go on from: {in_words(one.path, one.run, one.step)}, and {rival}: name one "
-                "with --resume, and give each run a folder of its own"
+                f"it is not clear which checkpoint to resume: {in_words(one.path, one.run, one.step)}, and {rival}. "
+                "Name one with --resume, and give each run a folder of its own"
             )
     best = max((offer.start, offer.step, offer.id) for _, offer in able)
     return next(each for each in able if (each[1].start, each[1].step, each[1].id) == best)
@@ -112,10 +112,10 @@ def misfit(tree: Any, ours: Any) -> str:
         mine = here[index] if index < len(here) else "missing"
         theirs = there[index] if index < len(there) else "missing"
         if mine != theirs:
-            return f"it is of another model: tensor {index} is {mine} here, {theirs} there"
+            return f"its model differs: tensor {index} is {mine} here, {theirs} there"
     num_here, num_there = (len(each["parts"]) - 2 for each in (ours, tree))  # without the optimizer and the keeper
     if num_here != num_there:
-        return f"it has the states of {num_there} objects in `extra`, and this script has {num_here}"
+        return f"it has the states of {num_there} objects in `extra`, but this script passes {num_here}"
     return ""
 
 
@@ -223,11 +223,11 @@ class Resume:
             indices = {name: index for index, name in enumerate(manifest.digests)}
             return misfit(from_json(manifest.tree, indices), ours)
         except (KeyError, ValueError, TypeError, AttributeError, RemoteProtocolError) as error:
-            return f"it describes no state: {error!r}"
+            return f"it does not describe a state: {error!r}"
 
     def _say_once(self, path: Path, trouble: str) -> None:
         if path not in self._said and not self._forced:
-            logger.warning("%s; it is passed over", trouble)
+            logger.warning("%s; this checkpoint is skipped", trouble)
         self._said.add(path)
 
     # The transfer.
@@ -252,7 +252,7 @@ class Resume:
         try:
             manifest = read_manifest(path)
             if manifest.id != offer.id:
-                raise UnusableCheckpointError(f"checkpoint {path} was replaced meanwhile")
+                raise UnusableCheckpointError(f"checkpoint {path} was replaced by another one in the meantime")
             return manifest, read_state(path, manifest), ""
         except UnusableCheckpointError as error:
             self._say_once(path, str(error))
@@ -292,7 +292,7 @@ class Resume:
         text = json.dumps(fields).encode()
         row = np.zeros(ROW_BYTES, np.uint8)
         row[: len(text)] = np.frombuffer(text, np.uint8)
-        rows = self._calls.gather(row, "what to go on from (checkpoint=)")
+        rows = self._calls.gather(row, "which checkpoint to resume (checkpoint=)")
         return [(who, json.loads(bytes(each).rstrip(b"\0"))) for who, each in zip(self._counted(), rows, strict=True)]
 
     def _counted(self) -> tuple[str, ...]:

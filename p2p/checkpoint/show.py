@@ -15,7 +15,9 @@ def find(folder: Path) -> list[Path]:
     """
     found = [folder] if (folder / FILE).exists() else checkpoints(folder)
     if not found:
-        raise ShoalError(f"there is no checkpoint in {folder}: name the folder that is given to p2p.Checkpoint")
+        raise ShoalError(
+            f"there is no checkpoint in {folder}: pass the folder that the script passes to p2p.Checkpoint"
+        )
     return found
 
 
@@ -49,7 +51,7 @@ def show(folder: Path) -> list[str]:
             f"{mark} {path.name:12} {row.step:9} {epoch:>6} {row.num_bytes / 1e6:9.1f}  "
             f"{ancestry.run[:8]}  {ancestry.start:5}  {after}"
         )
-    return [*lines, "* a run goes on from this one"]
+    return [*lines, "* a run resumes this one"]
 
 
 def verify(folder: Path) -> tuple[list[str], bool]:

@@ -52,7 +52,7 @@ def read(path: Path, names: Sequence[str]) -> Iterator[Bytes]:
 
     with safe_open(path, framework="pt") as file:
         if unknown := set(file.keys()) - set(names):
-            raise ValueError(f"tensor {min(unknown)} is in no description")
+            raise ValueError(f"tensor {min(unknown)} is not in the manifest")
         for name in names:
             flat = file.get_tensor(name).reshape(-1)
             yield flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)

@@ -92,4 +92,4 @@ def from_json(node: Any, index_of: Mapping[str, int]) -> Any:
             return tuple(from_json(each, index_of) for each in value)
         case "$dict":
             return {each: from_json(item, index_of) for each, item in value}
-    raise ValueError(f"{key} means nothing here")
+    raise ValueError(f"unknown key {key}")

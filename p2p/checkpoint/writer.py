@@ -61,7 +61,7 @@ class Writer:
     def wait(self) -> None:
         """Wait until the checkpoint in progress is complete or has failed; logs a warning every `SAID_S`."""
         while not self._is_idle.wait(SAID_S):
-            logger.warning("a checkpoint is being written to %s, for more than %g s", self._settings.path, SAID_S)
+            logger.warning("still writing a checkpoint to %s after more than %g s", self._settings.path, SAID_S)
 
     def prepare(self, state: PackedState) -> None:
         """Allocate memory for such a state in the background."""
@@ -122,9 +122,9 @@ class Writer:
             self._put(whole, rows, ordered)
         except WRITE_ERRORS as error:
             last = f"the last one is that of step {before.step}" if before is not None else "there is none yet"
-            self.failure = f"checkpoint of step {whole.step} cannot be written to {folder}, and {last}: {error}"
+            self.failure = f"cannot write the checkpoint of step {whole.step} to {folder}, and {last}: {error}"
             if not is_last:
-                logger.warning("%s; training goes on, and the next is tried", self.failure)
+                logger.warning("%s; training continues, and the next one will be tried", self.failure)
             return
         self.written, self.failure = whole, ""
         logger.info("checkpoint of step %d is whole: %d bytes in %s", whole.step, num_bytes, folder)
@@ -147,7 +147,7 @@ class Writer:
             return False
         gone = remove_oldest(folder, ancestry.run, ancestry.start)
         if gone is not None:
-            logger.warning("%s is removed, to make room for that of step %d", gone, whole.step)
+            logger.warning("removed %s to make room for the checkpoint of step %d", gone, whole.step)
         return gone is not None
 
 

@@ -136,6 +136,6 @@ def test_nobody_goes_on_with_a_state_that_is_older_than_a_checkpoint(swarm: Swar
     assert peer.end() == 0, peer.report()
     step, error = peer.stdout
     assert error == (
-        f"all members have died; this peer holds the state after {int(step) - 1} steps of training, and there is a "
-        f"checkpoint after {step}: start all peers again to go on from that"
+        f"all members have died; this peer holds the state after {int(step) - 1} steps of training, but there is a "
+        f"checkpoint after {step}: start all peers again to resume it"
     )

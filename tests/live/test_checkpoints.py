@@ -115,8 +115,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(swarm: Swarm,
     assert again.first == int(before)
     ended(list(again.peers))
     said = [line for peer in again.peers for line in peer.stderr]
-    (line,) = [line for line in said if "not as it was written" in line]
-    assert f"{last}: tensor " in line and line.endswith("; it is passed over")
+    (line,) = [line for line in said if "damaged" in line]
+    assert f"{last}: tensor " in line and line.endswith("this checkpoint is skipped")
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_its_first_tensor_on_every_peer(swarm: Swarm, folder: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_tensor_on_every_p
     ended(peers, 1)
     for peer in peers:
         error = peer.stderr[-1]
-        assert error.startswith("shoal: there is nothing to go on from: checkpoint "), peer.report()
+        assert error.startswith("shoal: no checkpoint can be resumed: checkpoint "), peer.report()
         assert "tensor 0 is 0.weight float32[17, 6] here, 0.weight float32[16, 6] there" in error
     assert files(folder) == before
 
@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_before_anything_is_trained(
     (peer,) = start(swarm, folder, 1, name="one")
     assert peer.end() == 1
     (line,) = [line for line in peer.stderr if line.startswith("shoal: ")]
-    assert line.startswith(f"shoal: checkpoints cannot be written to {folder}: ")
+    assert line.startswith(f"shoal: cannot write checkpoints to {folder}: ")
     assert not any(line.startswith("begins") for line in peer.stdout)
 
 
@@ -256,8 +256,9 @@ def test_a_folder_that_is_gone_is_said_and_the_run_ends_with_it_if_the_last_one_
     assert sorted(peer.end() for peer in peers) == [0, 1], peers[0].report()
     assert all("end 12" in peer.stdout for peer in peers), "training went on"
     said = [line for peer in peers for line in peer.stderr]
-    assert said[0].startswith("checkpoint of step 1") and said[0].endswith("; training goes on, and the next is tried")
-    assert said[-1].startswith("shoal: checkpoint of step 12 cannot be written to ")
+    assert said[0].startswith("cannot write the checkpoint of step 1")
+    assert said[0].endswith("; training continues, and the next one will be tried")
+    assert said[-1].startswith("shoal: cannot write the checkpoint of step 12 to ")
 
 
 def test_a_peer_that_ends_by_an_error_writes_no_checkpoint_of_what_it_interrupted(swarm: Swarm, folder: Path) -> None:
@@ -406,7 +407,7 @@ def test_who_is_asked_to_leave_and_comes_to_no_edge_says_which_steps_are_lost(sw
     peer = swarm.start(STANDS, str(folder))
     assert peer.end() == 128 + signal.SIGTERM
     (said,) = [line for line in peer.stderr if "SIGTERM" in line]
-    assert "so the state after step 6 is in no checkpoint; the last one is that of step 4: say every=" in said
+    assert "so no checkpoint has the state after step 6; the last one is that of step 4: pass a smaller every=" in said
     assert files(folder)[-1] == "00000004"
 
 

@@ -87,7 +87,7 @@ def test_two_peers_train_on_a_dataset_with_workers_and_validate_and_what_was_sto
     assert output.count("epoch 0: step 5, loss ") == 1, output
     assert output.count("of 512, 2 peers") == 1, output
     output = run("images", "--epochs", "2", *words)
-    assert f"goes on from {tmp_path}/images/00000005: step 5 of run " in output
+    assert f"resuming from {tmp_path}/images/00000005: step 5 of run " in output
     assert output.count("epoch 1: step 10, loss ") == 1, output
     assert output.count("of 512, 2 peers") == 1, output
     assert "epoch 0" not in output

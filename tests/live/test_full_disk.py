@@ -100,7 +100,7 @@ def train(swarm: Swarm, disk: Path, *words: str) -> tuple[Process, Process]:
     """Train; returns the peer that writes, and another one."""
     writer, other = swarm.start_all(2, TRAIN, str(disk), *words)
     pattern = (
-        r"checkpoint of step {} cannot be written to .*, and the last one is that of step 10: .*space.*; training .*"
+        r"cannot write the checkpoint of step {} to .*, and the last one is that of step 10: .*space.*; training .*"
     )
     for step in (20, 30):
         writer.expect_step(step + 5)
@@ -147,9 +147,7 @@ def test_who_cannot_write_the_last_checkpoint_of_a_run_ends_with_1(swarm: Swarm,
         "checkpoints/00000010/state.safetensors",
         "filler",
     ], writer.report()
-    words = (
-        r"shoal: checkpoint of step 45 cannot be written to .*, and the last one is that of step 10: .*; this was .*"
-    )
+    words = r"shoal: cannot write the checkpoint of step 45 to .*, and the last one is that of step 10: .*; it would .*"
     assert re.fullmatch(words, writer.stderr[-1]) and len(writer.stderr) == 4, writer.report()
 
 
@@ -158,6 +156,8 @@ def test_on_a_full_disk_the_oldest_checkpoint_makes_room_where_it_would_go_anywa
     assert writer.end() == 0, writer.report()
     files = [f"checkpoints/{step:08d}/checkpoint.json" for step in (30, 40, 45)]
     assert [line for line in left(writer) if line.endswith("json")] == files, writer.report()
-    said = [re.sub(r"^.*/", "", line) for line in writer.stderr]
+    said = [re.sub(r" .*/", " ", line) for line in writer.stderr]
     steps = ((10, 40), (20, 45))
-    assert said == [f"{old:08d} is removed, to make room for that of step {new}" for old, new in steps], writer.report()
+    assert said == [f"removed {old:08d} to make room for the checkpoint of step {new}" for old, new in steps], (
+        writer.report()
+    )

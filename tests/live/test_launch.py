@@ -110,7 +110,7 @@ def test_a_script_that_raises_fails_the_run_and_is_named(shoal: Shoal, script: C
     code, _, stderr = outcome(shoal("-n", "1", script("raise ValueError('what now')")))
     assert code == 1
     assert "[0] ValueError: what now" in stderr
-    assert re.fullmatch(r"shoal: peer 0 \(pid \d+\) ended with exit code 1; none left", stderr[-1])
+    assert re.fullmatch(r"shoal: peer 0 \(pid \d+\) ended with exit code 1; none left here", stderr[-1])
 
 
 def test_a_killed_peer_is_named_and_fails_the_run(shoal: Shoal, script: Callable[[str], str]) -> None:

@@ -34,15 +34,15 @@ def test_of_equal_ones_the_first_member_sends_it() -> None:
 
 
 def test_nothing_that_can_be_used_is_no_new_run() -> None:
-    with pytest.raises(ShoalError, match=r"nothing to go on from: it is of another model; give another folder"):
-        choose([("a", Offer()), ("b", Offer(trouble="it is of another model"))])
+    with pytest.raises(ShoalError, match=r"no checkpoint can be resumed: its model differs; pass another folder"):
+        choose([("a", Offer()), ("b", Offer(trouble="its model differs"))])
     with pytest.raises(ShoalError, match="no such folder"):
         choose([("a", Offer(is_forced=True, trouble="no such folder")), ("b", offer(1, 5))])
 
 
 def test_two_runs_are_named() -> None:
     with pytest.raises(
-        ShoalError, match=r"x/00000005 is of run r, step 5, and x/00000007 is of run s, step 7: name one"
+        ShoalError, match=r"x/00000005 is of run r, step 5, and x/00000007 is of run s, step 7. Name one"
     ):
         choose([("a", offer(1, 5)), ("b", offer(1, 7, run="s"))])
 
@@ -58,7 +58,7 @@ def test_another_model_is_described_by_its_first_tensor_that_differs() -> None:
     assert misfit(unpack_tree(make_state(1).tree), ours) == ""
     why = misfit(unpack_tree(make_state(0, width=5).tree), ours)
     assert why == (
-        "it is of another model: tensor 0 is 0.weight float32[3, 2, 2, 2] here, 0.weight float32[5, 2, 2, 2] there"
+        "its model differs: tensor 0 is 0.weight float32[3, 2, 2, 2] here, 0.weight float32[5, 2, 2, 2] there"
     )
     with_schedule = {**ours, "parts": [ours["parts"][0], {}, *ours["parts"][1:]]}
-    assert misfit(ours, with_schedule) == "it has the states of 0 objects in `extra`, and this script has 1"
+    assert misfit(ours, with_schedule) == "it has the states of 0 objects in `extra`, but this script passes 1"

@@ -222,7 +222,9 @@ def test_two_runs_in_one_folder_are_named_and_neither_is_taken(folders: Mapping[
         swarm.run()
         for founder in founders:
             said = str(founder.result)
-            assert isinstance(founder.result, ShoalError) and said.startswith("it is not clear what to go on from: ")
+            assert isinstance(founder.result, ShoalError) and said.startswith(
+                "it is not clear which checkpoint to resume: "
+            )
             assert f"of run {RUN[:8]}, step " in said and f"of run {other[:8]}, step 30" in said
     swarm = Founders()
     founder = swarm.add(tmp_path, forced=str(tmp_path / "00000010"))

@@ -43,7 +43,7 @@ def test_what_a_checkpoint_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / "00000010" / FILE).write_text("{}")
     code, lines = shoal("verify", str(tmp_path))
     assert code == 1
-    assert lines == [f"checkpoint {tmp_path}/00000010: {FILE} is not as it was written: it has no 'id'"]
+    assert lines == [f"checkpoint {tmp_path}/00000010: {FILE} cannot be read: it has no 'id'"]
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])

@@ -46,8 +46,10 @@ def test_a_disk_that_is_full_is_one_line_and_the_next_checkpoint_is_written(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    start = f"checkpoint of step 6 cannot be written to {tmp_path}, and the last one is that of step 5: "
-    assert record.message.startswith(start) and record.message.endswith("; training goes on, and the next is tried")
+    start = f"cannot write the checkpoint of step 6 to {tmp_path}, and the last one is that of step 5: "
+    assert record.message.startswith(start) and record.message.endswith(
+        "; training continues, and the next one will be tried"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["00000005"]
     assert writer.failure
     writer.begin(make_state(7), manifest(7))
@@ -60,7 +62,7 @@ def test_who_waits_for_a_disk_that_hangs_says_so(tmp_path: Path, monkeypatch: py
 
     class Said(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if f"a checkpoint is being written to {tmp_path}, for more than 0.01 s" in record.getMessage():
+            if f"still writing a checkpoint to {tmp_path} after more than 0.01 s" in record.getMessage():
                 is_said.set()
 
     monkeypatch.setattr("p2p.checkpoint.writer.SAID_S", 0.01)
