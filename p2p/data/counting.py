@@ -24,9 +24,9 @@ def whole_number(samples: Any) -> int:
     try:
         number = int(samples) if isinstance(samples, float) and samples.is_integer() else operator.index(samples)
     except TypeError:
-        raise TypeError(f"the number of samples is a whole number, is {samples!r}") from None
+        raise TypeError(f"the number of samples must be a whole number, is {samples!r}") from None
     if not 0 <= number <= MOST_SAMPLES:
-        raise ValueError(f"the number of samples must be at least 0, and at most {MOST_SAMPLES}, is {number}")
+        raise ValueError(f"the number of samples must be at least 0 and at most {MOST_SAMPLES}, is {number}")
     return number
 
 

@@ -76,9 +76,9 @@ class Cutter:
         if self.inner_steps is None or size < self.sampler.batch_of(members) or num_parts >= self.inner_steps:
             return ""
         return (
-            f"rounds have {num_parts} inner steps, and not {self.inner_steps}, since {members} members share {size} "
-            f"samples, and a batch has {MIN_LOCAL_BATCH} at least: pass global_batch={MIN_LOCAL_BATCH * members} or "
-            "more, on every peer; this is said once"
+            f"rounds have {num_parts} inner steps instead of {self.inner_steps}: {members} members share {size} "
+            f"samples, and a batch needs at least {MIN_LOCAL_BATCH}. Pass global_batch={MIN_LOCAL_BATCH * members} or "
+            "more on every peer (reported once)"
         )
 
     def ahead(self, state: SamplerState, members: Sequence[str], peer_id: str) -> Iterator[Indices]:
@@ -105,11 +105,11 @@ def check_rounds(
         return
     name = "round_s" if inner_steps is None else "inner_steps"
     if share.rounds is None:
-        raise ValueError(f"{name} is for a model that is trained in rounds: wrap it in p2p.DiLoCo first")
+        raise ValueError(f"{name} needs a model that is trained in rounds: wrap it in p2p.DiLoCo first")
     if max_local_batch is not None or drop_last:
         raise ValueError(
-            "max_local_batch and drop_last are not for rounds: add up gradients in the script, and note that "
-            "the last round of an epoch has fewer inner steps"
+            "max_local_batch and drop_last cannot be used with rounds: accumulate gradients in the script, and expect "
+            "fewer inner steps in the last round of an epoch"
         )
 
 
@@ -120,8 +120,8 @@ def check_is_enough(global_batch: int, members: Collection[str]) -> None:
     """
     if global_batch < len(members):
         raise ValueError(
-            f"global_batch is {global_batch}, the samples of an inner step over all members, of which there are "
-            f"{len(members)} with this one: pass {len(members)} or more, on every peer"
+            f"global_batch is {global_batch}, but there are {len(members)} members with this one, and each needs a "
+            f"sample in every inner step: pass global_batch={len(members)} or more on every peer"
         )
 
 
@@ -135,8 +135,8 @@ def check_length(inner_steps: int | None, round_s: float | None) -> None:
     check_numbers(round_s=round_s)
     if inner_steps is not None and round_s is not None:
         raise ValueError(
-            f"inner_steps is {inner_steps} and round_s is {round_s:g}: a round ends after so many steps or after so "
-            "many seconds, so pass one of them"
+            f"inner_steps is {inner_steps} and round_s is {round_s:g}, but a round ends after a number of steps or "
+            "after a time, not both: pass one of them"
         )
     if inner_steps is not None and inner_steps < 1:
         raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")

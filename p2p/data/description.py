@@ -23,8 +23,8 @@ def check_num_samples(dataset: Any, num_samples: int) -> None:
     """Raise ShoalError if the number of samples has changed, since that decides which sample is in which batch."""
     if len(dataset) != num_samples:
         raise ShoalError(
-            f"{type(dataset).__name__} has {len(dataset)} samples, and had {num_samples} when this loader was made: "
-            "make another loader of it, on every peer after the same step"
+            f"{type(dataset).__name__} has {len(dataset)} samples, but had {num_samples} when this loader was made: "
+            "make a new loader for it, on every peer after the same step"
         )
 
 
@@ -38,19 +38,19 @@ def check(dataset: Any) -> int:
     name = type(dataset).__name__
     if isinstance(dataset, DataLoader):
         raise DatasetRefused(
-            "a loader takes a dataset, not a DataLoader: pass its dataset, and its num_workers, collate_fn and so on "
-            "by name; global_batch takes the place of batch_size"
+            "a loader takes a dataset, not a DataLoader: pass the DataLoader's dataset, and settings such as "
+            "num_workers and collate_fn by name; global_batch replaces batch_size"
         )
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DatasetRefused(
-            f"{name} has no samples that can be asked for by number, so they cannot be handed to other peers when one "
-            "dies: give it `__len__` and `__getitem__` (a map-style dataset), or train with a DataLoader of your own, "
-            "which gives each peer its part, and call `model.num_samples(n)`"
+            f"{name} has no samples that can be read by index, so the samples of a dead peer could not go to others: "
+            "give it `__len__` and `__getitem__` (a map-style dataset), or train with a DataLoader of your own that "
+            "gives each peer its part, and call `model.num_samples(n)`"
         )
     if isinstance(dataset, tuple) and any(isinstance(part, torch.Tensor | np.ndarray) for part in dataset):
         raise DatasetRefused(
-            f"a tuple of {len(dataset)} arrays is a dataset of {len(dataset)} samples: "
-            "pass torch.utils.data.TensorDataset(*arrays) for one whose samples have a part of each"
+            f"a tuple of {len(dataset)} arrays would be a dataset of {len(dataset)} samples: pass "
+            "torch.utils.data.TensorDataset(*arrays), whose samples have a part of each array"
         )
     if not len(dataset):
         raise ValueError(f"{name} has no samples")
@@ -68,16 +68,16 @@ def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_
         raise ValueError(f"max_attempts must be at least 0, is {settings['max_attempts']}")
     if len(settings.keys() & BATCHES) != 1:
         raise TypeError(
-            "a loader needs one of global_batch=, samples of a step over all peers, whoever comes and goes, and "
-            "batch_per_peer=, of which a step has as many as there are peers"
+            "a loader needs one of global_batch= (samples per step over all peers, however many there are) and "
+            "batch_per_peer= (samples per step for each peer)"
         )
     for name, least in (("global_batch", 1), ("batch_per_peer", MIN_LOCAL_BATCH), ("epochs", 1)):
         if settings.get(name, least) < least:
             raise ValueError(f"{name} must be at least {least}, is {settings[name]}")
     if "batch_per_peer" in settings and settings["drop_last"]:
         raise ValueError(
-            "drop_last is for global_batch: with batch_per_peer the peers there are decide what is left of an epoch, "
-            "which is then shared out among them"
+            "drop_last needs global_batch: with batch_per_peer the rest of an epoch depends on the number of peers, "
+            "and is shared out among them"
         )
     if max_local_batch is not None and max_local_batch < 1:
         raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")

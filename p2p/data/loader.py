@@ -29,8 +29,8 @@ MOST_EMPTY: Final = 10_000
 """A script that iterates a finished loader this often loops forever, as `while True: yield from loader` does."""
 
 NO_LENGTH: Final = (
-    "with batch_per_peer an epoch has fewer steps the more peers there are, so a loader has no length, and a schedule "
-    "that is made of one would be another on each peer: compute rates from peer.samples, which all have in common"
+    "a loader with batch_per_peer has no length: an epoch has fewer steps the more peers there are, so a schedule "
+    "made from a length would differ between peers. Compute rates from peer.samples, which is the same on all peers"
 )
 
 
@@ -83,7 +83,7 @@ class Loader:
         # See `Peer.loader`; `settings` are of the `Sampler`, without the number of samples.
         for name, why in OURS.items():
             if name in options:
-                raise TypeError(f"{name} is not for a loader of a swarm: {why}")
+                raise TypeError(f"{name} cannot be passed to peer.loader: {why}")
         check_settings(settings, max_local_batch, on_poison)
         check_rounds(inner_steps, round_s, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
@@ -94,8 +94,8 @@ class Loader:
         self._sampler = (Sampler if round_s is None else TimedSampler)(check(dataset), **settings)
         if self._sampler.drop_last and self._sampler.num_samples < self._sampler.global_batch:
             raise ValueError(
-                f"an epoch has {self._sampler.num_samples} samples and no whole batch of "
-                f"{self._sampler.global_batch}, so drop_last leaves none: take a smaller global_batch"
+                f"drop_last leaves no batch: an epoch has {self._sampler.num_samples} samples, fewer than "
+                f"global_batch, {self._sampler.global_batch}. Pass a smaller global_batch"
             )
         self._cutter = Cutter(self._sampler, Order(self._sampler), max_local_batch, inner_steps)
         self._script, self._share = script, script.share
@@ -186,8 +186,8 @@ class Loader:
         check_num_samples(self.dataset, self._sampler.num_samples)
         if share.rounds is not None and self._inner_steps is None and track.round_s is None:
             raise ValueError(
-                "this model is trained in rounds: say how many batches one has, `inner_steps=`, or how many seconds it "
-                "lasts, `round_s=`, to `peer.loader` (what p2p.DiLoCo is told is for data without it)"
+                "this model is trained in rounds, so `peer.loader` needs their length: pass inner_steps= (batches per "
+                "round) or round_s= (seconds per round). The length passed to p2p.DiLoCo applies only without a loader"
             )
         self._script.enter()
         share.end_round()
@@ -262,8 +262,8 @@ class Loader:
         share.end_round(is_left=False)
         if share.is_amid_round and not share.is_anchor_shown:
             raise ShoalError(
-                "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
-                "after a round (`model.has_committed`), or in `with model.anchor():`"
+                "evaluate was called in the middle of a round, where each peer has its own parameters: call it after "
+                "a round (`model.has_committed`) or inside `with model.anchor():`"
             )
         check_num_samples(self.dataset, self._sampler.num_samples)
         self._prefetch.renew()
@@ -333,10 +333,10 @@ class Loader:
             raise error
         if part is None:
             return found.good, found.good
-        what = "sample %d cannot be loaded by this peer, which"
+        what = "this peer cannot load sample %d, so it"
         place = indices.index(found.index)
         if self._share.end_in_front(place):
-            logger.warning(f"{what} ends its round before that: %s", found.index, found.why)
+            logger.warning(f"{what} ends its round before that sample: %s", found.index, found.why)
             return indices[:place] * (MIN_LOCAL_BATCH if place == 1 else 1), []
         self._share.fail(in_batch.index(found.index) - part.start)
         logger.warning(f"{what} adds nothing to this step: %s", found.index, found.why)
@@ -355,7 +355,7 @@ class Loader:
         which = ", ".join(map(str, self._cutter.order.indices(union((position, 1) for position in new))))
         text = f"sample {which} is left out of epoch {new[0] // self._sampler.num_samples}: no peer could load it"
         if self._on_poison == "raise":
-            raise ShoalError(f"{text}; with on_poison='skip' training goes on without it")
+            raise ShoalError(f"{text}; pass on_poison='skip' to continue without it")
         logger.warning("%s", text)
 
     def _tell_of_passed_over(self) -> None:
@@ -381,8 +381,8 @@ class Loader:
             self._say_left(epoch)
         elif 1 < self._sampler.epochs > epoch:
             logger.warning(
-                "this loop begins in epoch %d, where the swarm is, and ends when the swarm is through; "
-                "to have the numbers right, write: for epoch in loader.epochs(): for batch in loader",
+                "this loop starts in epoch %d, where the swarm is, and ends with the swarm's last epoch. To get the "
+                "right epoch numbers, write: for epoch in loader.epochs(): for batch in loader",
                 epoch,
             )
 

@@ -9,19 +9,19 @@ from typing import Final
 logger = logging.getLogger("p2p")
 
 WITHOUT: Final = "this script reads its data without peer.loader"
-INSTEAD: Final = "take peer.loader, which hands out each sample once, whoever comes and goes"
+INSTEAD: Final = "use peer.loader, which hands out each sample once, whoever comes and goes"
 
 
 NO_STATE: Final = (
-    "this peer has joined at step %d, and adds up tensors with the others without p2p.DataParallel or peer.loader, so "
-    "it was given nothing of theirs: parameters, optimizers and counters are those that its script begins with. Take "
-    "them from an operation that all call in each turn (examples/custom_loop.py averages models, in which a joiner's "
-    "weighs 0), or wrap the model; this is said once"
+    "this peer joined at step %d and adds up tensors with the others without p2p.DataParallel or peer.loader, so it "
+    "received none of their state: it starts with the parameters, optimizers and counters of its own script. Fetch "
+    "the state with an operation that all call in each iteration (examples/custom_loop.py averages models, with "
+    "weight 0 for a joiner), or wrap the model (reported once)"
 )
 
 UNUSED: Final = (
-    "samples of its own, behind one in which {0} forward pass{1} in training had no backward pass (leave a batch out "
-    "with `model.skip_step()`, not `continue`; what is not to be trained on belongs under torch.no_grad())"
+    "samples of its own, after a step with {0} forward pass{1} in training without a backward pass (to leave out a "
+    "batch, call `model.skip_step()` instead of `continue`; run all other forward passes under torch.no_grad())"
 )
 
 
@@ -39,7 +39,7 @@ class OwnData:
         if not self._has_said_rank:
             self._has_said_rank = True
             logger.warning(
-                "this peer has only just joined, and is no member yet, so its rank is %d of %d, behind all: a "
+                "this peer has just joined and is not a member yet, so its rank is %d of %d, after all members: a "
                 "DistributedSampler refuses that; %s",
                 rank,
                 rank,
@@ -65,8 +65,8 @@ class OwnData:
         before, self._members = self._members, members
         if self._num_before:
             logger.warning(
-                "%s, so its loop begins with its first batch, where the swarm has trained %d steps, and ends by its "
-                "own count: begin with batch number `peer.done`, or %s",
+                "%s, so its loop starts with its first batch although the swarm has trained %d steps, and ends by its "
+                "own count: start with batch number `peer.done`, or %s",
                 WITHOUT,
                 self._num_before,
                 INSTEAD,
@@ -74,8 +74,8 @@ class OwnData:
             self._num_before, self._has_said_change = 0, True
         elif len(members) == 1 < len(before):
             logger.warning(
-                "%s, and from step %d on this peer trains alone, where %d were: if the loops of the others are "
-                "through, end this one, too",
+                "%s, and since step %d this peer trains alone, after %d members before: if the loops of the others "
+                "are over, end this one, too",
                 WITHOUT,
                 step,
                 len(before),
@@ -83,8 +83,8 @@ class OwnData:
         elif before and members != before and not self._has_said_change:
             self._has_said_change = True
             logger.warning(
-                "%s, and the members have changed at step %d: shards by rank and world_size are those of before, and "
-                "what a peer that is gone had not read yet is left out; %s",
+                "%s, and the members changed at step %d: its shards still follow the old rank and world_size, and "
+                "samples that a lost peer had not read are left out; %s",
                 WITHOUT,
                 step,
                 INSTEAD,

@@ -20,8 +20,8 @@ Indices = list[int]
 
 
 NOT_STARTED: Final = (
-    "the %d workers of this loader could not be started (%s: %s): ask for fewer (`num_workers=`), or allow more "
-    "processes and files (`ulimit -u`, `ulimit -n`)"
+    "could not start the %d workers of this loader (%s: %s): pass a smaller `num_workers=`, or allow more processes "
+    "and files (`ulimit -u`, `ulimit -n`)"
 )
 
 
@@ -123,7 +123,7 @@ class Prefetch:
                 if not forecast.in_hand:  # the forecast was exhausted
                     self._iterator = None
                     continue
-                failure = RuntimeError(f"the dataset has raised {type(end).__name__}")
+                failure = RuntimeError(f"the dataset raised {type(end).__name__}")
             except Exception as error:
                 if self._is_of_no_batch(error):
                     self.close()

@@ -3,9 +3,9 @@
 from typing import Final, Protocol
 
 AMID_TIMED: Final = (
-    "an operation was called in the middle of a round that ends by time, where peers make unlike numbers of steps, so "
-    "that the others call it elsewhere, or not at all: call it between rounds, which is where `model.has_committed` is "
-    "true at the top of the loop over batches; what is only to be shown goes to `peer.log`"
+    "an operation was called in the middle of a round that ends by time. Peers make different numbers of steps in it, "
+    "so the others call the operation elsewhere, or not at all: call it between rounds, where `model.has_committed` "
+    "is true at the top of the loop over batches. To show a value, pass it to `peer.log`"
 )
 
 

@@ -12,8 +12,8 @@ MAY_CHANGE: Final = ("global_batch=", "batch_per_peer=", "epochs=", "drop_last="
 """Settings of a loader that may differ after a checkpoint, since they do not change the meaning of positions."""
 
 CUT: Final = (
-    "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
-    "`no_sync` instead of max_local_batch where each batch has several"
+    "this batch is already counted, and it was handed out in parts (max_local_batch), so it allows one update: for "
+    "several updates per batch, accumulate with `no_sync` instead of max_local_batch"
 )
 
 
@@ -99,7 +99,7 @@ def unpack_samples(packed: Any) -> Samples:
             raise TypeError(f"{run!r} is no run")
         return Samples(who, int(num_trained), int(num_samples), int(num_unused), states, run)
     except (TypeError, ValueError) as error:
-        raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
+        raise RemoteProtocolError(f"received a state whose used samples cannot be read: {error!r}") from None
 
 
 def compare(index: int, here: str, there: str, *, is_resumed: bool) -> None:
@@ -109,7 +109,10 @@ def compare(index: int, here: str, there: str, *, is_resumed: bool) -> None:
         JoinRefused: they describe different loaders.
     """
     if is_resumed and _lasting(here) != _lasting(there):
-        raise JoinRefused(f"loader {index} has other samples, or another order of them: {here} here, {there} there")
+        raise JoinRefused(
+            f"loader {index} has other samples than the checkpoint, or another order of them: {here} here, {there} "
+            "there. Use the data and settings that the checkpoint was written with"
+        )
     if here != there and not is_resumed:
         raise JoinRefused(
             f"loader {index} of this script is not the swarm's: {here} here, {there} there; "
@@ -138,9 +141,9 @@ class Tracks:
         """As `Share.make`."""
         if any(track.description == description for track in self._all[: self._num_made]):
             raise ShoalError(
-                f"a loader of these arguments is there already ({description}), and this one would begin anew with "
-                "the same samples in the same order: make it once, before the loop over epochs, and say epochs=; "
-                "or give this one another seed"
+                f"a loader with these arguments already exists ({description}), and this one would start again with "
+                "the same samples in the same order: make it once, before the loop over epochs, and pass epochs=; or "
+                "pass another seed to this one"
             )
         if self._num_made == len(self._all):
             self._all.append(Track(description, None, SamplerState()))

@@ -50,14 +50,16 @@ def test_a_joiner_with_data_of_its_own_is_told_where_the_swarm_is_and_who_is_lef
     founders = [swarm.start(TRAIN, min_peers=2) for _ in range(2)]
     founders[0].expect_step(8)
     joined = swarm.start(TRAIN)
-    line = joined.expect_line("this script reads its data without peer.loader, so its loop begins .*", is_error=True)
-    found = re.search(r"the swarm has trained (\d+) steps, .* batch number `peer.done`, or take peer.loader", line)
+    line = joined.expect_line("this script reads its data without peer.loader, so its loop starts .*", is_error=True)
+    found = re.search(r"the swarm has trained (\d+) steps, .* batch number `peer.done`, or use peer.loader", line)
     assert found is not None and int(found[1]) >= 8
     for founder in founders:
-        founder.expect_line("this script reads its data .*, and the members have changed at step .*", is_error=True)
+        founder.expect_line("this script reads its data .*, and the members changed at step .*", is_error=True)
         founder.kill()
         founder.end()
-    joined.expect_line("this script reads its data .* this peer trains alone, where [23] were: .*", is_error=True)
+    joined.expect_line(
+        "this script reads its data .* this peer trains alone, after [23] members before: .*", is_error=True
+    )
     joined.tell("stop")
     assert joined.end() == 0, joined.report()
     swarm.leaves_files = True
@@ -68,8 +70,8 @@ def test_a_joiner_that_shares_out_by_rank_ends_alone_and_is_told_why(swarm: Swar
     founders[0].expect_step(8)
     joined = swarm.start(TRAIN, "sampler")
     assert joined.end() == 1
-    (told,) = [line for line in joined.stderr if line.startswith("this peer has only just joined")]
-    assert "its rank is 2 of 2, behind all: a DistributedSampler refuses that; take peer.loader" in told
+    (told,) = [line for line in joined.stderr if line.startswith("this peer has just joined")]
+    assert "its rank is 2 of 2, after all members: a DistributedSampler refuses that; use peer.loader" in told
     step = int(founders[0].stdout[-1].split()[1])
     for founder in founders:
         founder.expect_step(step + 8)
@@ -100,5 +102,5 @@ def test_data_that_nobody_can_ask_for_by_number_are_refused_in_one_line(swarm: S
     for peer in peers:
         assert len(peer.stderr) == 1, peer.report()
         line = peer.stderr[0]
-        assert line.startswith("shoal: Endless has no samples that can be asked for by number"), line
+        assert line.startswith("shoal: Endless has no samples that can be read by index"), line
         assert "a DataLoader of your own" in line

@@ -140,7 +140,7 @@ with p2p.join() as peer:
             "memory",
             "ValueError: an exchange of 2 members keeps 2 payloads of int4 until it is committed, 260 bytes, and 200",
         ),
-        ("batch", "global_batch is 1, the samples of an inner step over all members, of which there are 2 with this"),
+        ("batch", "global_batch is 1, but there are 2 members with this one, and each needs a sample in every inner"),
     ],
 )
 def test_a_joiner_that_does_not_fit_is_one_clear_line_and_the_swarm_goes_on(swarm: Swarm, case: str, said: str) -> None:

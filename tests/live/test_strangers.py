@@ -77,7 +77,7 @@ def test_three_thousand_connections_that_say_nothing_end_nobody_and_keep_nobody_
     assert all(line.endswith("can be reached now") for line in others)
     assert warning.startswith("refused a connection to tcp") and "more than 64 connections say nothing" in warning
     (of_joiner,) = peers[2].stderr  # which adds up numbers, and was given none
-    assert not peers[1].stderr and of_joiner.startswith("this peer has joined at step ")
+    assert not peers[1].stderr and of_joiner.startswith("this peer joined at step ")
     assert [line for line in peers[1].stdout if line.startswith("view of")] == ["view of 3"]
 
 

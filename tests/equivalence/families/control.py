@@ -76,7 +76,7 @@ def continue_on_a_bad_loss_with_the_loader(run: Run) -> None:
         optimizer.step()
 
 
-@case(quick=True, refused="leave a batch out with `model.skip_step()`, not `continue`")
+@case(quick=True, refused="to leave out a batch, call `model.skip_step()` instead of `continue`")
 def continue_on_a_bad_loss_with_an_own_loader(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)

@@ -174,7 +174,7 @@ def test_batches_that_no_step_counts_are_refused() -> None:
 def test_a_batch_per_peer_is_what_each_is_given_whoever_comes_and_goes() -> None:
     swarm = Lockstep("a", "b", "c")
     loaders = swarm.loaders(range(23), batch_per_peer=3, options=LISTS)
-    with pytest.raises(TypeError, match=r"so a loader has no length.*peer\.samples"):
+    with pytest.raises(TypeError, match=r"has no length.*peer\.samples"):
         len(loaders["a"])
     steps = swarm.train(loaders, {2: "b"})
     assert [[len(batch) for batch in step.values()] for step in steps] == [[3, 3, 3], [3, 3], [3, 3], [0, 2]]
@@ -237,7 +237,7 @@ def test_a_sample_that_nobody_can_load_is_left_out_and_named(
         for step in swarm.train(loaders):
             used.update(sample["index"] for batch in step.values() for sample in batch)
         assert used == dict.fromkeys((index for index in range(20) if index != 13), 1)
-        assert caplog.text.count("sample 13 cannot be loaded by this peer") == 2
+        assert caplog.text.count("this peer cannot load sample 13, so it") == 2
         assert "to this step: OSError: disk of sample 13\n" in caplog.text
     aside = {share.pack()[-2][0][-2] for share in swarm.shares.values()}
     assert len(aside) == 1 and len(aside.pop()) == 2, "once in each epoch, and all know"
@@ -305,7 +305,7 @@ def test_no_sample_is_blamed_where_no_worker_can_be_started(left: int, caplog: p
         swarm.train(loaders)
     except ShoalError as error:
         said = str(error)
-    assert said.startswith("the 1 workers of this loader could not be started (BlockingIOError: [Errno 11]")
+    assert said.startswith("could not start the 1 workers of this loader (BlockingIOError: [Errno 11]")
     assert not caplog.text
 
 
@@ -335,13 +335,13 @@ class Endless(IterableDataset[int]):
     [
         (Endless(), {}, DatasetRefused, "map-style"),
         (iter([1]), {}, DatasetRefused, "map-style"),
-        (DataLoader(Squares()), {}, DatasetRefused, "pass its dataset"),
+        (DataLoader(Squares()), {}, DatasetRefused, "pass the DataLoader's dataset"),
         ((torch.zeros(8), torch.zeros(8)), {}, DatasetRefused, r"TensorDataset\(\*arrays\)"),
         ([], {}, ValueError, "list has no samples"),
         (range(8), {"global_batch": 0}, ValueError, "global_batch must be at least 1, is 0"),
         (range(8), {"batch_per_peer": 4}, TypeError, "needs one of global_batch=.* and batch_per_peer="),
         (range(8), {"global_batch": None, "batch_per_peer": 1}, ValueError, "batch_per_peer must be at least 2, is 1"),
-        (range(8), {"global_batch": None, "batch_per_peer": 2, "drop_last": True}, ValueError, "drop_last is for glob"),
+        (range(8), {"global_batch": None, "batch_per_peer": 2, "drop_last": True}, ValueError, "drop_last needs glob"),
         (range(8), {"epochs": 0}, ValueError, "epochs must be at least 1, is 0"),
         (range(8), {"global_batch": 4.0}, TypeError, "global_batch must be a whole number, is 4.0"),
         (range(8), {"epochs": "3"}, TypeError, "epochs must be a whole number, is '3'"),
@@ -349,10 +349,10 @@ class Endless(IterableDataset[int]):
         (range(8), {"max_attempts": -1}, ValueError, "max_attempts must be at least 0, is -1"),
         (range(8), {"on_poison": "stop"}, ValueError, "on_poison must be skip or raise, is 'stop'"),
         (range(8), {"max_local_batch": 0}, ValueError, "max_local_batch must be at least 1, is 0"),
-        (range(8), {"drop_last": True, "global_batch": 9}, ValueError, "8 samples and no whole batch of 9"),
-        (range(8), {"options": {"batch_size": 4}}, TypeError, "global_batch says how many"),
-        (range(8), {"options": {"sampler": range(8)}}, TypeError, "follow from the receipts"),
-        (range(8), {"options": {"generator": torch.Generator()}}, TypeError, "the order of the samples follows from s"),
+        (range(8), {"drop_last": True, "global_batch": 9}, ValueError, "8 samples, fewer than global_batch, 9"),
+        (range(8), {"options": {"batch_size": 4}}, TypeError, "global_batch sets the samples"),
+        (range(8), {"options": {"sampler": range(8)}}, TypeError, "the receipts decide"),
+        (range(8), {"options": {"generator": torch.Generator()}}, TypeError, "seed= sets the order"),
         (range(8), {"options": {"workers": 4}}, TypeError, "workers"),
     ],
 )

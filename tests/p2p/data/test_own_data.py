@@ -36,7 +36,7 @@ def test_a_member_is_told_once_that_the_members_have_changed(caplog: pytest.LogC
     data.train(("a", "b"), 1)
     data.train(("a", "b", "c"), 2)
     (line,) = said(caplog)
-    assert "the members have changed at step 2" in line
+    assert "the members changed at step 2" in line
     data.train(("a", "b"), 3)
     assert said(caplog) == []
 
@@ -48,7 +48,7 @@ def test_who_is_left_alone_is_told_so_whatever_was_said_before(caplog: pytest.Lo
     said(caplog)
     data.train(("c",), 3)
     (line,) = said(caplog)
-    assert "from step 3 on this peer trains alone, where 3 were" in line
+    assert "since step 3 this peer trains alone, after 3 members before" in line
     data.train(("c",), 4)
     assert said(caplog) == []
 
@@ -72,5 +72,5 @@ def test_who_adds_up_with_others_that_were_there_before_it_is_told_once_that_it_
     assert data.is_late
     data.add_up()
     (line,) = said(caplog)
-    assert "has joined at step 64" in line and "given nothing of theirs" in line
+    assert "joined at step 64" in line and "received none of their state" in line
     assert not data.is_late

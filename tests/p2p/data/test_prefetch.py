@@ -63,4 +63,4 @@ def test_a_batch_that_takes_too_long_is_no_other_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_dataset_may_raise_what_ends_an_iterator(num_workers: int) -> None:
     prefetch = Prefetch(Stops(), {"num_workers": num_workers, "collate_fn": list})
-    assert load_all(prefetch) == [[0, 1], "the dataset has raised StopIteration", [4, 5], [6, 7]]
+    assert load_all(prefetch) == [[0, 1], "the dataset raised StopIteration", [4, 5], [6, 7]]

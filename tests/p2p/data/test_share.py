@@ -27,7 +27,7 @@ def test_a_script_of_its_own_adds_its_number_in_each_pass() -> None:
     assert share.counts == (UNKNOWN_SAMPLE, 11, 11)
     share.spend()
     assert share.counts == (UNKNOWN_SAMPLE, 4, 4)
-    with pytest.raises(ValueError, match=r"at least 0, and at most .*, is -1"):
+    with pytest.raises(ValueError, match=r"at least 0 and at most .*, is -1"):
         share.set_number(-1)
 
 
@@ -82,7 +82,7 @@ def test_a_batch_in_parts_has_one_update() -> None:
     track = share.make(SAMPLER, "twelve", is_cut=True)
     batch(share, track, 0, 6)
     share.spend()
-    with pytest.raises(ShoalError, match=r"counted already.*max_local_batch.*no_sync"):
+    with pytest.raises(ShoalError, match=r"already counted.*max_local_batch.*no_sync"):
         _ = share.counts
 
 
@@ -139,7 +139,7 @@ def test_members_that_go_and_come_between_a_batch_and_its_step_change_nothing_of
 def test_a_second_loader_of_the_same_arguments_does_not_begin_anew_without_a_word() -> None:
     share = founded("a")
     share.make(SAMPLER, "twelve")
-    with pytest.raises(ShoalError, match=r"arguments is there already \(twelve\).*before the loop over epochs"):
+    with pytest.raises(ShoalError, match=r"arguments already exists \(twelve\).*before the loop over epochs"):
         share.make(SAMPLER, "twelve")
     share.make(Sampler(12, 6, seed=1), "twelve, seed=1")
 
@@ -192,7 +192,7 @@ def test_a_joiner_with_other_data_is_refused_with_both_values() -> None:
     [None, [], [["a"]], [["a"], 0, [["x", "y", [], 0]]], [["a"], 0, [["x", 0, [1], 0]]], [1, 0, []], [[], "y", []]],
 )
 def test_what_is_no_state_is_refused(wrong: object) -> None:
-    with pytest.raises(RemoteProtocolError, match="which samples are used up"):
+    with pytest.raises(RemoteProtocolError, match="used samples cannot be read"):
         Share().load(wrong)
 
 

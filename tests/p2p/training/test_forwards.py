@@ -93,8 +93,8 @@ def test_a_step_begins_with_none() -> None:
     follow(forwards, layer(X))
     forwards.end_step()
     assert share.collective.name == (
-        "a training step on samples of its own, behind one in which 1 forward pass in training had no backward pass "
-        "(leave a batch out with `model.skip_step()`, not `continue`; what is not to be trained on belongs under "
+        "a training step on samples of its own, after a step with 1 forward pass in training without a backward pass "
+        "(to leave out a batch, call `model.skip_step()` instead of `continue`; run all other forward passes under "
         "torch.no_grad())"
     )
     forwards.end_step()
