@@ -289,7 +289,7 @@ class DataParallel(Wrapper):
             KeyError: no model has this name.
         """
         if name not in self._names:
-            raise KeyError(f"no model of this wrapper is called {name!r}: {self._names or 'one, without a name'}")
+            raise KeyError(f"this wrapper has no model {name!r}; it has {self._names or 'one, without a name'}")
         return self._callable[name]
 
     @property
@@ -339,7 +339,7 @@ class DataParallel(Wrapper):
         """
         if not set(models) <= set(self._names) or (self._names and not models):
             raise ValueError(
-                f"skip_step needs the names of the models that backward would reach, of {self._names}, got {models}"
+                f"skip_step needs the names of the models that backward would reach, out of {self._names}, got {models}"
             )
         self._passes.skip(models)
 

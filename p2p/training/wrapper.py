@@ -13,19 +13,24 @@ from .state.module_settings import value_of
 logger = logging.getLogger("p2p")
 
 PART_OF_MODEL: Final = (
-    "{0} was set on the wrapper, whose model has a part of that name, and would keep it: set it on `.module.{0}`, and "
-    "say when, if that is in the middle of a run (`changes=` of p2p.DataParallel)"
+    "{0} was set on the wrapper, but the model has a part of that name and would keep it: set it on `.module.{0}`; in "
+    "the middle of a run, plan the change (`changes=` of p2p.DataParallel)"
 )
-ON_WRAPPER: Final = "%s = %r was set on the wrapper, and that of the model stays %r: set it on `.module.%s`; said once"
+ON_WRAPPER: Final = (
+    "%s = %r was set on the wrapper, but the model keeps its own value %r: set it on `.module.%s` (reported once)"
+)
 
 
 def session_of(peer: Peer, checkpoint: Checkpoint | None, wrapper: str) -> Session:
     """Session of `peer`; TypeError if it is no Peer, or `checkpoint` no Checkpoint. `wrapper`: a name for messages."""
     if not isinstance(peer, Peer):
-        first = f"{wrapper} is given the peer first, as in {wrapper}(peer, model, optimizer)"
-        raise TypeError(f"{first}, and what it was given is a {type(peer).__name__}")
+        first = f"{wrapper} takes the peer first, as in {wrapper}(peer, model, optimizer)"
+        raise TypeError(f"{first}, but got a {type(peer).__name__}")
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        raise TypeError(f'checkpoint is as in checkpoint=p2p.Checkpoint("runs/a", every=500), is {checkpoint!r}')
+        raise TypeError(
+            'checkpoint must be a p2p.Checkpoint, as in checkpoint=p2p.Checkpoint("runs/a", every=500), is '
+            f"{checkpoint!r}"
+        )
     peer._session.callers.check_process(wrapper)
     return peer._session
 
@@ -54,7 +59,7 @@ class Wrapper(nn.Module):
         """Refuse `copy.deepcopy`, and pickle, which `torch.save` calls."""
         what = f"p2p.{type(self).__name__}"
         raise TypeError(
-            f"{what} belongs to its peer, and cannot be copied or saved: take `.module`, or its state_dict()"
+            f"{what} belongs to its peer, so it cannot be copied or saved: use `.module` or its state_dict()"
         )
 
 

@@ -136,7 +136,7 @@ def gradients_that_came_from_no_commit_update_nothing(peer: Peer) -> None:
     for _ in range(2):  # before the first commit, and after it
         before = copy.deepcopy(model.state_dict())
         compute_alone()
-        words = "gradient of 0.weight that came from no committed step"
+        words = "gradient of 0.weight that no step committed"
         raises(p2p.ShoalError, words, optimizer.step)
         raises(p2p.ShoalError, words, lambda: optimizer.step(compute_alone))  # type: ignore[arg-type]
         raises(p2p.ShoalError, "gradient of 2.bias", other.step)
@@ -219,13 +219,16 @@ def gradients_that_fit_no_parameter_are_named(peer: Peer) -> None:
     model, optimizer = linear()
     parallel = wrap(peer, model, optimizer)
     for given, words in (
-        ([None] * 3, "3 gradients were given for 4 parameters: pass one, or None"),
-        ({"1.weight": torch.ones(3)}, "a gradient was given for 1.weight, which is no parameter"),
+        ([None] * 3, "got 3 gradients for 4 parameters: pass one, or None"),
+        ({"1.weight": torch.ones(3)}, "got a gradient for 1.weight, which is not a parameter"),
         (
             {"2.bias": torch.ones(4)},
-            "the gradient of 2.bias is torch.float32 [4] on cpu, and the parameter torch.float32 [3] on cpu",
+            "the gradient of 2.bias is torch.float32 [4] on cpu, but the parameter is torch.float32 [3] on cpu",
         ),
-        ({"2.bias": torch.ones(3, device="meta")}, "is torch.float32 [3] on meta, and the parameter torch.float32 [3]"),
+        (
+            {"2.bias": torch.ones(3, device="meta")},
+            "is torch.float32 [3] on meta, but the parameter is torch.float32 [3]",
+        ),
         ({"2.bias": torch.ones(3).double()}, "the gradient of 2.bias is torch.float64 [3]"),
     ):
         raises(ValueError, words, partial(parallel.reduce_gradients, given))
@@ -442,7 +445,7 @@ def who_skips_a_step_stays_with_the_others(peer: Peer) -> None:
     for turn in range(2):
         optimizer.zero_grad()
         if peer.rank == 0 and turn == 1:
-            words = "gradients that `skip_step` brought were not used"
+            words = "gradients of the step that `skip_step` ended were not used"
             raises(p2p.ShoalError, words, parallel(data[:2]).square().mean().backward)
             break
         parallel(data[:2]).square().mean().backward() if peer.rank else parallel.skip_step()

@@ -87,7 +87,7 @@ def train_codebook(peer: Peer, mode: str, num_samples: int = 1) -> tuple[Codeboo
 @case
 def buffers_that_differ_are_named_once(peer: Peer) -> None:
     _, (line,) = train_codebook(peer, "check")
-    assert line.startswith("buffer ema is not the same at peers ") and "buffers='mean' or 'rank0'" in line, line
+    assert line.startswith("buffer ema differs between peers ") and "buffers='mean' or 'rank0'" in line, line
 
 
 class Shadow:
@@ -124,7 +124,7 @@ def a_copy_of_the_model_that_changes_and_is_not_in_extra_is_named_once(peer: Pee
                 optimizer.step()
                 for each in averages:
                     each.update_parameters(model)
-        words = f"{kinds[0].__name__} has a copy of the model's parameters, which changes, and is not in extra="
+        words = f"{kinds[0].__name__} has a copy of the model's parameters that changes"
         assert [line[: len(words)] for line in lines] == ([] if is_given else [words]), lines
 
 
@@ -209,7 +209,7 @@ def what_a_script_has_in_its_groups_is_sent_or_refused_with_the_way_out(peer: Pe
     model, optimizer = linear()
     optimizer.param_groups[0]["lr"] = np.float64(0.1)
     optimizer.param_groups[0]["tags"] = {"a", "b"}
-    words = "the state_dict of {}: param_groups[0].tags: set is not allowed: a joiner is given plain values"
+    words = "the state_dict of {}: param_groups[0].tags: set is not allowed: a joiner can only be sent plain values"
     raises(TypeError, words.format("SGD"), lambda: wrap(peer, model, optimizer))
     models: Any = {"G": nn.Linear(2, 2), "D": model}
     optimizers: Any = {"G": torch.optim.SGD(models["G"].parameters(), lr=0.1), "D": optimizer}
@@ -222,7 +222,7 @@ def what_a_script_has_in_its_groups_is_sent_or_refused_with_the_way_out(peer: Pe
 def what_cannot_be_sent_is_refused_in_rounds_with_the_name_of_its_part(peer: Peer) -> None:
     model, optimizer = linear()
     optimizer.param_groups[0]["tags"] = {"a", "b"}
-    words = "the state_dict of SGD: param_groups[0].tags: set is not allowed: a joiner is given plain values"
+    words = "the state_dict of SGD: param_groups[0].tags: set is not allowed: a joiner can only be sent plain values"
     raises(TypeError, words, lambda: p2p.DiLoCo(peer, model, optimizer))
 
 
@@ -295,7 +295,7 @@ def two_optimizers_may_step_in_any_order(peer: Peer) -> None:
 def what_is_wrong_with_a_model_is_said_before_a_seat_is_asked_for(peer: Peer) -> None:
     model, optimizer = linear()
     other = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(2, 3))], lr=0.1)
-    words = "parameter 4 of group 0 of {}, torch.float32 [2, 3], is none of its model's"
+    words = "parameter 4 of group 0 of {}, torch.float32 [2, 3], is not in its model"
     raises(ValueError, words.format("the optimizer"), lambda: wrap(peer, model, other))
     raises(ValueError, words.format("SGD (extra[0])"), lambda: wrap(peer, model, optimizer, extra=[other]))
     model.register_buffer("table", torch.zeros(3, device="meta"))
@@ -306,7 +306,9 @@ def what_is_wrong_with_a_model_is_said_before_a_seat_is_asked_for(peer: Peer) ->
     twice = nn.ModuleDict({"one": model, "two": nn.Linear(2, 2)})
     with p2p.join(swarm="another") as another:
         raises(
-            p2p.ShoalError, "parameter one.0.weight is in a p2p.DataParallel", lambda: wrap(another, twice, optimizer)
+            p2p.ShoalError,
+            "parameter one.0.weight is already in a p2p.DataParallel",
+            lambda: wrap(another, twice, optimizer),
         )
         assert another.view is None
         wrap(another, *linear())
@@ -324,7 +326,7 @@ def a_model_that_was_moved_after_the_wrap_is_named(peer: Peer) -> None:
     before = peer.last_step
     model.double()
     words = (
-        "2.bias is torch.float64 [3] with strides [1], and was torch.float32 [3] with strides [1] when it was wrapped"
+        "2.bias is torch.float64 [3] with strides [1], but was torch.float32 [3] with strides [1] when it was wrapped"
     )
     raises(p2p.ShoalError, words, parallel(torch.ones(2, 4).double()).sum().backward)
     model.float()
@@ -337,8 +339,8 @@ def an_update_within_backward_is_told_what_to_do(peer: Peer) -> None:
     model, optimizer = linear()
     model.get_parameter("0.bias").register_post_accumulate_grad_hook(lambda _: optimizer.step())  # type: ignore[no-untyped-call]
     parallel = wrap(peer, model, optimizer)
-    raises(p2p.ShoalError, "within a backward pass", parallel(torch.ones(2, 4)).sum().backward)
-    raises(p2p.ShoalError, "within a backward pass", parallel(torch.ones(2, 4)).sum().backward)
+    raises(p2p.ShoalError, "inside a backward pass", parallel(torch.ones(2, 4)).sum().backward)
+    raises(p2p.ShoalError, "inside a backward pass", parallel(torch.ones(2, 4)).sum().backward)
 
 
 @case
@@ -425,7 +427,7 @@ def a_hook_that_sets_a_gradient_which_was_taken_is_named(peer: Peer) -> None:
     optimizer.step()
     (weight,) = (each for name, each in model.named_parameters() if name == "0.weight")
     hook = weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", torch.ones_like(p)))  # type: ignore[no-untyped-call]
-    words = "a hook of parameter 0.weight has set its gradient after that was taken to be averaged"
+    words = "a hook of parameter 0.weight set its gradient after it was taken to be averaged"
     raises(p2p.ShoalError, words, lambda: parallel(torch.ones(2, 4)).sum().backward())
     hook.remove()
     parallel(torch.ones(2, 4)).sum().backward()
@@ -528,7 +530,7 @@ def a_schedule_that_has_seen_the_loss_of_one_peer_is_named_once(peer: Peer) -> N
             if turn == 3:
                 last = peer.receipt.step
     (said,) = lines
-    assert said.startswith("ReduceLROnPlateau in extra= is not the same at peers ")
+    assert said.startswith("ReduceLROnPlateau in extra= differs between peers ")
     assert f"in step {last + 1}, " in said
 
 
@@ -560,10 +562,10 @@ def refresh_comes_between_steps_and_after_the_optimizer_knows(peer: Peer) -> Non
     optimizer.step()
     torch.manual_seed(7)
     model.add_module("2", nn.Linear(8, 3))
-    raises(ValueError, "is none of its model's", parallel.refresh)
+    raises(ValueError, "is not in its model", parallel.refresh)
     old = optimizer.param_groups[0]["params"][2:]
     optimizer.param_groups[0]["params"][2:] = list(model.get_submodule("2").parameters())
-    raises(ValueError, "in none of its groups any more: `optimizer.state.pop(parameter, None)`", parallel.refresh)
+    raises(ValueError, "no longer in any of its groups: call `optimizer.state.pop(parameter, None)`", parallel.refresh)
     for parameter in old:
         del optimizer.state[parameter]
     assert peer.done == 1

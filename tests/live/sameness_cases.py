@@ -45,7 +45,7 @@ def a_parameter_without_a_gradient_that_differs_is_named_once(peer: Peer) -> Non
     with Said() as lines:
         train(peer, parallel, optimizer, 40)
     line = only(lines)
-    assert line.startswith("parameter average is not the same at peers ") and "buffers='mean'" in line, line
+    assert line.startswith("parameter average differs between peers ") and "buffers='mean'" in line, line
 
 
 @case
@@ -63,7 +63,7 @@ def a_model_in_extra_that_differs_is_named_once_and_one_that_does_not_is_not(pee
             average.update_parameters(model)
             own(x[peer.rank])  # its statistics depend on this peer's samples
     line = only(lines)
-    assert " of AveragedModel (extra[1]) is not the same at peers " in line, line
+    assert " of AveragedModel (extra[1]) differs between peers " in line, line
 
 
 @case
@@ -76,7 +76,7 @@ def the_same_samples_at_all_peers_are_named_once_and_others_are_not(peer: Peer) 
             parallel(x).square().mean().backward()
             optimizer.step()
     line = only(lines)
-    assert line.startswith("all 2 members have computed the same gradients in the first 2 steps"), line
+    assert line.startswith("all 2 members computed the same gradients in the first 2 steps"), line
 
 
 @case
@@ -113,7 +113,7 @@ def the_same_samples_in_rounds_are_named_once(peer: Peer) -> None:
             parallel(x).square().mean().backward()
             optimizer.step()
     line = only(lines)
-    assert line.startswith("all 2 members have sent the same changes in the first 2 rounds"), line
+    assert line.startswith("all 2 members sent the same changes in the first 2 rounds"), line
 
 
 class Criterion(nn.Module):

@@ -306,16 +306,17 @@ def test_a_layer_that_the_next_script_trains_is_trained_and_its_moments_are_its_
     ended(swapped, 1)
     for peer in swapped:
         assert (
-            "group 0 of AdamW has other parameters, or in another order: 2 parameters, the first 1." in peer.stderr[-1]
+            "group 0 of AdamW has other parameters, or another order of them: 2 parameters, the first 1."
+            in peer.stderr[-1]
         )
     peers = phase(swarm, 2, "two", str(folder), "all", "2", "DataParallel", "012")
     ended(peers)
     for peer in peers:
         assert peer.stdout[-1] == "ends False True"
         said = "\n".join(peer.stderr)
-        assert "2 parameters, the first 0.weight, are trained in this script, and were frozen in the one that" in said
+        assert "2 parameters, the first 0.weight, are trained in this script, but were frozen in the one that" in said
         assert (
-            "lr of group 0 of AdamW was 0.01 in the script that the checkpoint is of, and is 0.02 in this one" in said
+            "lr of group 0 of AdamW was 0.01 in the script that wrote the checkpoint, but is 0.02 in this one" in said
         )
 
 
@@ -325,14 +326,14 @@ def test_rounds_that_would_exchange_other_parameters_than_those_of_the_checkpoin
     ended(phase(swarm, 1, "one", str(folder), "head", "1", "DiLoCo", "012"))
     (peer,) = phase(swarm, 1, "two", str(folder), "all", "2", "DiLoCo", "012")
     ended([peer], 1)
-    assert "2 parameters, the first 0.weight, are trained in this script, and were frozen in the one" in peer.stderr[-1]
+    assert "2 parameters, the first 0.weight, are trained in this script, but were frozen in the one" in peer.stderr[-1]
 
 
 def test_a_checkpoint_of_rounds_with_another_outer_step_is_refused(swarm: Swarm, folder: Path) -> None:
     ended(phase(swarm, 1, "one", str(folder), "all", "1", "DiLoCo", "012"))
     (peer,) = phase(swarm, 1, "two", str(folder), "all", "2", "DiLoCo", "012", "('momentum', 0.0)")
     ended([peer], 1)
-    assert re.search(r"momentum is float32 .* and missing here: say the same `momentum`", peer.stderr[-1])
+    assert re.search(r"momentum is float32 .* but missing here\): `momentum` must be 0 here", peer.stderr[-1])
 
 
 LOOKS = """
@@ -468,5 +469,5 @@ def test_who_has_loaded_a_state_that_the_founder_has_not_is_told_that_it_is_lost
     founder.expect("here")
     other = swarm.start(LOADS, "loads", min_peers=2)
     ended([founder, other])
-    said = "the script of this peer has loaded a state, of step 7, and the swarm was founded without it, at step 0"
+    said = "the script of this peer had loaded a state, of step 7, but the swarm was founded without it, at step 0"
     assert said in "\n".join(other.stderr) and founder.stderr == []

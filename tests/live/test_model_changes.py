@@ -132,8 +132,8 @@ def test_a_run_goes_on_from_a_checkpoint_behind_a_change_and_makes_those_that_co
     ended_alike([swarm.start(TRAIN, *options, "until=12", min_peers=2) for _ in range(2)])
     other = swarm.start(TRAIN, options[0], "changes=9,22", "until=30")
     assert other.end() == 1, other.report()
-    refusal = "this state is of a model that was changed behind steps [8], and this peer has changed its model behind"
-    assert any(f"{refusal} none of [9, 22]" in line for line in other.stderr), other.report()
+    refusal = "this state is of a model that was changed after steps [8], but this peer changed its model after steps"
+    assert any(f"{refusal} none, out of planned steps [9, 22]" in line for line in other.stderr), other.report()
     peers = [swarm.start(TRAIN, *options, "until=30", min_peers=2) for _ in range(2)]
     ended_alike(peers)
     for peer in peers:
@@ -164,7 +164,7 @@ def test_what_a_script_has_frozen_in_passing_is_as_it_was_for_who_joins_or_goes_
 def test_a_change_that_changes_nothing_is_named(swarm: Swarm) -> None:
     peer = swarm.start(TRAIN, "nothing", "changes=2", "until=4")
     assert peer.end() == 0, peer.report()
-    said = "the change of the model behind step 2 (`changes=`) has left it as it was: its parameters, what needs"
+    said = "the planned change of the model after step 2 (`changes=`) changed nothing: not its parameters, what needs"
     assert sum(said in line for line in peer.stderr) == 1, peer.report()
 
 
@@ -274,11 +274,14 @@ def test_who_loads_a_state_by_hand_has_made_the_changes_that_are_in_it(swarm: Sw
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        (["calls", "changes=2"], "the change of the model behind step 2 (`changes=`) has called its peer"),
-        (["own", "calls", "changes=2"], "the change of the model behind step 2 (`changes=`) has called its peer"),
-        (["refreshes=2"], "`refresh` was called for a model with `changes=`: who joins later begins with the model as"),
-        (["own", "bare", "changes=2"], "the model is to be changed behind step 2 (`changes=`), which is done where"),
-        (["changes=0"], "`changes` has functions by steps of training, which count from 1, got 0"),
+        (["calls", "changes=2"], "the planned change of the model after step 2 (`changes=`) called its peer"),
+        (["own", "calls", "changes=2"], "the planned change of the model after step 2 (`changes=`) called its peer"),
+        (["refreshes=2"], "`refresh` was called for a model with `changes=`: a joiner would start with the model as"),
+        (
+            ["own", "bare", "changes=2"],
+            "a change of the model is due after step 2 (`changes=`), but changes are made where",
+        ),
+        (["changes=0"], "the keys of `changes` must be training steps, counted from 1, got 0"),
     ],
 )
 def test_what_cannot_be_a_change_is_refused(swarm: Swarm, words: list[str], refusal: str) -> None:
@@ -292,7 +295,7 @@ def test_who_plans_other_changes_is_no_member(swarm: Swarm) -> None:
     peer.expect("waits")
     other = swarm.start(TRAIN, "until=30", "changes=17,22")
     assert other.end() == 1, other.report()
-    both = "a model that is changed behind step 17, 22 here, a model that is changed behind step 16, 22 in the swarm"
+    both = "a model that is changed after step 17, 22 here, a model that is changed after step 16, 22 in the swarm"
     assert any(both in line for line in other.stderr), other.report()
     peer.tell("go on")
     assert peer.end() == 0, peer.report()

@@ -138,7 +138,7 @@ with p2p.join() as peer:
         ("model", "weight"),
         (
             "memory",
-            "ValueError: an exchange of 2 members keeps 2 payloads of int4 until it is committed, 260 bytes, and 200",
+            "ValueError: an exchange of 2 members keeps 2 payloads of int4 until its commit, 260 bytes, but only 200",
         ),
         ("batch", "global_batch is 1, but there are 2 members with this one, and each needs a sample in every inner"),
     ],
@@ -160,7 +160,7 @@ def test_a_joiner_that_does_not_fit_is_one_clear_line_and_the_swarm_goes_on(swar
 def test_what_nobody_could_decode_is_not_sent(swarm: Swarm) -> None:
     peer = swarm.start(REFUSED, "payload", "spoiled")
     assert peer.end() == 1, peer.report()
-    assert "what this peer has made of round 1 could not be decoded by anybody (block 0 of 1, int4: " in peer.stderr[-1]
+    assert "no member could decode what this peer would send in round 1 (block 0 of 1, int4: " in peer.stderr[-1]
 
 
 def test_an_exchange_says_how_it_is_applied(swarm: Swarm) -> None:

@@ -96,7 +96,7 @@ with p2p.join() as peer:
 def test_a_dense_step_that_nobody_could_join_is_refused(swarm: Swarm) -> None:
     peer = swarm.start(BY_ONESELF)
     check_ends(peer, code=1)
-    assert "a dense step begins with a forward pass of the wrapper, `model(batch)`" in peer.stderr[-1]
+    assert "a dense step must begin with a forward pass of the wrapper, `model(batch)`" in peer.stderr[-1]
 
 
 THAW = """
@@ -136,7 +136,7 @@ def test_what_thaws_is_exchanged_if_it_was_there_and_is_refused_else(swarm: Swar
         check_ends(*peers, code=1)
         for peer in peers:
             assert (
-                "parameter 0.weight was unfrozen after the model was wrapped, so what becomes of it is not"
+                "parameter 0.weight was unfrozen after the model was wrapped, so rounds would not exchange"
                 in (peer.stderr[-1])
             )
             assert "refresh" not in peer.stderr[-1]
@@ -234,8 +234,8 @@ def test_rates_are_compared_where_peers_make_as_many_steps(
     peers = swarm.start_all(2, RATES, length, key, values)
     check_ends(*peers)
     for peer in peers:
-        found = [line for line in peer.stderr if "at the end of round 3, so their inner steps are unlike" in line]
-        assert len(found) == bool(said) == bool([line for line in peer.stderr if "is said once" in line])
+        found = [line for line in peer.stderr if "at the end of round 3, so their inner steps differ" in line]
+        assert len(found) == bool(said) == bool([line for line in peer.stderr if "reported once" in line])
         assert not said or found[0].startswith(said.format(*map(name, peers)))
 
 
@@ -511,7 +511,7 @@ def test_weights_that_all_load_between_two_rounds_are_what_they_go_on_with(swarm
         ("freeze on one", "steps", "while 2 parameters, the first 0.weight, are frozen (digest "),
         ("evaluate on one", "rounds", "while 2 layers, the first 0, are in evaluation mode (digest "),
         ("evaluate on one", "steps", "while 2 layers, the first 0, are in evaluation mode (digest "),
-        ("new", "rounds", "SGD makes an update of this model, and p2p.DiLoCo was not given it, so no round"),
+        ("new", "rounds", "SGD updates this model but was not passed to p2p.DiLoCo, so no round"),
     ],
 )
 def test_what_one_peer_alone_does_to_its_model_and_an_optimizer_that_nobody_knows_are_refused(
@@ -526,13 +526,13 @@ def test_what_one_peer_alone_does_to_its_model_and_an_optimizer_that_nobody_know
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("new", "SGD makes updates of this model, and is not in extra="),
-        ("beside", "SGD makes updates of parameters that are in no wrapped model, by backward passes that train this"),
+        ("new", "SGD updates this model but is not in extra="),
+        ("beside", "SGD updates parameters that are in no wrapped model, with gradients from backward passes of this"),
     ],
 )
 def test_an_optimizer_that_data_parallel_was_not_given_is_named_once(swarm: Swarm, case: str, said: str) -> None:
     peers = swarm.start_all(2, BETWEEN, case, "steps")
     check_ends(*peers)
     for peer in peers:
-        assert len([line for line in peer.stderr if "SGD makes updates" in line]) == 1
+        assert len([line for line in peer.stderr if "SGD updates" in line]) == 1
         assert [line for line in peer.stderr if said in line], peer.report()

@@ -359,7 +359,10 @@ def test_a_round_that_is_not_finite_adds_nothing_if_that_is_wished(swarm: Swarm)
     assert receipts[0] == receipts[1]
     assert [receipt.step for receipt in receipts[0] if receipt.weight < receipt.num_samples] == [3]
     assert len({peer.stdout[-1] for peer in peers}) == 1
-    assert any("has become NaN or infinity on this peer, which adds nothing" in line for line in peers[1].stderr)
+    assert any(
+        "became NaN or infinity on this peer in this round, so this peer adds nothing" in line
+        for line in peers[1].stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -570,7 +573,7 @@ with p2p.join() as peer:
         ("", "dict(nonfinite='allow')", "dict()", "nonfinite must be raise or skip, is 'allow'"),
         ("parallel", "dict()", "dict()", "inner_steps needs a model that is trained in rounds: wrap it in p2p.DiLoCo"),
         ("evaluate", "dict()", "dict(inner_steps=4)", "evaluate was called in the middle of a round"),
-        ("nan", "dict()", "dict(inner_steps=4)", "in this round bias has become NaN or infinity on this peer; nothing"),
+        ("nan", "dict()", "dict(inner_steps=4)", "bias became NaN or infinity on this peer in this round; nothing"),
     ],
 )
 def test_a_mistake_is_one_clear_line(swarm: Swarm, case: str, wrap: str, load: str, said: str) -> None:

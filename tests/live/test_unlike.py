@@ -120,10 +120,10 @@ def test_a_joiner_that_is_not_like_the_members_is_refused_alone(swarm: Swarm, wh
     assert joiner.end() == 1
     founder.tell("stop")
     assert founder.end() == 0, founder.report()
-    pattern = rf"shoal: this peer was given the members' state, and differs from them in step \d+: {words}.*goes on"
+    pattern = rf"shoal: this peer received the members' state, but differs from them in step \d+: {words}.*continues"
     assert re.match(pattern, joiner.stderr[-1]), joiner.report()
     warned = [
-        line for line in founder.stdout if line.startswith("lr of group 0 of AdamW has become 0.00999, it was 0.01")
+        line for line in founder.stdout if line.startswith("lr of group 0 of AdamW changed to 0.00999, it was 0.01")
     ]
     assert len(warned) == (what == "schedule"), "it is said once, before anybody joins"
 

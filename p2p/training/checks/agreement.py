@@ -62,9 +62,9 @@ class Agreement(Beside):
         rows = self._gather.result.reshape(-1, self._gather.input.size)
         if (found := first_difference(self._parts, rows, receipt)) is not None:
             logger.warning(
-                "%s in extra= is not the same at peers %s and %s in step %d, so sooner or later they have other "
-                "parameters, and one of them has to go: give it what all have, as in "
-                "`schedule.step(peer.combine(loss, samples=n)[0])`; this is said once",
+                "%s in extra= differs between peers %s and %s in step %d, so their parameters will differ sooner or "
+                "later, and one of them will have to leave. Feed it values that all peers share, as in "
+                "`schedule.step(peer.combine(loss, samples=n)[0])` (reported once)",
                 *found[:4],
             )
             self._has_warned = True

@@ -25,7 +25,7 @@ def claim(named: Iterable[tuple[str, nn.Parameter]], is_in_use: Callable[[], boo
     for name, parameter in named:
         asks = _OWNERS[parameter]() if parameter in _OWNERS else None
         if asks is not None and asks != is_in_use and asks():
-            raise ShoalError(f"parameter {name} is in a p2p.DataParallel already: wrap both models at once, {BY_NAME}")
+            raise ShoalError(f"parameter {name} is already in a p2p.DataParallel: wrap both models at once, {BY_NAME}")
     for _, parameter in named:
         _OWNERS[parameter] = weakref.WeakMethod(is_in_use)
 
@@ -42,7 +42,7 @@ def check_optimizers(module: nn.Module, parts: Mapping[str, object]) -> None:
     """
     first, optimizer = next(iter(parts.items()))
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"{first} has to be a torch.optim.Optimizer, is a {type(optimizer).__name__}")
+        raise TypeError(f"{first} must be a torch.optim.Optimizer, is a {type(optimizer).__name__}")
     known = {id(parameter) for parameter in module.parameters()}
     for name, part in parts.items():
         if isinstance(part, torch.optim.Optimizer):
@@ -56,8 +56,8 @@ def _check_states(name: str, optimizer: torch.optim.Optimizer) -> None:
     for each in keys:
         if isinstance(each, torch.Tensor) and id(each) not in held:
             raise ValueError(
-                f"{name} has a state of a parameter, {each.dtype} {list(each.shape)}, that is in none of its groups "
-                "any more: `optimizer.state.pop(parameter, None)` where you replace one"
+                f"{name} has the state of a parameter, {each.dtype} {list(each.shape)}, that is no longer in any of "
+                "its groups: call `optimizer.state.pop(parameter, None)` where you replace a parameter"
             )
 
 
@@ -67,6 +67,7 @@ def _check_groups(name: str, optimizer: torch.optim.Optimizer, known: Collection
             if id(parameter) not in known and parameter.requires_grad:
                 raise ValueError(
                     f"parameter {place} of group {number} of {name}, {parameter.dtype} {list(parameter.shape)}, is "
-                    "none of its model's, so nobody would average its gradient: wrap a module that has it, or make "
-                    "the optimizer after the model has its last form, or take what is gone out of its param_groups"
+                    "not in its model, so its gradient would not be averaged: wrap a module that has it, make the "
+                    "optimizer after the model has its final form, or remove it from param_groups if it is no longer "
+                    "used"
                 )

@@ -28,17 +28,17 @@ def match(named: Mapping[str, torch.nn.Parameter], summed: Collection[torch.Tens
         needed = [name for name, each in named.items() if each.requires_grad or len(given) == len(named)]
         if len(given) != len(needed):
             raise ValueError(
-                f"{len(given)} gradients were given for {len(needed)} parameters: pass one, or None, for each that "
+                f"got {len(given)} gradients for {len(needed)} parameters: pass one, or None, for each parameter that "
                 "needs a gradient, in the order of `module.parameters()`, or a dict by name"
             )
         given = dict(zip(needed, given, strict=True))
     for name, gradient in given.items():
         parameter = named.get(name)
         if parameter is None or (gradient is not None and parameter not in summed):
-            raise ValueError(f"a gradient was given for {name}, which is no parameter that needed one at the start")
+            raise ValueError(f"got a gradient for {name}, which is not a parameter that needed one at the wrap")
         if gradient is not None and kind_of(gradient) != kind_of(parameter):
             ours, theirs = map(kind_of, (gradient, parameter))
-            raise ValueError(f"the gradient of {name} is {ours}, and the parameter {theirs}")
+            raise ValueError(f"the gradient of {name} is {ours}, but the parameter is {theirs}")
     return {name: (named[name], gradient) for name, gradient in given.items()}
 
 

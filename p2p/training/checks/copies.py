@@ -92,10 +92,10 @@ class ModelCopies(Beside):
             self._known[id(holder)] = _weakly(witness), digest
             if seen is not None and seen() is witness and old != digest:
                 logger.warning(
-                    "%s has a copy of the model's parameters, which changes, and is not in extra=: "
-                    "a joiner, or a run that is resumed, would begin its own anew, an average of weights, a teacher or "
-                    "a target network; put it into extra, on every peer, in an object with `state_dict` and "
-                    "`load_state_dict`; this is said once",
+                    "%s has a copy of the model's parameters that changes (an average of weights, a teacher or a "
+                    "target network?) and is not in extra=, so a joiner or a resumed run would start its copy anew. "
+                    "Put it into extra on every peer, in an object with `state_dict` and `load_state_dict` (reported "
+                    "once)",
                     name,
                 )
                 self._has_warned = True

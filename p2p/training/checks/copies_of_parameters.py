@@ -9,8 +9,8 @@ from torch import Tensor
 from ...errors import ShoalError
 
 KEPT: Final = (
-    "%s keeps a copy of its parameters (%r in its state), from which it sets them in each update, so that what rounds "
-    "exchange would be lost without a word: use one without copies (float32 parameters under autocast need none), or "
+    "%s keeps a copy of its parameters (%r in its state) and sets them from it in each update, so the result of a "
+    "round would be lost silently: use an optimizer without copies (float32 parameters under autocast need none), or "
     "p2p.DataParallel"
 )
 

@@ -13,10 +13,10 @@ import torch
 from torch.optim import Optimizer
 
 OUTSIDE: Final = (
-    "%s makes updates of parameters that are in no wrapped model, by backward passes that train this one: gradients of "
-    "this peer's samples alone, so each peer soon has others, and a joiner begins its own anew. Wrap them, too, in one "
-    "nn.ModuleDict with the model or as several models by name; or average their gradients by hand, with "
-    "`peer.all_reduce`, and give them to joiners; this is said once"
+    "%s updates parameters that are in no wrapped model, with gradients from backward passes of this model. Nothing "
+    "averages these gradients, so the parameters soon differ between peers, and a joiner starts with its own. Wrap "
+    "them, too, in one nn.ModuleDict with the model or as several models by name; or average their gradients with "
+    "`peer.all_reduce`, and send the parameters to joiners (reported once)"
 )
 
 

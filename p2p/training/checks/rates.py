@@ -37,9 +37,9 @@ class Rates:
                 pair for pair in enumerate(zip(before, rates, strict=True)) if len({*pair[1]}) > 1
             )
             logger.warning(
-                "lr of group %d of %s has become %g in the middle of a round, it was %g: with round_s= peers make "
-                "unlike numbers of steps, so each would have rates of its own; compute them from peer.samples, "
-                "which all have in common",
+                "lr of group %d of %s changed to %g in the middle of a round, it was %g: with round_s= peers make "
+                "different numbers of steps, so their rates would differ; compute them from peer.samples, which is "
+                "the same on all peers",
                 *(number, self._names.pop(optimizer), new, old),
             )
 
@@ -52,9 +52,9 @@ class Rates:
         for number, (old, new) in enumerate(zip(before, rates, strict=False)):
             if old != new:
                 logger.warning(
-                    "lr of group %d of %s has become %g, it was %g, by nothing that is in extra=. If it is computed "
-                    "from peer.done alone, all is well; else a joiner would go on with another one, %s, and a run that "
-                    "is resumed with this one: put the schedule into extra",
+                    "lr of group %d of %s changed to %g, it was %g, and nothing in extra= explains it. If it is "
+                    "computed from peer.done alone, all is well. Otherwise a joiner would start with another rate, "
+                    "%s, and a resumed run would keep this one: put the schedule into extra",
                     *(number, self._watched.pop(optimizer), new, old, self._fate),
                 )
                 return

@@ -33,9 +33,9 @@ NUM_ELEMENTS: Final = 64
 """Elements of each gradient that are compared."""
 
 SAME: Final = (
-    "all %d members have %s of the run, so they train on the same samples: a step is worth that of one peer. Take "
+    "all %d members %s of the run, so they train on the same samples, and a step is worth that of one peer. Use "
     "peer.loader, which hands out each sample once, or give each peer a part of its own (a DistributedSampler with "
-    "peer.rank and peer.world_size); this is said once"
+    "peer.rank and peer.world_size); this is reported once"
 )
 
 

@@ -53,9 +53,10 @@ class SameSettings(Beside):
                 shown = [f"{column[each]:g}" if _is_number(value) else "another one" for each in places]
                 peers = [receipt.contributions[each].peer_id for each in places]
                 logger.warning(
-                    "%s is %s at peer %s and %s at peer %s at the end of round %d, so their inner steps are unlike, "
-                    "and a joiner goes on with either: put the schedule into extra=, called as often on every peer, or "
-                    "compute the rate from peer.done or peer.samples, which all have in common; this is said once",
+                    "%s is %s at peer %s and %s at peer %s at the end of round %d, so their inner steps differ, and a "
+                    "joiner may start with either value. Put the schedule into extra= and step it as often on every "
+                    "peer, or compute the rate from peer.done or peer.samples, which are the same on all peers "
+                    "(reported once)",
                     *(name, shown[0], peers[0], shown[1], peers[1], receipt.step),
                 )
                 self._has_warned = True

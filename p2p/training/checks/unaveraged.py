@@ -32,10 +32,10 @@ WINDOW_BYTES: Final = 1 << 14
 """Bytes of a tensor that are compared at a time, each time in another place: changes mostly affect the whole tensor."""
 
 ADVICE: Final = (
-    "%s is not the same at peers %s and %s in step %d (digests %016x and %016x): nothing averages it, so it follows "
-    "the samples of each peer alone, and what is saved depends on who saves it. Change it by what all have, as in "
-    "`peer.all_reduce(x, op='mean')`, or, if it is of the model, make it a buffer, and pass buffers='mean' to the "
-    "wrapper; this is said once"
+    "%s differs between peers %s and %s in step %d (digests %016x and %016x). Nothing averages it, so it follows each "
+    "peer's own samples, and what is saved depends on which peer saves it. Update it from values that all peers "
+    "share, as in `peer.all_reduce(x, op='mean')`; or, if it belongs to the model, make it a buffer and pass "
+    "buffers='mean' to the wrapper (reported once)"
 )
 
 

@@ -117,8 +117,8 @@ class DensePhase:
     def _exchange(self, digest: Callable[[], bytes]) -> bool:
         if not self._session.share.is_of_loader and not self._has_begun:
             raise ShoalError(
-                "a dense step begins with a forward pass of the wrapper, `model(batch)`, or with a batch of "
-                "`peer.loader`, which this one had not: a joiner takes the state over there"
+                "a dense step must begin with a forward pass of the wrapper, `model(batch)`, or with a batch of "
+                "`peer.loader`, where a joiner takes over the state; this step began with neither"
             )
         self._has_begun = False
         return self._session.commit(digest, is_round=True)

@@ -188,8 +188,8 @@ class DiLoCo(Wrapper):
         )
         self._take_seat(offered, keeper)
         logger.info(
-            "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
-            "until the commit",
+            "each peer sends %d bytes of %s in an exchange; with n members it sends them to n - 1 others, and keeps n "
+            "such payloads until the commit",
             *(payload_bytes(codec, len(self._outer.anchor)), codec),
         )
 
@@ -354,7 +354,7 @@ def _watched(module: torch.nn.Module, buffers: BufferMode, make_mirror: Callable
 def _check(module: Any, dense_steps: int, state_digest: str, buffers: str) -> None:
     """Raise TypeError if `module` is no model, ValueError for an invalid setting."""
     if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"the model of p2p.DiLoCo is one torch.nn.Module, this is a {type(module).__name__}: {AS_ONE}")
+        raise TypeError(f"the model of p2p.DiLoCo must be one torch.nn.Module, is a {type(module).__name__}: {AS_ONE}")
     check_whole(dense_steps=dense_steps)
     if dense_steps < 0:
         raise ValueError(f"dense_steps must be at least 0, is {dense_steps}")

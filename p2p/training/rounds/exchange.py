@@ -23,9 +23,9 @@ def check_room(session: Session, codec: str, count: int) -> None:
     if needed > available:
         smaller = [f"{name} {num_members * payload_bytes(name, count):,}" for name in CODECS if name != codec]
         raise ValueError(
-            f"an exchange of {num_members} members keeps {num_members} payloads of {codec} until it is committed, "
-            f"{needed:,} bytes, and {available:,} are available here: give this peer more memory, or take another "
-            f"codec on all ({', '.join(smaller)} bytes)"
+            f"an exchange of {num_members} members keeps {num_members} payloads of {codec} until its commit, "
+            f"{needed:,} bytes, but only {available:,} are available here: give this peer more memory, or use another "
+            f"codec on all peers ({', '.join(smaller)} bytes)"
         )
 
 
@@ -38,7 +38,6 @@ def check_own(codec: Codec, payloads: Sequence[Array], step: int) -> None:
     for payload in payloads:
         if (what := codec.check(payload)) is not None:
             raise ShoalError(
-                f"what this peer has made of round {step} could not be decoded by anybody ({what}), so it has sent "
-                "nothing: the memory of this machine may be damaged; start this peer again, on another one if it "
-                "happens twice"
+                f"no member could decode what this peer would send in round {step} ({what}), so it sent nothing. The "
+                "memory of this machine may be damaged: start this peer again, on another machine if it happens twice"
             )

@@ -152,7 +152,7 @@ class Outer:
 
     def _check_delta(self, name: str, is_finite: bool) -> None:
         if not is_finite:
-            raise NonFiniteGradient(f"in this round {name} has become NaN or infinity on this peer")
+            raise NonFiniteGradient(f"{name} became NaN or infinity on this peer in this round")
 
     def _check_total(self, name: str, is_finite: bool) -> None:
         """Drop the residual and raise if the total is not finite: it would stay so in each later round."""
@@ -161,8 +161,8 @@ class Outer:
             self.residual[:] = 0
             self._pending = None
             raise NonFiniteGradient(
-                f"in this round the change of {name} and what {self.config.codec} has left out before, each finite, "
-                "have an infinite sum; what was left out, of all parameters, is dropped on this peer"
+                f"the change of {name} in this round and the residual of {self.config.codec}, each finite, have an "
+                "infinite sum; this peer drops its residual of all parameters"
             )
 
     def _warn_of(self, lost: Sequence[str]) -> None:
@@ -170,9 +170,9 @@ class Outer:
         if lost and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "%s says 0 of changes of %.1e or less, and keeps nothing of them: so small are all of a round in %s, "
-                "and in %d other parameters. Train them at a higher learning rate, or for more inner steps in a round, "
-                "or pass another codec to p2p.DiLoCo",
+                "%s encodes changes of %.1e or less as 0 and does not keep them: all changes of a round are that small "
+                "in %s and in %d other parameters. Train them with a higher learning rate or with more inner steps "
+                "per round, or pass another codec to p2p.DiLoCo",
                 self.config.codec,
                 self.codec.lost,
                 lost[0],
@@ -317,7 +317,7 @@ class Outer:
         for name, tensor in ours.items():
             other = theirs[name]
             if _shape(other) != _shape(tensor):
-                raise ValueError(f"{name} is {_shape(other)} in the state, and {_shape(tensor)} here")
+                raise ValueError(f"{name} is {_shape(other)} in the state, but {_shape(tensor)} here")
         for name, tensor in ours.items():
             if tensor is not None:
                 tensor.copy_(theirs[name])
@@ -338,9 +338,9 @@ def check_parameters(parameters: Mapping[str, torch.Tensor]) -> None:
     for name, each in parameters.items():
         if each.device.type not in DEVICES or each.dtype not in DTYPES:
             what = f"{_shape(each)} on {each.device}"
-            raise ValueError(f"parameter {name} is {what}: rounds are for float32, bfloat16 and float16, on {AMONG}")
+            raise ValueError(f"parameter {name} is {what}: rounds need float32, bfloat16 or float16, on {AMONG}")
     if not parameters:
-        raise ValueError("there are no parameters to be trained")
+        raise ValueError("there are no parameters to train")
 
 
 def cuts_of(codec: Codec, count: int, max_bytes: int = MAX_BYTES) -> list[slice]:

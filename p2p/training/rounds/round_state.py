@@ -56,7 +56,7 @@ class _Frozen:
         return self._state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> object:
-        raise NotImplementedError("what is frozen is given, and not taken")
+        raise NotImplementedError("the frozen part of a state cannot be loaded")
 
 
 class _OuterState:
@@ -207,8 +207,8 @@ class RoundReplica:
         self._session.share.load(unpack_into(state, tensors_of(self._module), taken, self._state.frozen()))
         if self._session.share.is_resuming and (changed := self._state.begun.resume()):
             if not self._session.share.is_dense:
-                raise JoinRefused(f"{changed}, so rounds would exchange others: {OF_ROUNDS}")
-            logger.warning("%s: they are as in this one", changed)
+                raise JoinRefused(f"{changed}, so {OF_ROUNDS}")
+            logger.warning("%s; the choice of this script applies", changed)
         if self._session.share.is_dense:
             assert self._dense is not None
             self._dense.loaded()
@@ -220,14 +220,16 @@ class RoundReplica:
                 self._take_anchor()
             if is_resuming and self._outer.residual is not None:
                 logger.warning(
-                    "a checkpoint has no residuals, which are each peer's own: what %s has left out of the last rounds "
-                    "is lost, and the run goes on without",
+                    "a checkpoint has no residuals, which belong to each peer alone: what %s left out of the last "
+                    "rounds is lost, and the run continues without it",
                     self._outer.config.codec,
                 )
         if self._session.share.num_trained:
             self._state.expect()
         elif found := first_change(before, settings_of(self._parts)):
-            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+            logger.warning(
+                "%s was %s in this script, but is now %s, as in the founder's: set the same value on every peer", *found
+            )
         self.freeze()
         self._loaded()
 
@@ -240,7 +242,8 @@ class RoundReplica:
             self._outer.load_state_dict(vectors)
         except ValueError as error:
             raise JoinRefused(
-                f"the state is of rounds with another outer step, {error}: say the same `momentum`, 0 or not"
+                f"the state is of rounds with another outer step ({error}): `momentum` must be 0 here if it was 0 "
+                "there, and above 0 otherwise"
             ) from None
 
 

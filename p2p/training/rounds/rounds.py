@@ -34,9 +34,9 @@ from .outer import Outer
 logger = logging.getLogger("p2p")
 
 OTHER: Final = (
-    "{0} makes an update of this model, and p2p.DiLoCo was not given it, so no round would end behind that: pass the "
-    "optimizer of the model, and all further ones in extra=; to begin anew with moments or rates in the middle of a "
-    "run take the same one, `optimizer.state.clear()` and its param_groups, on every peer"
+    "{0} updates this model but was not passed to p2p.DiLoCo, so no round would end after its update: pass the "
+    "optimizer of the model, and all others in extra=. To reset moments or rates in the middle of a run, keep the "
+    "same optimizer: call `optimizer.state.clear()` and set its param_groups, on every peer"
 )
 NUM_TURNS: Final = 16
 """Number of rounds in which the whole anchor is compared, if each compares a part."""
@@ -92,7 +92,7 @@ class Rounds:
         self._began_s: float | None = None
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         self._iterations = Iterations(optimizers)
-        self._rates = Rates(parts, "and train otherwise")
+        self._rates = Rates(parts, "and train differently")
         self._is_within_update = False
         self._same_deltas = SameDeltas()
         self._others = OtherOptimizers(
@@ -131,8 +131,8 @@ class Rounds:
             self._session.note(Kind.RESIDUAL_LOST, self._session.done, value=ratio)
         if self.is_amid:
             logger.warning(
-                "this peer has left %d inner steps after the last round: they were not exchanged, and the parameters "
-                "are as that round has left them",
+                "this peer left %d inner steps after the last round: they were not exchanged, and the parameters are "
+                "reset to the end of that round",
                 self._iterations.num_steps,
             )
             self._undo()
@@ -199,7 +199,7 @@ class Rounds:
         parameters, its anchor differs from now on, which the digest of its next round shows.
         """
         if not self._is_ahead and self._outer.follow():
-            logger.info("the script has changed parameters since the last round: they are the anchor as they are now")
+            logger.info("the script changed parameters since the last round: the anchor takes their new values")
 
     def _drop_gradients(self) -> None:
         """Drop gradients of the parameters before the load, if the script calls no method between pass and update."""
@@ -266,8 +266,8 @@ class Rounds:
             return self._share.is_round_open and (self._share.is_last or self.is_time_over())
         if self._inner_steps is None and self._round_s is None:
             raise ShoalError(
-                "a round has no end: pass inner_steps= or round_s= to `peer.loader`, or, with a loader of your own, to "
-                "p2p.DiLoCo"
+                "a round has no end: pass inner_steps= or round_s= to `peer.loader`, or to p2p.DiLoCo if you use a "
+                "loader of your own"
             )
         return self.is_time_over() if self._inner_steps is None else self._iterations.num_steps >= self._inner_steps
 
@@ -347,10 +347,10 @@ class Rounds:
                 else:
                     self._share.drop()
                 raise NonFiniteGradient(
-                    f"{error}; nothing of it was sent, and the parameters are as the round began: catch this to go on "
-                    "with other samples, or pass nonfinite='skip' to p2p.DiLoCo"
+                    f"{error}; nothing of it was sent, and the parameters are reset to the start of the round. Catch "
+                    "this to continue with other samples, or pass nonfinite='skip' to p2p.DiLoCo"
                 ) from None
-            logger.warning("%s, which adds nothing to round %d", error, self._session.done + 1)
+            logger.warning("%s, so this peer adds nothing to round %d", error, self._session.done + 1)
             self._put_buffers()
             self._share.skip()
             return self._outer.nothing()

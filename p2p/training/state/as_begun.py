@@ -62,19 +62,20 @@ class AsBegun:
             for number, (here, there) in enumerate(zip(ours[name], theirs[name], strict=False)):
                 if here != there:
                     raise JoinRefused(
-                        f"group {number} of {name} has other parameters, or in another order: {here} here, {there} "
-                        "there; what it keeps is loaded by their places, so give them in those of then"
+                        f"group {number} of {name} has other parameters, or another order of them: {here} here, "
+                        f"{there} there. Moments are loaded by position, so pass the parameters in the order of the "
+                        "checkpoint"
                     )
         if list(ours) != list(theirs):
             logger.warning(
-                "the checkpoint is of %s, and this script has %s: groups and moments are loaded as they are, and with "
-                "them what these say, as `load_state_dict` does it",
+                "the checkpoint is of %s, but this script has %s: groups and moments are loaded as they are, "
+                "including the settings in them, as `load_state_dict` does",
                 *(", ".join(each) or "no optimizer" for each in (theirs, ours)),
             )
         elif found := first_change(saved["settings"], self._settings):
             logger.warning(
-                "%s was %s in the script that the checkpoint is of, and is %s in this one: the run goes on with that "
-                "of the checkpoint, as `load_state_dict` does it; set it behind the wrap to have another one",
+                "%s was %s in the script that wrote the checkpoint, but is %s in this one: the run continues with the "
+                "value of the checkpoint, as `load_state_dict` does; to use another one, set it after the wrap",
                 *found,
             )
         return self._take_flags(saved["trained"])
@@ -93,8 +94,8 @@ class AsBegun:
         name, each = changed[0]
         now, before = ("trained", "frozen") if each.requires_grad else ("frozen", "trained")
         return (
-            f"{len(changed)} parameters, the first {name}, are {now} in this script, and were {before} in the one that "
-            "the checkpoint is of"
+            f"{len(changed)} parameters, the first {name}, are {now} in this script, but were {before} in the one "
+            "that wrote the checkpoint"
         )
 
     def _groups(self) -> dict[str, list[str]]:
@@ -123,7 +124,7 @@ def say_what_is_lost(num_trained: int, *, had_moments: bool) -> None:
     """Warn if the script of this peer had loaded a state, and another peer founded the swarm without it."""
     if num_trained or had_moments:
         logger.warning(
-            "the script of this peer has loaded a state, of step %d, and the swarm was founded without it, at step 0: "
-            "load the same on every founder, or pass checkpoint=, whose holder gives it to all",
+            "the script of this peer had loaded a state, of step %d, but the swarm was founded without it, at step 0, "
+            "so it is lost: load the same state on every founder, or pass checkpoint=, whose holder sends it to all",
             num_trained,
         )

@@ -13,16 +13,17 @@ from ...errors import ShoalError
 from .module_state import tensors_of
 
 REFRESH: Final = (
-    "plan that (`changes=` of p2p.DataParallel), or call `refresh()` of that, on every peer after the same step"
+    "plan the change (`changes=` of p2p.DataParallel), or call `refresh()` of p2p.DataParallel, on every peer after "
+    "the same step"
 )
-OF_STEPS: Final = f"its gradients are not those of all peers: give the optimizer its new parameters, and {REFRESH}"
+OF_STEPS: Final = f"its gradients are not averaged over all peers: give the optimizer its new parameters, and {REFRESH}"
 OF_ROUNDS: Final = (
-    "what becomes of it is not exchanged: wrap the model when all that is ever trained needs a gradient, and freeze "
-    "after that what is to wait"
+    "rounds would not exchange what is trained: wrap the model while everything that is ever trained needs a "
+    "gradient, and freeze after that what has to wait"
 )
 OTHER_STATE: Final = (
-    "joiners, and who goes on from a checkpoint, have another state_dict: change the model before it is wrapped "
-    "(buffers that its first forward pass makes are there after one)"
+    "joiners and resumed runs have another state_dict: change the model before it is wrapped (if its first forward "
+    "pass makes buffers, run that first)"
 )
 
 CONTAINERS: Final = (nn.ModuleDict, nn.ModuleList, nn.Sequential)

@@ -25,11 +25,11 @@ MOST_ELEMENTS: Final = 16
 """The most elements of a list or a tensor that are shown as values; larger ones as digests."""
 
 INTO_EXTRA: Final = (
-    "put whatever changes it (a schedule, an optimizer, a part of the model's state) into extra= of p2p.DataParallel, "
-    "on every peer, and what it is counted by is peer.done, not a counter of the script"
+    "put whatever changes it (a schedule, an optimizer, a part of the model's state) into extra= of p2p.DataParallel "
+    "on every peer, and count by peer.done, not by a counter of the script"
 )
 BY_DONE: Final = "freeze and unfreeze by peer.done, on every peer alike"
-SAME_BITS: Final = f"{INTO_EXTRA}; if there is nothing like that, the devices compute different bits"
+SAME_BITS: Final = f"{INTO_EXTRA}; if nothing changes it, the devices compute different bits"
 
 
 def show(
@@ -77,27 +77,27 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str], *, is_aki
         here, there = unpack_tree(ours), unpack_tree(theirs)
         if None not in (here["updated"], there["updated"]) and here["updated"] != there["updated"]:
             return RemovedFromView(
-                f"before step {step} the script of this peer has updated {here['updated'] or 'nothing'}, those of the "
-                f"members {there['updated'] or 'nothing'}: it is elsewhere in its loop",
+                f"before step {step} the script of this peer updated {here['updated'] or 'nothing'}, but those of the "
+                f"members updated {there['updated'] or 'nothing'}: it is at another point of its loop",
                 is_astray=True,
             )
         if here["reached"] != there["reached"]:
             return RemovedFromView(
-                f"step {step} is one of {here['reached']} in the script of this peer, and one of {there['reached']} in "
-                "those of the members: it is elsewhere in its loop",
+                f"step {step} is one of {here['reached']} in the script of this peer, but one of {there['reached']} "
+                "in those of the members: it is at another point of its loop",
                 is_astray=True,
             )
         if not is_akin:
             here["digests"] = there["digests"] = b""
         difference = next(_differences(here, there, names), None)
     except (RemoteProtocolError, KeyError, TypeError, AttributeError) as error:
-        return RemoteProtocolError(f"a member shows its replica of step {step} in another form: {error!r}")
+        return RemoteProtocolError(f"a member sent an unreadable description of its replica of step {step}: {error!r}")
     if difference is None:
         return None
     what, mine, other, way_out = difference
     return JoinRefused(
-        f"this peer was given the members' state, and differs from them in step {step}: {what} is {mine} here, {other} "
-        f"there; {way_out}. The swarm goes on without this peer"
+        f"this peer received the members' state, but differs from them in step {step}: {what} is {mine} here, {other} "
+        f"there; {way_out}. The swarm continues without this peer"
     )
 
 
@@ -144,7 +144,7 @@ def _differences(here: Any, there: Any, names: Sequence[str]) -> Iterator[tuple[
     mine, theirs = here["values"], there["values"]
     if isinstance(mine, bytes) or isinstance(theirs, bytes):
         if mine != theirs:
-            yield "param_groups and extra (too long to be shown)", _hex(mine), _hex(theirs), INTO_EXTRA
+            yield "param_groups and extra (too long to show)", _hex(mine), _hex(theirs), INTO_EXTRA
     else:
         for name in [*mine, *(name for name in theirs if name not in mine)]:
             if not _is_same(mine.get(name), theirs.get(name)):

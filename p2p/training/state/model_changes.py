@@ -31,25 +31,25 @@ MOST_STEPS: Final = 16
 NOTHING_PLANNED: Final[Mapping[int, Change]] = MappingProxyType({})
 
 ALONE: Final = (
-    "the change of the model behind step %d (`changes=`) has called its peer, or the loader of it: who joins later "
-    "makes that change alone, so it changes the model and its optimizer, and nothing else"
+    "the planned change of the model after step %d (`changes=`) called its peer or the loader. A joiner makes this "
+    "change alone, so it may only change the model and its optimizer"
 )
 FAILED: Final = (
-    "the change of the model behind step %d (`changes=`) has raised; who joins later makes it, too, with a model and "
-    "an optimizer as they are at the wrap, which have seen no step: no parameter has moments there"
+    "the planned change of the model after step %d (`changes=`) raised an error. A joiner makes this change, too, "
+    "with a model and an optimizer as they are at the wrap, before any step, where no parameter has moments"
 )
 NOTHING: Final = (
-    "the change of the model behind step %d (`changes=`) has left it as it was: its parameters, what needs a gradient, "
-    "its layers, and the groups of its optimizers. Is it the wrapper that it changes? That calls parameters "
-    "`module.`..., so change the model itself"
+    "the planned change of the model after step %d (`changes=`) changed nothing: not its parameters, what needs a "
+    "gradient, its layers, or the groups of its optimizers. If it changes the wrapper, whose parameters are called "
+    "`module.`..., change the model itself"
 )
 NOT_CALLED: Final = (
-    "the model is to be changed behind step %d (`changes=`), which is done where the script asks for a batch of "
-    "peer.loader, or calls the wrapper, and it does neither: call the wrapper in place of the model"
+    "a change of the model is due after step %d (`changes=`), but changes are made where the script asks peer.loader "
+    "for a batch or calls the wrapper, and it does neither: call the wrapper instead of the model"
 )
 OTHERS: Final = (
-    "this state is of a model that was changed behind steps %s, and this peer has changed its model behind %s of %s "
-    "(`changes=`): plan the same changes where they were made, and start this peer again"
+    "this state is of a model that was changed after steps %s, but this peer changed its model after steps %s, out of "
+    "planned steps %s (`changes=`): plan the changes that were made there, and start this peer again"
 )
 
 
@@ -78,12 +78,12 @@ class ModelChanges:
             TypeError, ValueError: `planned` has another form.
         """
         if not isinstance(planned, Mapping):
-            raise TypeError(f"`changes` is a dict of functions by steps of training, is a {type(planned).__name__}")
+            raise TypeError(f"`changes` must be a dict of functions by training step, is a {type(planned).__name__}")
         for step, change in planned.items():
             if type(step) is not int or step < 1:
-                raise ValueError(f"`changes` has functions by steps of training, which count from 1, got {step!r}")
+                raise ValueError(f"the keys of `changes` must be training steps, counted from 1, got {step!r}")
             if not callable(change):
-                raise TypeError(f"`changes` has functions by steps of training, got {change!r} for step {step}")
+                raise TypeError(f"the values of `changes` must be functions, got {change!r} for step {step}")
         self._planned = dict(sorted(planned.items()))
         self._module, self._parts, self._session = module, parts, session
         self.made = [step for step in self._planned if step < session.share.num_trained]  # loaded by the script itself
@@ -96,7 +96,7 @@ class ModelChanges:
     def traits(self) -> dict[str, bytes]:
         """The traits of the plan, which must be equal on all peers."""
         steps = ", ".join(map(str, self._planned))
-        return {"changes": f"a model that is changed behind step {steps}".encode()} if steps else {}
+        return {"changes": f"a model that is changed after step {steps}".encode()} if steps else {}
 
     @property
     def due(self) -> list[int]:
@@ -156,7 +156,7 @@ class ModelChanges:
                 logger.error(FAILED, step)
                 raise
             self.made.append(step)
-            logger.info("the model was changed behind step %d of training", step)
+            logger.info("changed the model after step %d of training, as planned", step)
         if self._look() == before:
             logger.warning(NOTHING, steps[-1])
         self._added = _in_words(each for each in self._module.parameters() if each not in known)

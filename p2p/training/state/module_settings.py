@@ -20,9 +20,9 @@ MOST_CHARACTERS: Final = 80
 UNCHANGED: Final = "as it was"
 
 UNLIKE: Final = (
-    "attributes of modules are no part of a state, and some that had been changed where the state comes from are as "
-    "they were in the beginning: %s. If training depends on them (a temperature, the rate of a dropout), it goes on "
-    "otherwise: compute them from peer.done or the number of the epoch, or make them buffers; this is said once"
+    "attributes of modules are not part of a state, and some that had changed where the state comes from have their "
+    "initial values again: %s. If training depends on them (a temperature, a dropout rate), it now differs: compute "
+    "them from peer.done or the number of the epoch, or make them buffers (reported once)"
 )
 
 

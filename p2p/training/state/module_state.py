@@ -29,11 +29,11 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
             continue
         if not isinstance(value, Tensor):
             kind = type(value).__name__
-            raise TypeError(f"{name} in the module's state_dict is no tensor but {kind}: return it in get_extra_state")
+            raise TypeError(f"{name} in the module's state_dict is {kind}, not a tensor: return it in get_extra_state")
         if value.device.type not in DEVICES or value.layout is not torch.strided:
             raise ValueError(
-                f"{name} is {value.dtype} on {value.device}, {value.layout}: it has to be dense, on the CPU or a CUDA "
-                "device"
+                f"{name} is {value.dtype} on {value.device}, {value.layout}: it must be dense, and on the CPU or a "
+                "CUDA device"
             )
         found[name] = value
     return found
@@ -63,7 +63,7 @@ def made_in(state: Any) -> list[int]:
     """
     made = state.get("made", []) if isinstance(state, dict) else None
     if not isinstance(made, list) or not all(type(each) is int for each in made):
-        raise RemoteProtocolError(f"a state that does not say how its model was changed: {made!r}")
+        raise RemoteProtocolError(f"received a state that does not say how its model was changed: {made!r}")
     return made
 
 

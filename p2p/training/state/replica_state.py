@@ -21,8 +21,8 @@ from ..tensors.layouts import dense_strides, in_memory_order, is_dense, is_overl
 from .numerics import FLAGS
 
 OTHER_MODEL: Final = (
-    "start this peer again with the model as it is by now; where scripts plan what becomes of it (`changes=`), nobody "
-    "has to"
+    "start this peer again with the model as it is now, or plan the change in all scripts (`changes=`), which needs "
+    "no restart"
 )
 
 
@@ -74,7 +74,7 @@ def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
         there = _in_words(other[index]) if index < len(other) else "missing"
         if here != there:
             return f"this model is not the swarm's: tensor {index} is {here} here, {there} in the swarm"
-    return "this model is not the swarm's, though every tensor is"
+    return "this model is not the swarm's, although all its tensors are"
 
 
 class Lowered(NamedTuple):
@@ -158,8 +158,8 @@ def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowere
         for number, name in enumerate(parts):
             what = what.replace(f"parts[{number}].", f"the state_dict of {name}: ")
         raise TypeError(
-            f"{what}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
-            "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
+            f"{what}: a joiner can only be sent plain values (numbers, text, lists, dicts) and tensors; make it one "
+            "of these, or leave it out of param_groups and of the state_dict of objects in extra="
         ) from None
 
 
@@ -167,7 +167,7 @@ def samples_in(state: PackedState) -> Any:
     """The `samples` of `pack` or `lower` in a state. Raises RemoteProtocolError if there are none."""
     tree = unpack_tree(state.tree)
     if not isinstance(tree, dict) or "samples" not in tree:
-        raise RemoteProtocolError("a state that does not say which samples are used up")
+        raise RemoteProtocolError("received a state that does not say which samples are used up")
     return tree["samples"]
 
 
@@ -176,7 +176,7 @@ def part_in(state: PackedState, number: int) -> Any:
     try:
         return unpack_tree(state.tree)["parts"][number]
     except (KeyError, IndexError, TypeError) as error:
-        raise RemoteProtocolError(f"a state without part {number}: {error!r}") from None
+        raise RemoteProtocolError(f"received a state without part {number}: {error!r}") from None
 
 
 def unpack_into(
@@ -211,7 +211,7 @@ def unpack_into(
         for part, part_state in zip(parts, states, strict=True):
             _load(part, part_state)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise RemoteProtocolError(f"a state that does not fit this replica: {error!r}") from None
+        raise RemoteProtocolError(f"received a state that does not fit this replica: {error!r}") from None
     with torch.no_grad():
         for name, tensor in tensors.items():
             if name not in left_out:  # unseen by autograd: an earlier graph may still be differentiated, unused
@@ -229,9 +229,9 @@ def _check_groups(part: Stateful, state: dict[str, Any]) -> None:
     ours, theirs = len(part.param_groups), len(groups)
     if ours != theirs:
         raise JoinRefused(
-            f"{type(part).__name__} has {ours} parameter groups here, and {theirs} in this state: make all groups "
-            "before the model is wrapped, on every peer, and those that are to wait with lr=0; or plan it, in "
-            "`changes=` (`add_param_group` elsewhere behind the wrap fits no joiner and no checkpoint)"
+            f"{type(part).__name__} has {ours} parameter groups here, but {theirs} in this state: make all groups "
+            "before the model is wrapped, on every peer, those that have to wait with lr=0; or plan the new group in "
+            "`changes=` (`add_param_group` anywhere else after the wrap fits no joiner and no checkpoint)"
         )
 
 

@@ -168,8 +168,8 @@ class StateCopies:
         except MemoryShort as short:  # training needs that memory, and continues
             copy.lacks = short
             logger.warning(
-                "a state for a joiner is not copied: of the device's memory %s, for elements of one tensor with "
-                "gaps between them; the joiner asks again, or another member",
+                "did not copy a state for a joiner: elements of one of its tensors have gaps between them, which "
+                "takes memory of the device, where %s; the joiner asks again, or asks another member",
                 short,
             )
         issued()

@@ -19,9 +19,9 @@ NUM_KEPT: Final = 16
 
 PLAIN: Final = "all layers are trained"
 OTHERWISE: Final = (
-    "where this run goes on, %s, and in none of the %d steps before was it so: there %s. Modes (`eval()` of a layer) "
-    "are no part of a state, and what a script has set behind some step is to be set again: by peer.done, or by the "
-    "number of the epoch (`if epoch >= 3:`); if it begins here, all is well; this is said once"
+    "where this run continues, %s, but this was so in none of the %d steps before: in the last one, %s. Modes "
+    "(`eval()` of a layer) are not part of a state, so what a script sets after some step must be set again: by "
+    "peer.done, or by the number of the epoch (`if epoch >= 3:`). If it begins here, all is well (reported once)"
 )
 
 

@@ -166,11 +166,11 @@ class Buffers(Beside):
             return
         if (found := first_difference(self._turns(), rows, receipt)) is not None:
             logger.warning(
-                "buffer %s is not the same at peers %s and %s in step %d (digests %016x and %016x): it follows the "
-                "samples, or the number of forward passes, of each peer alone, so replicas differ, and what is "
-                "saved depends on who saves it; pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, "
-                "or make it one after each update (`peer.all_reduce(model.largest, op='max')`) and pass "
-                "'local', which also says that it may differ; this is said once",
+                "buffer %s differs between peers %s and %s in step %d (digests %016x and %016x). It follows each "
+                "peer's own samples or number of forward passes, so replicas differ, and what is saved depends on "
+                "which peer saves it. Pass buffers='mean' or 'rank0' to p2p.DataParallel to make it equal; or make it "
+                "equal after each update (`peer.all_reduce(model.largest, op='max')`) and pass 'local', which also "
+                "allows it to differ (reported once)",
                 *found,
             )
             self._has_warned = True

@@ -77,8 +77,9 @@ class Gradients:
         except MemoryShort as short:
             wanted = sum(each.nbytes for each in parameters)
             raise ShoalError(
-                f"the buckets of gradients, {wanted} bytes in all, do not fit on {parameters[0].device}: of it {short}"
-                "; they take as much as the gradients, beside these: train a smaller model, or fewer of its parameters"
+                f"the buckets of gradients, {wanted} bytes in all, do not fit on {parameters[0].device}, where {short}"
+                ": they take as much memory as the gradients, and beside them. Train a smaller model, or fewer of its "
+                "parameters"
             ) from None
         self.parameters, self.device, self._of_models = parameters, device, made
         self.watch = Watch(self._module, self.parameters)
@@ -170,14 +171,14 @@ class Gradients:
         gradient = parameter.grad
         if gradient is None:
             raise ShoalError(
-                f"a hook of parameter {self._name_of(parameter)} has set its gradient to None before it was averaged: "
+                f"a hook of parameter {self._name_of(parameter)} set its gradient to None before it was averaged: "
                 "update and call zero_grad after `loss.backward()`, not within it"
             )
         if gradient.layout is not torch.strided and not (gradient.is_sparse and isinstance(bucket, RowBucket)):
             name = self._name_of(parameter)
             raise TypeError(
-                f"the gradient of {name} is {gradient.layout}, which is averaged for layers only: use nn.Embedding or "
-                "nn.EmbeddingBag with sparse=True, or no sparse gradients"
+                f"the gradient of {name} is {gradient.layout}, which is averaged only for embeddings: use "
+                "nn.Embedding or nn.EmbeddingBag with sparse=True, or dense gradients"
             )
         if layout_of(parameter) != bucket.layouts[index]:
             ours, before = (
@@ -185,8 +186,8 @@ class Gradients:
                 for dtype, shape, strides in (layout_of(parameter), bucket.layouts[index])
             )
             raise ShoalError(
-                f"parameter {self._name_of(parameter)} is {ours}, and was {before} when it was wrapped: change the "
-                "model first, on every peer, and construct p2p.DataParallel then"
+                f"parameter {self._name_of(parameter)} is {ours}, but was {before} when it was wrapped: change the "
+                "model on every peer before you construct p2p.DataParallel"
             )
         bucket.add(index, gradient.detach(), self._share.fraction, self._share.keep)
         if self._nonfinite != "allow":
@@ -257,9 +258,9 @@ class Gradients:
             for parameter in bucket.parameters:
                 if parameter.grad is not None:
                     raise ShoalError(
-                        f"a hook of parameter {self._name_of(parameter)} has set its gradient after that was taken to "
-                        "be averaged, so it would be lost: add such hooks before the first forward pass, or change "
-                        "`grad` after `loss.backward()`"
+                        f"a hook of parameter {self._name_of(parameter)} set its gradient after it was taken to be "
+                        "averaged, so the new one would be lost: add such hooks before the first forward pass, or "
+                        "change `grad` after `loss.backward()`"
                     )
         self.submit_full(is_last=True)
 
@@ -269,12 +270,12 @@ class Gradients:
         what = f"the gradient of {name} in step {step} is not finite on this peer"
         if self._nonfinite == "raise":
             raise NonFiniteGradient(
-                f"{what}; nothing of it was sent: catch this to go on with other samples, or pass nonfinite='skip' to "
-                "p2p.DataParallel; or extra=[scaler], if a GradScaler is used, which leaves the update out by itself"
+                f"{what}; nothing of it was sent. Catch this to continue with other samples, or pass nonfinite='skip' "
+                "to p2p.DataParallel. If you use a GradScaler, pass extra=[scaler]: it skips such updates itself"
             )
         lost = self._share.indices
         which = f"; its samples are left out: {', '.join(map(str, lost))}" if lost else ""
-        logger.warning("%s, which adds nothing to it%s", what, which)
+        logger.warning("%s, so this peer adds nothing to the step%s", what, which)
         self._session.withdraw()
         self._share.skip()
         self._session.open_step(OpenedBy.BACKWARD)
@@ -357,9 +358,9 @@ class Gradients:
                 self.watch.check()
             if bucket is not None and parameter.grad is not None and not bucket.is_handed_out(index):
                 raise ShoalError(
-                    f"`optimizer.step` was called with a gradient of {self._name_of(parameter)} that came from no "
-                    "committed step, so only this peer has it: average it with `DataParallel.reduce_gradients`, or "
-                    "pass allow_local=True to p2p.DataParallel"
+                    f"`optimizer.step` was called with a gradient of {self._name_of(parameter)} that no step "
+                    "committed, so only this peer has it: average it with `DataParallel.reduce_gradients`, or pass "
+                    "allow_local=True to p2p.DataParallel"
                 )
 
     def are_left(self, parameters: Iterable[torch.Tensor]) -> bool:
@@ -373,7 +374,7 @@ class Gradients:
     def match(self, given: Given, model: str = "") -> dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]:
         """As `by_hand.match`, for one of the models."""
         if model not in self._models:
-            raise ValueError(f"gradients were given for {model!r}, which is none of {', '.join(self._models)}")
+            raise ValueError(f"got gradients for {model!r}, which is not one of the models {', '.join(self._models)}")
         return match(dict(self._models[model].named_parameters()), self._place, given)
 
 
@@ -389,5 +390,5 @@ def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:
     if chosen not in get_args(NonFinite):
         raise ValueError(f"nonfinite must be one of {', '.join(get_args(NonFinite))}, is {chosen!r}")
     if scales and chosen != "allow":
-        raise ValueError(f"a GradScaler has to see what is not finite: leave nonfinite={chosen!r} out")
+        raise ValueError(f"a GradScaler must see gradients that are not finite: remove nonfinite={chosen!r}")
     return chosen

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from ..checks.belonging import check_optimizers
 from ..checks.rates import unwrapped
 
-AS_ONE = "wrap an nn.ModuleDict of all as one model, with the further optimizers in extra="
+AS_ONE = "wrap one nn.ModuleDict of all models, and pass the further optimizers in extra="
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
     """
     if isinstance(models, nn.Module):
         if isinstance(optimizers, Mapping):
-            raise TypeError("optimizers are given by name, and the model is not: give a dict of models, too")
+            raise TypeError("the optimizers have names, but the model has none: pass a dict of models, too")
         return Models(models, {"": models}, {"": unwrapped(optimizers)})
     if not isinstance(models, Mapping):
-        raise TypeError(f"the model has to be a torch.nn.Module, or a dict of them, is a {type(models).__name__}")
+        raise TypeError(f"the model must be a torch.nn.Module, or a dict of them, is a {type(models).__name__}")
     if not models:
-        raise ValueError("there is no model in the dict of models")
+        raise ValueError("the dict of models is empty")
     for name, model in models.items():
         if not isinstance(model, nn.Module):
-            raise TypeError(f"model {name!r} has to be a torch.nn.Module, is a {type(model).__name__}")
+            raise TypeError(f"model {name!r} must be a torch.nn.Module, is a {type(model).__name__}")
     try:
         module = nn.ModuleDict(models)
     except (KeyError, TypeError) as error:
@@ -64,7 +64,7 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
     if not isinstance(optimizers, Mapping):
         return Models(module, dict(models), {"": unwrapped(optimizers)})
     if not optimizers:
-        raise ValueError(f"there is no optimizer in the dict of optimizers; the models are {', '.join(models)}")
+        raise ValueError(f"the dict of optimizers is empty; the models are {', '.join(models)}")
     return Models(module, dict(models), {name: unwrapped(each) for name, each in optimizers.items()})
 
 
@@ -78,12 +78,10 @@ def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str,
         TypeError: `extra` is no sequence of objects with a state.
     """
     if isinstance(extra, Mapping) or not isinstance(extra, Iterable):
-        raise TypeError(f"extra is a list of objects, as in extra=[schedule, scaler], and is {reprlib.repr(extra)}")
+        raise TypeError(f"extra must be a list of objects, as in extra=[schedule, scaler], is {reprlib.repr(extra)}")
     for each in extra:
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
-            raise TypeError(
-                f"extra has objects with state_dict and load_state_dict, and one of them is {reprlib.repr(each)}"
-            )
+            raise TypeError(f"objects in extra must have state_dict and load_state_dict, got {reprlib.repr(each)}")
     further = [unwrapped(each) for each in extra]
     kinds = Counter(type(each).__name__ for each in (*optimizers.values(), *further))
     named = {}
@@ -106,7 +104,7 @@ def _check_are_apart(models: Mapping[str, nn.Module]) -> None:
     for name, model in models.items():
         for path, parameter in model.named_parameters():
             if (owner := owners.setdefault(parameter, f"{name}.{path}")) != f"{name}.{path}":
-                raise ValueError(f"parameter {name}.{path} is {owner}, too, so no optimizer is its own: {AS_ONE}")
+                raise ValueError(f"parameter {name}.{path} is also {owner}, so no optimizer has it alone: {AS_ONE}")
 
 
 class OneOfSeveral(nn.Module):

@@ -29,8 +29,8 @@ from .updates import Updates
 
 AMID_STEP: Final = "`refresh` was called in the middle of a step: call it after `optimizer.step`"
 PLANNED: Final = (
-    "`refresh` was called for a model with `changes=`: who joins later begins with the model as it is now, and would "
-    "make those again; plan this change there, too, in place of `refresh`"
+    "`refresh` was called for a model with `changes=`: a joiner would start with the model as it is now and make "
+    "those changes again. Plan this change there, too, instead of calling `refresh`"
 )
 
 
@@ -228,7 +228,7 @@ class Passes:
     def skip(self, models: Sequence[str]) -> None:
         """As `DataParallel.skip_step`."""
         if self._under_no_sync:
-            raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
+            raise ShoalError("`skip_step` skips the whole step: call it outside `no_sync`")
         with self._session.callers.call("DataParallel.skip_step"):
             self._reach(models)
             self._gradients.drop()
@@ -288,10 +288,10 @@ class Passes:
             self._gradients.device.check()
             if torch._C._is_multithreading_enabled():
                 raise ShoalError(
-                    f"backward was called in thread {threading.current_thread().name!r}, and would go on in threads of "
-                    "autograd, where an error would end the process and no signal is heard: call "
-                    "`torch.autograd.set_multithreading_enabled(False)` in the thread that calls backward; "
-                    "p2p.DataParallel does so where it is constructed, so leave it as it is there"
+                    f"backward was called in thread {threading.current_thread().name!r} and would continue in threads "
+                    "of autograd, where an error would end the process and no signal is handled: call "
+                    "`torch.autograd.set_multithreading_enabled(False)` in the thread that calls backward. "
+                    "p2p.DataParallel has called it in the thread that constructed it: leave it so there"
                 )
         except ShoalError:
             self._gradients.drop()
@@ -373,7 +373,7 @@ class Passes:
                 self._share.give_up_step()
         except BaseException as error:
             if isinstance(error, OperationMismatch) and (models := " and ".join(self._gradients.reached)):
-                error.args = (f"the backward pass of this peer has reached {models}: {error}",)
+                error.args = (f"the backward pass of this peer reached {models}: {error}",)
             self._gradients.drop()  # local gradients must not update the replica
             if not isinstance(error, EXPECTED):
                 self._session.membership.interrupt()

@@ -46,9 +46,9 @@ from .updates import Updates
 logger = logging.getLogger("p2p")
 
 UNLIKE_SETTINGS: Final = (
-    "attributes of modules are no part of a state, and in step %d those that a script has changed are others here than "
-    "at the members: %s. If training depends on them (a temperature, the rate of a dropout), a joiner trains "
-    "otherwise: compute them from peer.done or the number of the epoch, or make them buffers; this is said once"
+    "attributes of modules are not part of a state, and in step %d those that a script changed differ from those of "
+    "the members: %s. If training depends on them (a temperature, a dropout rate), a joiner trains differently: "
+    "compute them from peer.done or the number of the epoch, or make them buffers (reported once)"
 )
 
 Renew = Callable[[Sequence[Operation], int, View | None], list[Operation]]
@@ -190,11 +190,13 @@ class ModelReplica:
         own = share.num_trained, has_moments(self._parts)
         share.load(unpack_into(state, tensors_of(self._module), self._given, self._state.frozen()))
         if share.is_resuming and (changed := self._state.begun.resume()):
-            logger.warning("%s: they are as in this one", changed)
+            logger.warning("%s; the choice of this script applies", changed)
         if share.is_resuming:  # a joiner is compared while it observes
             self._state.expect()
         if not share.num_trained and (found := first_change(before, settings_of(self._parts))):
-            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+            logger.warning(
+                "%s was %s in this script, but is now %s, as in the founder's: set the same value on every peer", *found
+            )
         if not (share.num_trained or has_moments(self._parts)):
             say_what_is_lost(own[0], had_moments=own[1])
         if self.updates is not None:

@@ -36,8 +36,8 @@ class LrScaling:
             raise ValueError(f"lr_scaling must be {' or '.join(RULES)}, is {self.rule!r}")
         if (self.rule is None) != (self.batch is None):
             raise ValueError(
-                f"lr_scaling is {self.rule!r} and lr_batch is {self.batch}: say both, a rule and the number of samples "
-                "that the learning rate of the script is for"
+                f"lr_scaling is {self.rule!r} and lr_batch is {self.batch}: pass both, a rule and the number of "
+                "samples for which the script's learning rate is meant"
             )
         if self.batch is not None and self.batch < 1:
             raise ValueError(f"lr_batch must be at least 1, is {self.batch}")
@@ -77,7 +77,7 @@ class ScaledRates:
                     if group.get("lr") is None:
                         raise ValueError(
                             f"group {number} of {type(optimizer).__name__} has no lr that lr_scaling={scaling.rule!r} "
-                            "could multiply: leave lr_scaling out, or give it one"
+                            "could scale: remove lr_scaling, or give the group an lr"
                         )
 
     def committed(self, optimizers: Collection[torch.optim.Optimizer], weight: int) -> None:

@@ -46,9 +46,9 @@ class RunningStatistics:
         for name, layer in module.named_modules():
             if isinstance(layer, nn.SyncBatchNorm):
                 raise ValueError(
-                    f"layer {name or type(layer).__name__} is a SyncBatchNorm, which exchanges statistics by "
-                    "torch.distributed; here it would use those of this peer alone: use BatchNorm, whose running "
-                    "statistics are averaged, or GroupNorm, which needs none"
+                    f"layer {name or type(layer).__name__} is a SyncBatchNorm, which exchanges statistics through "
+                    "torch.distributed. Here it would use the statistics of this peer alone: use BatchNorm, whose "
+                    "running statistics are averaged, or GroupNorm, which needs none"
                 )
         layers = [layer for layer in module.modules() if isinstance(layer, _NormBase)]
         self._layer_of = {buffer: layer for layer in layers for buffer in layer.buffers(recurse=False)}

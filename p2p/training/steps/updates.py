@@ -17,27 +17,31 @@ from .scaling import LrScaling, ScaledRates
 logger = logging.getLogger("p2p")
 
 TWICE = (
-    "backward was called twice for one `optimizer.step`: to add up parts of a batch of peer.loader, give that "
-    "max_local_batch; to add up k batches of your own, write `with model.no_sync() if (i + 1) % k else "
-    "contextlib.nullcontext(): (loss / k).backward()`; checkpoint with use_reentrant=False, and use no optimizer that "
-    "evaluates the model several times (LBFGS)"
+    "backward was called twice for one `optimizer.step`. To add up parts of a batch of peer.loader, pass "
+    "max_local_batch to the loader. To add up k batches of your own, write `with model.no_sync() if (i + 1) % k else "
+    "contextlib.nullcontext(): (loss / k).backward()`. For activation checkpoints, pass use_reentrant=False. "
+    "Optimizers that evaluate the model several times (LBFGS) cannot be used"
 )
 LEFT_OVER = (
-    "backward has added to the gradient of {0} that the last step brought, which was neither used nor dropped. If both "
-    "are for one update of {0} (`real.backward()`, `fake.backward()`), add the losses, or put the first one under "
-    "`with model.no_sync():`. If that gradient is of a loss that only went through {0}, to another model, call "
-    "`zero_grad` of the optimizer of {0} before"
+    "backward added to the gradient of {0} from the last step, which was neither used nor dropped. If both are for "
+    "one update of {0} (`real.backward()`, `fake.backward()`), add the losses, or put the first one under `with "
+    "model.no_sync():`. If the old gradient is of a loss that only went through {0} to another model, call "
+    "`zero_grad` of the optimizer of {0} first"
 )
 WITHIN = (
-    "`optimizer.step` was called within a backward pass: gradients are those of all peers at its end, so call it after "
-    "`loss.backward()`"
+    "`optimizer.step` was called inside a backward pass, and gradients are only averaged over all peers when it ends: "
+    "call it after `loss.backward()`"
 )
 SKIPPED = (
-    "the gradients that `skip_step` brought were not used, so this replica is not that of the others: go on after it "
-    "as after `loss.backward()`, with clipping, `optimizer.step` and schedules, instead of `continue`"
+    "the gradients of the step that `skip_step` ended were not used, so this replica differs from the others: "
+    "continue after `skip_step` as after `loss.backward()`, with clipping, `optimizer.step` and schedules, instead of "
+    "`continue`"
 )
 AS_SET = LrScaling()
-BETWEEN = "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
+BETWEEN = (
+    "`optimizer.step` was called between the passes of a step: first end the step with a backward pass outside "
+    "`no_sync`"
+)
 
 
 class Standing(Protocol):
@@ -231,9 +235,9 @@ class Updates:
         if not (self._has_warned or self._allow_local):
             self._has_warned = True
             logger.warning(
-                "%s makes updates of this model, and is not in extra=: a joiner has none of its state, and neither has "
-                "a checkpoint; put it into extra, on every peer; in place of a new one in the middle of a run take the "
-                "same one, `optimizer.state.clear()` and its param_groups; this is said once",
+                "%s updates this model but is not in extra=, so joiners and checkpoints do not get its state: put it "
+                "into extra on every peer. To start with new moments in the middle of a run, keep the same optimizer: "
+                "call `optimizer.state.clear()` and set its param_groups (reported once)",
                 name,
             )
 

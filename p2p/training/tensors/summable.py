@@ -15,12 +15,14 @@ def summable_of(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         what = f"model {model}" if model else type(module).__name__
-        advice = ": leave it out of the dict, since each peer has its own" if model else ""
+        advice = ": leave it out of the dict, and each peer keeps its own" if model else ""
         raise ValueError(f"{what} has no parameter that needs a gradient{advice}")
     for name, parameter in named:
         if parameter.dtype not in DTYPES or parameter.device.type not in DEVICES:
             needed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise ValueError(f"parameter {name} is {parameter.dtype} on {parameter.device}; need {needed} on {AMONG}")
+            raise ValueError(
+                f"parameter {name} is {parameter.dtype} on {parameter.device}: it must be one of {needed}, on {AMONG}"
+            )
     return [parameter for _, parameter in reversed(named)]
 
 
@@ -31,8 +33,8 @@ def check_one_device(parameters: Mapping[str, torch.Tensor]) -> None:
     for name, other in named:
         if other.device != one.device:
             raise ValueError(
-                f"parameter {name} is on {other.device}, and {first} on {one.device}: a peer trains on one device, so "
-                "move the whole model there, and start a peer for each device"
+                f"parameter {name} is on {other.device}, but {first} is on {one.device}: a peer trains on one device, "
+                "so move the whole model there, and start one peer for each device"
             )
 
 

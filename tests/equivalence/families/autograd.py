@@ -36,7 +36,7 @@ def a_checkpoint_in_the_middle_that_is_reentrant(run: Run) -> None:
     fit(run, model, adamw(model))
 
 
-@case(refused="checkpoint with use_reentrant=False")
+@case(refused="pass use_reentrant=False")
 def a_checkpoint_at_the_end_that_is_reentrant(run: Run) -> None:
     model = nn.Sequential(nn.Linear(4, 8), Checkpointed(is_reentrant=True))
     fit(run, model, adamw(model), loss_of=lambda output, y: functional.mse_loss(output[:, :3], y))

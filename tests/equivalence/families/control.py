@@ -48,7 +48,7 @@ def samples_that_are_left_out(run: Run) -> None:
         optimizer.step()
 
 
-@case(quick=True, refused="the gradients that `skip_step` brought were not used")
+@case(quick=True, refused="the gradients of the step that `skip_step` ended were not used")
 def skip_step_and_continue(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)

@@ -52,7 +52,7 @@ def autograd_grad_and_reduce_gradients(run: Run) -> None:
         run.log(loss)
 
 
-@case(quick=True, refused="came from no committed step")
+@case(quick=True, refused="that no step committed")
 def autograd_grad_without_reduce_gradients(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)

@@ -351,7 +351,7 @@ def gradients_by_hand_of_one_model(run: Run) -> None:
         of_g.step()
 
 
-@case(quick=True, refused="came from no committed step")
+@case(quick=True, refused="that no step committed")
 def an_update_of_a_model_that_no_step_was_of(run: Run) -> None:
     model, of_g, of_d = game(run)
     for x, y in run.loader():
@@ -380,7 +380,7 @@ def one_peer_trains_another_model_than_the_others(run: Run) -> None:
             of_g.step()
 
 
-@case(refused="is actor.0.weight, too, so no optimizer is its own")
+@case(refused="is also actor.0.weight, so no optimizer has it alone")
 def two_models_with_a_trunk_in_common(run: Run) -> None:
     trunk = nn.Linear(4, 8)
     models: dict[str, nn.Module] = {name: nn.Sequential(trunk, nn.Linear(8, 3)) for name in ("actor", "critic")}

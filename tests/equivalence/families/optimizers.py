@@ -167,7 +167,7 @@ def a_closure(run: Run) -> None:
         run.log(optimizer.step(closure))
 
 
-@case(quick=True, refused="use no optimizer that evaluates the model several times (LBFGS)")
+@case(quick=True, refused="Optimizers that evaluate the model several times (LBFGS) cannot be used")
 def LBFGS(run: Run) -> None:
     model = mlp()
     optimizer = optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
@@ -227,7 +227,7 @@ def lookahead(run: Run) -> None:
     fit(run, model, optimizer, after=step_back)
 
 
-@case(refused="a hook of parameter 2.bias has set its gradient to None before it was averaged")
+@case(refused="a hook of parameter 2.bias set its gradient to None before it was averaged")
 def an_update_in_a_hook_of_each_gradient(run: Run) -> None:
     model = mlp()
     each = {parameter: optim.SGD([parameter], lr=0.05) for parameter in model.parameters()}

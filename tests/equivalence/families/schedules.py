@@ -76,7 +76,7 @@ def ReduceLROnPlateau_on_the_mean_loss_of_all(run: Run) -> None:
             schedule.step(run.mean(loss.item()))
 
 
-@case(warned="ReduceLROnPlateau in extra= is not the same at peers")
+@case(warned="ReduceLROnPlateau in extra= differs between peers")
 def ReduceLROnPlateau_on_the_loss_of_each(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)
@@ -187,7 +187,7 @@ def a_second_optimizer_that_is_not_in_extra(run: Run) -> None:
 
 @case(
     elastic=True,
-    joiner_warned="AveragedModel has a copy of the model's parameters, which changes, and is not in extra=",
+    joiner_warned="AveragedModel has a copy of the model's parameters that changes",
 )
 def an_average_of_weights_that_is_not_in_extra(run: Run) -> None:
     model = mlp()

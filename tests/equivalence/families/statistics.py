@@ -144,7 +144,7 @@ class Codebook(nn.Module):
         return x + (self.codes[nearest] - x).detach()
 
 
-@case(warned="buffer 1.codes is not the same at peers")
+@case(warned="buffer 1.codes differs between peers")
 def a_codebook_that_follows_the_samples(run: Run) -> None:
     model = mlp_with(Codebook())
     fit(run, model, sgd(model))
@@ -170,7 +170,7 @@ class Ranges(nn.Module):
         return x
 
 
-@case(quick=True, warned="buffer 1.largest is not the same at peers")
+@case(quick=True, warned="buffer 1.largest differs between peers")
 def a_range_that_is_observed(run: Run) -> None:
     model = mlp_with(Ranges())
     fit(run, model, sgd(model))

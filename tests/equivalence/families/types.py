@@ -119,7 +119,7 @@ def a_scaler_that_is_not_in_extra(run: Run) -> None:
     with_a_scaler(run, torch.amp.GradScaler("cpu", init_scale=2.0**10), extra=False)
 
 
-@case(quick=True, refused="or extra=[scaler], if a GradScaler is used")
+@case(quick=True, refused="If you use a GradScaler, pass extra=[scaler]")
 def a_scaler_that_is_not_in_extra_and_infinity(run: Run) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     model = mlp()
@@ -193,7 +193,7 @@ def a_frozen_float8_matrix(run: Run) -> None:
     fit(run, model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01))
 
 
-@case(refused="parameter 2.bias is torch.float64 [3] with strides [1], and was torch.float32")
+@case(refused="parameter 2.bias is torch.float64 [3] with strides [1], but was torch.float32")
 def a_model_moved_to_float64_after_it_was_wrapped(run: Run) -> None:
     model = mlp() if not run.is_alone else mlp().double()
     optimizer = sgd(model)

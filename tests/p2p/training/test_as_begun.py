@@ -44,8 +44,8 @@ def test_what_this_script_trains_is_trained_and_what_it_freezes_is_frozen(
     said, _ = resume(before.state_dict(), begun, caplog)
     now, then = ("trained", "frozen") if frozen else ("frozen", "trained")
     assert said == (
-        f"2 parameters, the first 0.weight, are {now} in this script, and were {then} in the one that the checkpoint "
-        "is of"
+        f"2 parameters, the first 0.weight, are {now} in this script, but were {then} in the one that wrote the "
+        "checkpoint"
     )
     assert model[0].weight.requires_grad is frozen
 
@@ -53,10 +53,10 @@ def test_what_this_script_trains_is_trained_and_what_it_freezes_is_frozen(
 def test_another_rate_or_optimizer_is_said_with_both(caplog: pytest.LogCaptureFixture) -> None:
     _, before = make()
     _, (line,) = resume(before.state_dict(), make(lr=0.2)[1], caplog)
-    assert line.startswith("lr of group 0 of Adam was 0.1 in the script that the checkpoint is of, and is 0.2 in this")
+    assert line.startswith("lr of group 0 of Adam was 0.1 in the script that wrote the checkpoint, but is 0.2 in this")
     caplog.clear()
     _, (line,) = resume(before.state_dict(), make(kind=torch.optim.AdamW)[1], caplog)
-    assert line.startswith("the checkpoint is of Adam, and this script has AdamW:")
+    assert line.startswith("the checkpoint is of Adam, but this script has AdamW:")
 
 
 def test_moments_are_not_given_to_other_parameters() -> None:

@@ -41,15 +41,15 @@ def test_an_optimizer_of_another_name_may_be_of_several_models() -> None:
 @pytest.mark.parametrize(
     ("models", "optimizers", "kind", "words"),
     [
-        (G, {"G": sgd(G)}, TypeError, "optimizers are given by name, and the model is not"),
-        ("model", sgd(G), TypeError, "the model has to be a torch.nn.Module, or a dict of them, is a str"),
-        ({}, {}, ValueError, "there is no model"),
-        ({"G": G}, {}, ValueError, "there is no optimizer in the dict of optimizers; the models are G"),
-        ({"G": G, "D": "D"}, sgd(G), TypeError, "model 'D' has to be a torch.nn.Module, is a str"),
+        (G, {"G": sgd(G)}, TypeError, "the optimizers have names, but the model has none"),
+        ("model", sgd(G), TypeError, "the model must be a torch.nn.Module, or a dict of them, is a str"),
+        ({}, {}, ValueError, "the dict of models is empty"),
+        ({"G": G}, {}, ValueError, "the dict of optimizers is empty; the models are G"),
+        ({"G": G, "D": "D"}, sgd(G), TypeError, "model 'D' must be a torch.nn.Module, is a str"),
         ({"G": G, "keys": D}, sgd(G), ValueError, "models cannot be called 'G', 'keys': attribute 'keys' already"),
         ({"G.a": G}, sgd(G), ValueError, "models cannot be called 'G.a'"),
         ({1: G}, sgd(G), ValueError, "models cannot be called 1"),
-        ({"G": G, "D": nn.Sequential(G)}, sgd(G), ValueError, "parameter D.0.weight is G.weight, too"),
+        ({"G": G, "D": nn.Sequential(G)}, sgd(G), ValueError, "parameter D.0.weight is also G.weight, so"),
     ],
 )
 def test_what_cannot_be_wrapped_is_said(models: Any, optimizers: Any, kind: type[Exception], words: str) -> None:
@@ -58,11 +58,11 @@ def test_what_cannot_be_wrapped_is_said(models: Any, optimizers: Any, kind: type
 
 
 def test_the_optimizer_of_another_model_is_named() -> None:
-    words = r"parameter 0 of group 0 of optimizer G, torch.float32 \[1, 3\], is none of its model's"
+    words = r"parameter 0 of group 0 of optimizer G, torch.float32 \[1, 3\], is not in its model"
     optimizers = {"G": sgd(D), "D": sgd(D)}
     with pytest.raises(ValueError, match=words):
         gather({"G": G, "D": D}, optimizers).check(optimizers)
-    with pytest.raises(TypeError, match=r"optimizer D has to be a torch.optim.Optimizer, is a str"):
+    with pytest.raises(TypeError, match=r"optimizer D must be a torch.optim.Optimizer, is a str"):
         gather({"G": G, "D": D}, {"G": sgd(G), "D": "D"}).check({"G": sgd(G)})
 
 
@@ -91,7 +91,11 @@ def test_operations_of_two_models_are_not_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("extra", "named"),
-    [({"schedule": 1}, "is {'schedule': 1}"), (7, "and is 7"), (["schedule"], "one of them is 'schedule'")],
+    [
+        ({"schedule": 1}, "is {'schedule': 1}"),
+        (7, r"scaler\], is 7"),
+        (["schedule"], "load_state_dict, got 'schedule'"),
+    ],
 )
 def test_what_has_no_state_is_no_part(extra: Any, named: str) -> None:
     with pytest.raises(TypeError, match=named):

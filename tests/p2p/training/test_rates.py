@@ -42,7 +42,7 @@ def said(caplog: pytest.LogCaptureFixture, optimizer: torch.optim.Optimizer, *pa
 def test_a_rate_that_changes_by_nothing_a_joiner_is_given_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     optimizer = make()
     assert said(caplog, optimizer, torch.amp.GradScaler("cpu"), nn.Linear(1, 1), StepLR(make(), 1)) == 1
-    assert "lr of group 0 of optimizer G (SGD) has become 0.05, it was 0.1" in caplog.text
+    assert "lr of group 0 of optimizer G (SGD) changed to 0.05, it was 0.1" in caplog.text
 
 
 def test_a_part_that_may_be_its_schedule_explains_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -73,5 +73,5 @@ def test_a_rate_that_changes_in_a_round_by_time_is_named_once_and_one_between_ro
                 rates.forget()
             rates.look_in_round(optimizer)
             assert len(caplog.records) == (turn >= 3)
-    assert "lr of group 0 of SGD has become 0.025 in the middle of a round, it was 0.0333333" in caplog.text
+    assert "lr of group 0 of SGD changed to 0.025 in the middle of a round, it was 0.0333333" in caplog.text
     assert "peer.samples" in caplog.text

@@ -66,8 +66,8 @@ def test_rates_of_a_state_that_was_loaded_stay() -> None:
     ("rule", "batch", "why"),
     [
         ("cubic", 8, "lr_scaling must be linear or sqrt, is 'cubic'"),
-        ("linear", None, "lr_scaling is 'linear' and lr_batch is None: say both"),
-        (None, 8, "lr_scaling is None and lr_batch is 8: say both"),
+        ("linear", None, "lr_scaling is 'linear' and lr_batch is None: pass both"),
+        (None, 8, "lr_scaling is None and lr_batch is 8: pass both"),
         ("sqrt", 0, "lr_batch must be at least 1, is 0"),
     ],
 )
@@ -80,5 +80,5 @@ def test_an_optimizer_without_a_rate_is_refused_only_where_one_is_to_be_scaled()
     optimizer = optimizer_of()
     optimizer.param_groups[1]["lr"] = None
     ScaledRates(LrScaling(), [optimizer])
-    with pytest.raises(ValueError, match="group 1 of SGD has no lr that lr_scaling='linear' could multiply"):
+    with pytest.raises(ValueError, match="group 1 of SGD has no lr that lr_scaling='linear' could scale"):
         ScaledRates(LrScaling("linear", 8), [optimizer])

@@ -17,7 +17,7 @@ def wrapped() -> tuple[Wrapper, torch.nn.Module]:
 @pytest.mark.parametrize("call", [copy.deepcopy, copy.copy])
 def test_what_belongs_to_a_peer_has_no_copy_and_its_model_has(call: Callable[[object], object]) -> None:
     wrapper, module = wrapped()
-    with pytest.raises(TypeError, match=r"p2p\.Wrapper belongs to its peer, and cannot be copied or saved: take"):
+    with pytest.raises(TypeError, match=r"p2p\.Wrapper belongs to its peer, so it cannot be copied or saved: use"):
         call(wrapper)
     call(module)
 
@@ -38,7 +38,8 @@ def test_who_sets_an_attribute_of_the_model_on_the_wrapper_is_told_once(caplog: 
     for _ in range(2):
         wrapper.tau = 0.5
     assert caplog.messages == [
-        "tau = 0.5 was set on the wrapper, and that of the model stays 1.0: set it on `.module.tau`; said once"
+        "tau = 0.5 was set on the wrapper, but the model keeps its own value 1.0: set it on `.module.tau` "
+        "(reported once)"
     ]
     assert [each.tau for each in (wrapper, module)] == [0.5, 1.0]
 
@@ -57,6 +58,6 @@ def test_what_is_no_peer_or_no_checkpoint_is_refused_with_what_is_meant() -> Non
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for wrap in (p2p.DataParallel, p2p.DiLoCo):
-        first = rf"p2p\.{wrap.__name__} is given the peer first, as in .*, and what it was given is a Linear"
+        first = rf"p2p\.{wrap.__name__} takes the peer first, as in .*, but got a Linear"
         with pytest.raises(TypeError, match=first):
             wrap(model, model, optimizer)  # type: ignore[arg-type]
