@@ -95,7 +95,7 @@ def in_words(path: str, run: str, step: int) -> str:
 
 
 def is_abandoned(each: Manifest, later: Manifest) -> bool:
-    """Whether a later start of the run has begun before `each`: nobody is led back there if that start is damaged."""
+    """Whether a later start of the run began before `each`: then none resumes from `each`, even if that is damaged."""
     theirs, ours = later.ancestry, each.ancestry
     return theirs.run == ours.run and theirs.start > ours.start and theirs.parent_step < each.step
 

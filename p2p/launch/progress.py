@@ -196,7 +196,7 @@ class Progress:
         return untold.line
 
     def _is_through_with_all(self, peer_id: str) -> bool:
-        """It and all members have left at the end of the run: nobody goes on without it."""
+        """Whether the peer and all members have left at the end of the run, so that none continues without it."""
         through = {p.standing.who.peer_id for p in self._places if p.standing is not None and p.standing.is_through}
         return {peer_id, *self._members} <= through
 

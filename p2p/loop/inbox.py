@@ -68,7 +68,7 @@ class Inbox:
         self.explained.append((time.monotonic_ns(), reason))
 
     def explain_out(self, member: Member, silent_s: float, *, is_dead: bool) -> None:
-        """It is out without a word: dead, which may be explained already, or not heard here for so long."""
+        """`member` is out, and has not left: it is dead, or was silent for `silent_s` here. Explains a death once."""
         if not is_dead:
             why = f"silent for {silent_s:.1f} s" if silent_s >= LONG_S else "not all others could hear it"
             self.explain(f"{member} {OUT}{why}")
