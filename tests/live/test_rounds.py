@@ -523,7 +523,7 @@ def test_a_loader_of_ones_own_has_rounds_of_so_many_steps_and_half_types_too(swa
     assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 8
     for peer in peers:
         assert peer.stdout[-1].split()[-1] == rounds_of(peer)[-1].split()[-1]
-        assert any("this peer has left 2 inner steps after the last round" in line for line in peer.stderr)
+        assert any("this peer left 2 inner steps after the last round" in line for line in peer.stderr)
     (_, *receipts) = read_receipts(swarm.receipts / f"{name(peers[0])}.receipts.jsonl")
     assert [[each.weight for each in receipt.contributions] for receipt in receipts] == [[60, 66]] * 8
 
