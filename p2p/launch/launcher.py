@@ -324,7 +324,8 @@ class Launcher:
         if not (place.ending.has_completed or was_asked):
             others = [other for other in self._places if other is not place]
             if place.ending.exit_code:
-                self._postmortem.conclude(place, seen, last_words, round(now * 1e9), self._living())
+                words = self._progress.rename(last_words)
+                self._postmortem.conclude(place, seen, words, round(now * 1e9), self._living())
             line = what_became_of(place, child.pid, others, what_next)
             for each in self._progress.died(place, line, now) if self._config.verbosity >= 0 else [line]:
                 self._output.say(each)

@@ -1,6 +1,5 @@
 """Messages of a launcher about its run: changes of members, waiting peers, and speed, from reports of peers."""
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,14 +10,13 @@ from typing import Final
 from gossip.membership import LEAVES
 
 from ..loop.inbox import OUT
-from ..telemetry.snapshot import SHORT, Change, Snapshot
+from ..telemetry.snapshot import SHORT, Change, Snapshot, renamed
 from .places import Place
 
 RATE_S: Final = 30.0
 WAITING_S: Final = 5.0
 PATIENCE_S: Final = 1.5
 """How long the line about a death waits for its cost, or the cost for the line."""
-PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class Progress:
 
     def rename(self, text: str) -> str:
         """Replace peer_ids by names."""
-        return PEER_ID.sub(lambda found: self.name(found[0]), text)
+        return renamed(text, self.name)
 
     def take(self, place: Place, standing: Snapshot, now: float) -> list[str]:
         """Take a report of the peer in `place`. Returns lines about what is new."""

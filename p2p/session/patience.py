@@ -1,8 +1,12 @@
 """Time limit of waiting for a step."""
 
+from typing import Final
+
 from gossip import Member
 
 from .membership import Membership
+
+ADVICE: Final = "`shoal status` says what each peer is at; if a step takes so long, raise --step-timeout"
 
 
 class Patience:
@@ -28,8 +32,8 @@ class Patience:
         return max(0.0, self._end_s - self._membership.loop.now())
 
     def explain(self) -> str:
-        """The limit, and what the step waits for, in words."""
-        return f"in {self._limit_s:g} s: {self._membership.loop.explain()}"
+        """The limit, what the step waits for, and what to do, in words."""
+        return f"in {self._limit_s:g} s: {self._membership.loop.explain()}; {ADVICE}"
 
     def goes_on(self) -> bool:
         """Called when the limit is over: whether it starts again."""

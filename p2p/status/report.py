@@ -1,7 +1,6 @@
 """Reports of the status of swarms: JSON for programs, tables and lines for people."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..telemetry.logged import name_in
 from ..telemetry.page import Seen
 from ..telemetry.records import ADVANCES, How, Kind, Record, Why
-from ..telemetry.snapshot import SHORT, Snapshot
+from ..telemetry.snapshot import SHORT, Snapshot, renamed
 from ..telemetry.timeline import doing
 from .local import Condition, Looked
 
@@ -22,8 +21,6 @@ NUM_RECORDS: Final = 32
 NUM_EVENTS: Final = 5
 NUM_LINKS: Final = 4
 """Links of each peer in the report for people."""
-
-_PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 def for_programs(found: Mapping[str, Sequence[Looked]]) -> dict[str, Any]:
@@ -268,4 +265,4 @@ def _name(peer_id: str, names: Mapping[str, str]) -> str:
 
 
 def _rename(text: str, names: Mapping[str, str]) -> str:
-    return _PEER_ID.sub(lambda found: _name(found[0], names), text)
+    return renamed(text, lambda peer_id: _name(peer_id, names))

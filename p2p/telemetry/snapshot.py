@@ -1,7 +1,8 @@
 """The state of a peer, as it reports it once a second: in its page, to its launcher, and to remote requesters."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ from ..host.processes import Offsets
 
 SHORT: Final = 8
 """Digits of a peer_id that name a peer without a number on this host."""
+
+_PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
 
 MOST_ARGUMENTS: Final = 200
 """Characters of a script's arguments that are kept: each takes up to 12 bytes of an identity's 4,000 in the page."""
@@ -259,6 +262,11 @@ class Snapshot:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             what = type(error).__name__
             raise RemoteProtocolError(f"no snapshot that this version of shoal can read ({what})") from None
+
+
+def renamed(text: str, name: Callable[[str], str]) -> str:
+    """With what they are called in place of peer_ids."""
+    return _PEER_ID.sub(lambda found: name(found[0]), text)
 
 
 def _plain(value: Any) -> Any:

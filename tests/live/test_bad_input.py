@@ -398,7 +398,8 @@ def test_who_waits_too_long_for_a_straggler_hears_its_name(swarm: Swarm) -> None
     error = waiting.expect("timeout")
     assert re.fullmatch(
         rf"timeout step 1 did not commit in 0.3 s: "
-        rf"peer {name(straggler)} \(last heard \d\.\d s ago\) has called no operation of step 1 yet",
+        rf"peer {name(straggler)} \(last heard \d\.\d s ago\) has called no operation of step 1 yet; "
+        r"`shoal status` says what each peer is at; if a step takes so long, raise --step-timeout",
         error,
     )
     straggler.tell("go on")

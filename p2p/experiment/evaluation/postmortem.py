@@ -20,7 +20,7 @@ from ...telemetry.failures import Failure, Trail, consequences, failures, senten
 from ...telemetry.page import SUFFIX as PAGE
 from ...telemetry.page import Seen, read_page
 from ...telemetry.records import ADVANCES, Kind
-from ...telemetry.snapshot import SHORT, Identity
+from ...telemetry.snapshot import SHORT, Identity, renamed
 from ..clocks import Clocks
 from ..folder import Run, ends_in, read_run, runs_in
 from ..happened import Process
@@ -134,6 +134,11 @@ def _tell(
     name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None], run: Run | None = None
 ) -> int:
     """Print the post-mortem of one run. `run`: None: only its pages are known."""
+    names = {trail.peer_id: trail.name for trail in found}
+    found = [
+        replace(trail, last_words=renamed(trail.last_words, lambda peer_id: names.get(peer_id, peer_id[:SHORT])))
+        for trail in found
+    ]
     failed = failures(found)
     done = [record.step for trail in found for record in trail.records if record.kind in ADVANCES]
     newest = max([*(trail.last_step for trail in found), *done], default=-1)

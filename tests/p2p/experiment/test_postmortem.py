@@ -100,6 +100,19 @@ def test_a_step_that_was_only_begun_is_not_said_to_be_reached(tmp_path: Path) ->
     assert told(tmp_path)[1][0] == f"{tmp_path.name}: 1 peer, step 2; none of them failed"
 
 
+def test_peers_are_called_by_their_numbers_in_last_words_too(tmp_path: Path) -> None:
+    folder = leave_traces(tmp_path)
+    known = account([], [A, B])
+    waits = f"step 3 did not commit in 3 s: peer {B} has called no operation of step 3 yet, peer {'c' * 16} neither"
+    write_account(
+        folder, replace(known, processes=(replace(known.processes[0], code=1, last_line=waits), *known.processes[1:]))
+    )
+    said = told(folder)[1][1]
+    assert said.endswith(
+        "(step 3 did not commit in 3 s: peer 1 has called no operation of step 3 yet, peer cccccccc neither)"
+    )
+
+
 def test_where_nobody_failed_it_says_so_and_ends_with_0(tmp_path: Path) -> None:
     write_account(tmp_path, account([], [A, B]))
     assert told(tmp_path) == (0, [f"{tmp_path.name}: 2 peers, no step; none of them failed"])
