@@ -112,8 +112,8 @@ class Progress:
             place.child and place.standing and place.standing.lineage == self._lineage for place in self._places
         ):
             self._begin_anew(standing.lineage, now)
-        if self.done < 0 and standing.step >= 0:
-            self._rated = self._rated[0], standing.step
+        if self.done < 0 and standing.step >= 0:  # the time before that says nothing of the rate
+            self._rated, self._rate_at = (now, standing.step), now + RATE_S
         self.done = max(self.done, standing.step)
         if standing.view <= self._view or standing.change.view != standing.view:
             return []  # nothing new, or the view is not active yet
@@ -207,7 +207,10 @@ class Progress:
             since, done = self._rated
             if self.done >= 0:
                 rate = (self.done - done) / (now - since)
-                here = sum(place.child is not None for place in self._places)
+                living = {
+                    p.standing.who.peer_id for p in self._places if p.child is not None and p.standing is not None
+                }
+                here = len(living & self._members.keys())
                 line = f"step {self.done}, {rate:.3g} steps/s, {members(len(self._members))}, {here} of them here"
                 lines.append(self._silence(now) or line + self._logged())
                 self._rated = now, self.done

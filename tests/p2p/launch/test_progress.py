@@ -248,9 +248,10 @@ def test_the_first_step_that_counts_a_joiner_is_said_with_how_long_it_took() -> 
 
 def test_what_scripts_have_logged_is_in_the_line_of_the_rate_as_a_mean() -> None:
     run = Run()
+    run.report(0, has_begun=True, step=60)
     run.report(0, 129.0, has_begun=True, step=60, logged={"loss": 2.0, "lr": 0.1})
     run.report(1, 129.0, has_begun=True, step=60, logged={"loss": 3.0})
-    assert run.progress.look(130.0) == ["step 60, 0 steps/s, 0 members, 2 of them here, loss 2.5, lr 0.1"]
+    assert run.progress.look(130.0) == ["step 60, 0 steps/s, 0 members, 0 of them here, loss 2.5, lr 0.1"]
 
 
 def test_one_of_ours_that_is_done_with_it_has_left() -> None:
@@ -264,25 +265,34 @@ def test_one_of_ours_that_is_done_with_it_has_left() -> None:
 def test_the_rate_is_that_of_the_last_30_seconds() -> None:
     run = Run()
     assert run.progress.look(130.0) == []
-    run.members(2, (A, 1), (B, 1), step=0)
-    run.members(2, (A, 1), (B, 1), step=300, now=158.0)
-    assert run.progress.look(159.0) == []
-    assert run.progress.look(160.0) == ["step 300, 5 steps/s, 2 members, 2 of them here"]
-    run.members(2, (A, 1), (B, 1), step=330, now=186.0)
-    assert run.progress.look(190.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
-    assert run.progress.look(220.0) == [
+    run.report(1, 140.0)
+    run.members(2, (A, 1), (B, 1), step=0, now=140.0)
+    run.members(2, (A, 1), (B, 1), step=300, now=168.0)
+    assert run.progress.look(169.0) == [], "what was before the first step, imports mostly, is no part of a rate"
+    assert run.progress.look(170.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
+    run.members(2, (A, 1), (B, 1), step=330, now=196.0)
+    assert run.progress.look(200.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
+    assert run.progress.look(230.0) == [
         "step 330 was the last that a peer here has told of, 34 s ago: each is stopped, or something holds its "
         "interpreter; `shoal status` says which"
     ]
+
+
+def test_who_has_no_seat_yet_is_none_of_the_members_that_are_here() -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (D, 1), step=0)
+    run.members(2, (A, 1), (D, 1), step=300, now=129.0)
+    assert run.progress.look(130.0) == ["step 300, 10 steps/s, 2 members, 1 of them here"]
 
 
 def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
     run = Run()
     first, second = "1" * 32, "2" * 32
     run.report(1, lineage=first)
-    for step in (0, 300):
+    for step, now in ((0, 100.0), (300, 129.0)):
         run.report(
-            0, 129.0, has_begun=True, lineage=first, step=step, view=7, members=((A, 1), (B, 1)), change=Change(view=7)
+            0, now, has_begun=True, lineage=first, step=step, view=7, members=((A, 1), (B, 1)), change=Change(view=7)
         )
     assert run.progress.look(130.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
     for place in run.places:
@@ -296,7 +306,7 @@ def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
     joined = ["peer dddddddd has joined at step 60; 2 members; the others waited 14 ms"]
     assert run.report(0, 164.0, step=60, **{**anew, **change}) == joined
     assert run.progress.look(160.0) == []
-    assert run.progress.look(165.0) == ["step 60, 2 steps/s, 2 members, 2 of them here"]
+    assert run.progress.look(165.0) == ["step 60, 2 steps/s, 2 members, 1 of them here"]
 
 
 def test_a_peer_of_another_lineage_changes_nothing_as_long_as_one_of_ours_goes_on() -> None:
