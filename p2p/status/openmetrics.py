@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ..telemetry.snapshot import Snapshot
 from .local import Condition, Looked
 from .report import last_step, latest_snapshot
 
@@ -67,14 +68,20 @@ def _of_peer(looked: Looked, own: str) -> Iterator[Sample]:
         return
     is_going_on = looked.condition in (Condition.RUNNING, Condition.ELSEWHERE)
     yield "shoal_steps_per_second", own, snapshot.pace.steps_per_s if is_going_on else 0.0
-    for part in ("compute", "exchange", "wait"):
-        yield "shoal_step_part_seconds", f'{own},part="{part}"', getattr(snapshot.pace, f"{part}_s")
-    yield "shoal_resident_bytes", own, snapshot.resident_bytes
-    yield "shoal_open_files", own, snapshot.num_files
+    if looked.condition is not Condition.DEAD:
+        yield from _of_now(snapshot, own)
     yield "shoal_counted_steps", own, snapshot.counted.steps
     yield "shoal_samples", own, snapshot.counted.samples
     for reason, number in snapshot.dropped.items():
         yield "shoal_dropped_frames", f"{own},{_labels(reason=reason)}", number
+
+
+def _of_now(snapshot: Snapshot, own: str) -> Iterator[Sample]:
+    """What a dead peer has no more: memory, say, or a loss."""
+    for part in ("compute", "exchange", "wait"):
+        yield "shoal_step_part_seconds", f'{own},part="{part}"', getattr(snapshot.pace, f"{part}_s")
+    yield "shoal_resident_bytes", own, snapshot.resident_bytes
+    yield "shoal_open_files", own, snapshot.num_files
     if snapshot.change.view:
         yield "shoal_change_waited_seconds", own, snapshot.change.waited_s
         yield "shoal_steps_lost", own, snapshot.change.num_lost

@@ -202,3 +202,6 @@ def test_metrics_are_as_openmetrics_has_them_whoever_is_there() -> None:
     assert 'shoal_logged{swarm="po\\"nd\\\\",peer="0",peer_id="' + A + '",name="bad"} NaN' in text
     assert 'condition="stopped"} 1' in text
     assert f'shoal_steps_per_second{{swarm="po\\"nd\\\\",peer="1",peer_id="{B}"}} 0.0' in text
+    of_the_dead = {line.split("{")[0] for line in text.splitlines() if 'peer="2"' in line}
+    assert of_the_dead >= {"shoal_step", "shoal_samples_total"}, "what it has done stays"
+    assert not of_the_dead & {"shoal_resident_bytes", "shoal_open_files", "shoal_step_part_seconds", "shoal_logged"}
