@@ -161,7 +161,9 @@ class Membership:
     def _be_removed(self, view: View) -> list[Effect]:
         if self.next.leaving:
             return self.end(f"view {view.number} goes on without it")
-        self.next.reason = f"view {view.number} was agreed without this peer: {', '.join(map(str, view.members))}"
+        self.next.reason = (
+            f"the others have gone on without this peer: view {view.number} is of {', '.join(map(str, view.members))}"
+        )
         return [Removed(self.next.reason)]
 
     def end(self, reason: str) -> list[Effect]:

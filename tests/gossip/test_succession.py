@@ -524,5 +524,5 @@ def test_who_leaves_is_remembered_until_a_view_goes_on_without_it() -> None:
 def test_the_removal_of_a_member_is_told_with_the_view_that_did_it() -> None:
     peer = trio(C)
     effects = say(peer, A, Decide(after(view_of(peer), A, B)))
-    assert only(Removed, effects) == [Removed("view 3 was agreed without this peer: a, b")]
+    assert only(Removed, effects) == [Removed("the others have gone on without this peer: view 3 is of a, b")]
     assert bodies(Ping, effects) == []

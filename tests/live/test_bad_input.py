@@ -317,7 +317,9 @@ def test_a_removed_peer_ends_with_exit_code_3_and_says_why(swarm: Swarm) -> None
     intruder.send("control", [[ENVELOPES.encode(decided)]])
     assert removed.end() == 3, removed.report()
     (line,) = removed.stderr
-    assert re.fullmatch(rf"shoal: view 3 was agreed without this peer: {name(first)}; start this peer again .*", line)
+    assert re.fullmatch(
+        rf"shoal: the others have gone on without this peer: view 3 is of {name(first)}; start this peer again .*", line
+    )
     assert first.end() == 0, first.report()
 
 
