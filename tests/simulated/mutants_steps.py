@@ -1,18 +1,16 @@
 """Mutants of steps that commit: one rule is removed (R1 to R11 and R15 of PROTOCOL.md)."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import gossip.commit
 import gossip.levels
-from gossip import Core, Envelope, Member, Phase
+from gossip import Core, Envelope, Phase
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed, Missed
 from gossip.levels import chain
 from gossip.membership import Membership
-from gossip.messages import Head
 from gossip.observing import Observing
 from gossip.pace import Pace
 from gossip.progress import NOTHING_DONE, Beat, Finish, Progress, Ready
@@ -131,15 +129,6 @@ def _load_later_states_only(original: Callable[..., list[Effect]]) -> Callable[.
         return [] if step <= self.done else original(self, step, digest)
 
     return loaded
-
-
-def _end_gaps_by_any_head(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def hear_head(self: Observing, now: float, source: Member, head: Head) -> list[Effect]:
-        if head.step < self._steps.done:
-            self._gap = NOTHING_DONE, -math.inf
-        return original(self, now, source, head)
-
-    return hear_head
 
 
 def _miss_at_once(self: Observing, now: float, step: int, digest: bytes) -> list[Effect]:
@@ -311,9 +300,6 @@ STEPS: dict[str, Mutant] = {
     ),
     "R9: an observer that lacks a step waits for it": mutant(
         (Observing, "_has_gap", lambda self: self._steps.done == NOTHING_DONE), breaks="L1", seed=6
-    ),
-    "bug: what a swarm that is behind says ends a gap in what another one has fed": mutant(
-        (Observing, "hear_head", _end_gaps_by_any_head(Observing.hear_head)), breaks="L1", seed=40_000_041
     ),
     "R9: a state is asked for, and not taken": mutant(
         (Observing, "comes", lambda self, now, source, step: False), breaks="L1", seed=0
