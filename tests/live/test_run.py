@@ -241,10 +241,9 @@ def test_a_launcher_keeps_receipts_and_traces_and_each_record_once(
     assert len(names) == 2
     for peer_id in names:
         _, records = read_trace(trace_path(kept, peer_id))
-        commits = [record.step for record in records if record.kind == Kind.COMMITTED]
-        assert commits == [receipt.step for receipt in read_receipts(kept / f"{peer_id}.receipts.jsonl")]
-        samples = sum(record.value for record in records if record.kind == Kind.COMMITTED)
-        assert samples == 160 == max(record.value for record in records if record.kind == Kind.RECEIVED)
+        commits = [(record.step, record.value) for record in records if record.kind == Kind.COMMITTED]
+        receipts = read_receipts(kept / f"{peer_id}.receipts.jsonl")
+        assert commits == [(receipt.step, receipt.samples_of(peer_id)) for receipt in receipts]
     files = {path.relative_to(kept).as_posix() for path in kept.rglob("*.*") if not path.name.startswith("ends-")}
     assert files == {each for one in names for each in (f"{one}.receipts.jsonl", f"traces/{one}.trace")}
 
@@ -358,8 +357,7 @@ def test_a_peer_that_the_others_have_gone_on_without_is_told_from_one_that_has_f
     happening = "place == '1' and peer.last_step == 20 and os.kill(os.getpid(), signal.SIGSTOP)"
     run = shoal("-n", "3", script(training(happening, "print(os.getpid(), file=sys.stderr)")))
     pid = int(line_like(run, r"\[1\] (\d+)")[1])
-    said = r"shoal: peer 1 is out at step 20; 2 members \(silent for [\d.]+ s\); resumed after (\d+) ms, no step lost.*"
-    assert int(line_like(run, said)[1]) > 1000, "all have waited for it since it was silent"
+    line_like(run, r"shoal: peer 1 is out at step 20; 2 members \(silent for .* s\); resumed after \d{4,} ms, .*")
     os.kill(pid, signal.SIGCONT)
     code, _, stderr = outcome(run)
     assert code == 3, stderr
