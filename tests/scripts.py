@@ -6,15 +6,27 @@ scripts, exits with 1 and the seeds of those that failed.
 
 import argparse
 import time
+from collections.abc import Callable, Sized
 from itertools import count
+from typing import Protocol
 
 from bench.here import environment
 from p2p.forking.zygote import WITH_TORCH, Zygote
 from tests.live.drawn import Drawn
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+class Draw(Protocol):
+    """A run drawn by a seed. `run` raises AssertionError if it breaks an invariant."""
+
+    @property
+    def events(self) -> Sized: ...
+
+    def run(self) -> None: ...
+
+
+def run_seeds(description: str | None, draw: Callable[[Zygote, int], Draw]) -> int:
+    """Run as many seeds as fit into the time that the command line gives. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=0, help="the first")
     options = parser.parse_args()
@@ -23,7 +35,7 @@ def main() -> int:
         for seed in count(options.seed):
             if time.monotonic() >= end_s:
                 break
-            drawn = Drawn(zygote, seed)
+            drawn = draw(zygote, seed)
             try:
                 drawn.run()
             except AssertionError as error:
@@ -35,4 +47,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_seeds(__doc__, Drawn))

@@ -292,15 +292,16 @@ class Peer:
         self.training.num_told += 1
         self.leave()
 
-    def _be_outvoted(self, step: int) -> None:
-        """Go: the peer has other parameters than the members that stay."""
-        checks = self._world.invariants
+    def _be_outvoted(self, effect: fx.Outvoted) -> None:
+        """Go: the peer has other parameters than the members that stay (R17), or than it computed with (R28)."""
+        checks, step = self._world.invariants, effect.step
         assert self.view is not None
-        checks.seen["outvoted by parameters"] += 1
-        if not checks.damaged:
-            raise Violation("never", f"{self.member} is outvoted by parameters in step {step}")
-        said = checks.parameters(self.view, step)
-        checks.who_stays(checks.who_goes.goes(self.member, self.view, step, cases(self.view, said)))
+        if not effect.is_damaged:
+            checks.seen["outvoted by parameters"] += 1
+            if not checks.damaged:
+                raise Violation("never", f"{self.member} is outvoted by parameters in step {step}")
+            said = checks.parameters(self.view, step)
+            checks.who_stays(checks.who_goes.goes(self.member, self.view, step, cases(self.view, said)))
         self.training.open_step.stop()
         self.leave(step)
 
@@ -349,11 +350,8 @@ class Peer:
                 seen["removed"] += 1
                 self.arena.tag = NO_TAG
                 world.come_back(self, reason)
-            case fx.Outvoted(step, is_damaged=True):
-                self.training.open_step.stop()
-                self.leave(step)
-            case fx.Outvoted(step):
-                self._be_outvoted(step)
+            case fx.Outvoted():
+                self._be_outvoted(effect)
             case fx.Left(reason):
                 seen["left"] += 1
                 self.arena.tag = NO_TAG
