@@ -187,7 +187,7 @@ class Progress:
         return [self._tell(each) for each in earlier if not self._untold[each].cost]
 
     def _tell(self, peer_id: str) -> str:
-        """What is held back of it, now."""
+        """Take the held-back line of `peer_id`."""
         untold = self._untold.pop(peer_id)
         if not untold.cost:
             self._told_dead[peer_id] = untold.who
@@ -217,7 +217,7 @@ class Progress:
         return lines
 
     def _silence(self, now: float) -> str:
-        """That all our peers, which report every second, have done so too long ago; empty: somebody has."""
+        """A line if no peer of this launch has reported for too long (they do every second); else empty."""
         silent_s = now - self._heard_at
         if silent_s < WAITING_S:
             return ""
@@ -232,7 +232,7 @@ class Progress:
 
     def _tell_all(self, due: list[str]) -> list[str]:
         """The held-back lines of these peers, but not of those that left at the end of the run, with all others."""
-        is_news = {each: self._untold[each].who or not self._is_through_with_all(each) for each in due}
+        is_news = {each: bool(self._untold[each].who) or not self._is_through_with_all(each) for each in due}
         untold = {each: self._tell(each) for each in due}
         return [line for each, line in untold.items() if is_news[each]]
 
