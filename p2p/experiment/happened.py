@@ -15,7 +15,7 @@ class Happened:
         planned, who: when, and the action with its target, in words.
         for_s: duration of a pause, cut or link; 0: the event has none.
         trigger_ns: when the event was due, without its delay.
-        time_ns: right before the action.
+        time_ns: right before the action; of a change of links right after it.
         at_step: the newest step that any peer had committed then.
         victims: peer_ids of the targets.
         peers: indices of the targets, or of the peers that were started.
@@ -88,3 +88,9 @@ class Account:
     environment: dict[str, object]
     usage: tuple[Usage, ...] = ()
     version: int = 1
+
+    def adjacent_ns(self, time_ns: int) -> tuple[int, int]:
+        """The last time before and the first after `time_ns` at which an event began or ended."""
+        times = [each_ns for each in self.events for each_ns in (each.time_ns, each.until_ns) if each_ns]
+        before = max((each_ns for each_ns in times if each_ns < time_ns), default=0)
+        return before, min((each_ns for each_ns in times if each_ns > time_ns), default=1 << 63)

@@ -295,10 +295,8 @@ def _all_records(timeline: Timeline) -> Iterable[Record]:
 def _change(cost: Cost, timeline: Timeline) -> None:
     """A change of links: the median step time before and after, up to the adjacent events."""
     account, at = timeline.run.account, cost.event.time_ns
-    events = account.events if account is not None else ()
-    others = [time_ns for each in events for time_ns in (each.time_ns, each.until_ns) if time_ns]
-    begin = max((other for other in others if other < at), default=0)
-    end = min((other for other in others if other > at), default=1 << 63)
+    assert account is not None, "the event is from it"
+    begin, end = account.adjacent_ns(at)
     commits = [time_ns for time_ns, *_ in timeline.first_commits if begin < time_ns < end]
     before, after = [each for each in commits if each <= at], [each for each in commits if each > at]
     for name, times in (("step_before", before[-NUM_BESIDE:]), ("step_after", after[:NUM_BESIDE])):

@@ -29,14 +29,12 @@ def name_links(run: Run, found: Sequence[Cost]) -> None:
     if run.account is None or not any("step_after" in cost.times_ms for cost in found):
         return
     steps, names = host_steps(run), _names(run)
-    times = sorted(event.time_ns for event in run.account.events if event.time_ns)
     for cost in found:
         at = cost.event.time_ns
         before_ms, after_ms = (cost.times_ms.get(name, 0.0) for name in ("step_before", "step_after"))
         if cost.event.do != "link" or not 0 < before_ms < after_ms:
             continue
-        begin = max((time_ns for time_ns in times if time_ns < at), default=0)
-        end = min((time_ns for time_ns in times if time_ns > at), default=1 << 63)
+        begin, end = run.account.adjacent_ns(at)
         before = [step for step in steps if begin < _committed_ns(step) <= at][-NUM_BESIDE:]
         after = [step for step in steps if at < _began_ns(step) and _committed_ns(step) < end][:NUM_BESIDE]
         cause = slower(delays_ms(before), delays_ms(after), names)

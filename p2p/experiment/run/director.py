@@ -156,6 +156,8 @@ class Director:
                 one_way=event.one_way,
                 for_a_while=bool(event.for_s),
             )
+        if event.do == "link":  # steps that begin after that time have the new delays
+            happened.time_ns = time.monotonic_ns()
         if event.do in ("cut", "kill_host"):
             happened.victims = [each.peer.peer_id for each in there if each.peer is not None]
             happened.peers = [each.index for each in there]

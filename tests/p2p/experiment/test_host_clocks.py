@@ -8,21 +8,27 @@ import pytest
 from p2p.experiment.evaluation.report import evaluate, metrics
 from p2p.experiment.folder import Run
 from p2p.telemetry.records import Kind
-from tests.p2p.experiment.runs import A, B, C, event, receipt, record, run
+from tests.p2p.experiment.runs import A, B, C, event, ns, receipt, record, run
 from tests.p2p.telemetry.pages import identity
 
 PEERS = (A, B, C)
 Delays = Mapping[tuple[str, str], float]
 
 
-def on_hosts(num_steps: int, change_at: int, slow: Delays, *, shift_ms: float = 0.0) -> Run:
-    """Peers of three hosts, 2 ms apart; from step `change_at` on some links take longer. The third clock is shifted."""
+def on_hosts(num_steps: int, change_at: int, slow: Delays, *, shift_ms: float = 0.0, end_at: int = 1000) -> Run:
+    """Peers of three hosts, 2 ms apart; from step `change_at` to before `end_at` some links take longer.
+
+    The third clock is shifted.
+    """
     records: dict[str, list[object]] = {peer: [] for peer in PEERS}
-    now_ms, changed_ms = 10.0, 0.0
+    now_ms, changed_ms, until_ns = 10.0, 0.0, 0
     for step in range(1, num_steps + 1):
         if step == change_at:
             changed_ms = now_ms + 0.1
-        delays = {(x, y): 2.0 + (slow.get((x, y), 0.0) if step >= change_at else 0.0) for x in PEERS for y in PEERS}
+        elif step == end_at:
+            until_ns = ns(now_ms + 0.1)
+        is_slow = change_at <= step < end_at
+        delays = {(x, y): 2.0 + (slow.get((x, y), 0.0) if is_slow else 0.0) for x in PEERS for y in PEERS}
         submitted = {peer: now_ms + 20 + 7 * ((index + step) % 3) for index, peer in enumerate(PEERS)}
         finished = {y: max(submitted[x] + delays[x, y] * (x != y) for x in PEERS) for y in PEERS}
         committed = {y: max(finished[x] + delays[x, y] * (x != y) for x in PEERS) for y in PEERS}
@@ -34,7 +40,8 @@ def on_hosts(num_steps: int, change_at: int, slow: Delays, *, shift_ms: float = 
             ]
         now_ms = max(committed.values())
     receipts = [receipt(step, PEERS) for step in range(1, num_steps + 1)]
-    link = event("link", changed_ms, who="link of host 2: delay=52ms", at_step=change_at - 1, planned="step 30")
+    who = "link of host 2: delay=52ms"
+    link = event("link", changed_ms, who=who, at_step=change_at - 1, planned="step 30", until_ns=until_ns)
     found = run(dict.fromkeys(PEERS, receipts), records, [link])  # type: ignore[arg-type]
     tracks = {peer: replace(track, who=identity(peer, host=peer[::-1][0] * 16)) for peer, track in found.tracks.items()}
     return replace(found, tracks=tracks)
@@ -68,6 +75,11 @@ def test_of_fewer_steps_or_one_host_nothing_is_said_of_clocks() -> None:
 def test_the_link_that_makes_steps_longer_is_named_with_what_its_delay_grew_by(slow: Delays, said: str) -> None:
     (cost,) = evaluate(on_hosts(80, 31, slow)).costs
     assert cost.why["longer"].endswith(said) and cost.why["longer"].startswith("step 38 -> ")
+
+
+def test_steps_behind_the_end_of_a_change_do_not_hide_the_link() -> None:
+    (cost,) = evaluate(on_hosts(80, 31, {(A, B): 30.0}, end_at=41)).costs
+    assert cost.why["longer"].endswith("link host 0 -> host 1 +30 ms")
 
 
 def test_a_change_that_makes_no_step_longer_is_no_cause() -> None:
