@@ -227,7 +227,8 @@ class Observing:
         Another member may have fed that step, so this takes as long as asking again.
         """
         needed, since = self._needs
-        if needed != self._steps.done + 1 or self._applying is not None or now - since < self._config.state_s:
+        is_open = needed == self._steps.done + 1 and self._applying is None and not self._steps.seated
+        if not is_open or now - since < self._config.state_s:
             return []
         self._needs = NOTHING_DONE, -math.inf
         return [Missed(needed)]
@@ -250,7 +251,7 @@ class Observing:
         self._has_run_own = is_run and self._fed.is_own(step, digest)
         self._num_run += is_run and not self._has_run_own
         self._is_proven |= self._num_run >= NUM_PROVING
-        self._applying = None
+        self._applying, self._needs = None, (NOTHING_DONE, -math.inf)
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
             self._lineage = self._loading.lineage
             self._loading, self._num_run = None, 0

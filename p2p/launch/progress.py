@@ -15,6 +15,8 @@ from .places import Place
 
 RATE_S: Final = 30.0
 WAITING_S: Final = 5.0
+AWAKE_S: Final = 3.0
+"""A peer whose last report is older than that of another one by more than this is stopped: it speaks for nobody."""
 PATIENCE_S: Final = 1.5
 """How long the line about a death waits for its cost, or the cost for the line."""
 
@@ -254,8 +256,9 @@ class Progress:
         step, since = self._waiting.get(peer_id, (standing.step, now))
         self._waiting[peer_id] = (step, since) if step == standing.step else (standing.step, now)
         waited_s = now - self._waiting[peer_id][1]
-        living = [other.standing.who.peer_id for other in self._places if other.child and other.standing]
-        is_first = peer_id == next((each for each in living if each in self._waiting), "")
+        last = [other.standing for other in self._places if other.child and other.standing]
+        awake = [each.who.peer_id for each in last if standing.time_ns - each.time_ns < AWAKE_S * 1e9]
+        is_first = peer_id == next((each for each in awake if each in self._waiting), "")
         if not is_first or min(waited_s, now - self._waiting_told) < WAITING_S:
             return []
         self._waiting_told = now

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gossip import CoreConfig, Member, Seat, State
 from gossip.asked_states import PATIENCE_S
 from gossip.commit import StepMachine
-from gossip.effects import Apply, Discard, Drop, Effect, Load, Missed, Send
+from gossip.effects import Apply, Discard, Drop, Effect, Load, Send
 from gossip.fed_steps import MOST_FED
 from gossip.messages import Head
 from gossip.observing import MOST_LAG, NUM_PROVING, Observing
@@ -59,6 +59,20 @@ class Observer:
         """The states after these steps arrive, each at once."""
         assert self.observing.comes(now, source, steps[-1] if steps else 3)
         return [effect for step in steps for effect in self.observing.came(step, digest(step), LINEAGE)]
+
+
+def waits_at(done: int, *, fed: tuple[int, ...] = ()) -> Observer:
+    """An observer whose script waits for an operation of its own, step `done` + 1; it is offered a state."""
+    new = Observer(done)
+    new.hears(done + 3, 0.0)
+    new.hears(done + 3, 1.0)
+    assert new.gets(done + 3, now=2.0) == [Load(done + 3, digest(done + 3))]
+    new.fed(*fed)
+    return new
+
+
+def declines(new: Observer, step: int, now: float = 2.0) -> list[Effect]:
+    return new.observing.declined(now, step, digest(step))
 
 
 def query(step: int, donor: Member = A) -> list[Effect]:
@@ -314,88 +328,6 @@ def test_a_fed_step_that_is_run_ends_no_state_that_is_under_way() -> None:
     new.fed(6)
     new.loads(6)
     assert new.gets(8) == [Load(8, digest(8))]
-
-
-# Operations that scripts call by themselves
-
-
-def waits_at(done: int, *, fed: tuple[int, ...] = ()) -> Observer:
-    """An observer whose script waits for an operation of its own, step `done` + 1; it is offered a state."""
-    new = Observer(done)
-    new.hears(done + 3, 0.0)
-    new.hears(done + 3, 1.0)
-    assert new.gets(done + 3, now=2.0) == [Load(done + 3, digest(done + 3))]
-    new.fed(*fed)
-    return new
-
-
-def declines(new: Observer, step: int, now: float = 2.0) -> list[Effect]:
-    return new.observing.declined(now, step, digest(step))
-
-
-def test_r9_a_state_that_is_declined_is_offered_again_after_the_operation() -> None:
-    new = waits_at(5, fed=(6, 7))
-    assert declines(new, 8) == [Apply(6, digest(6))]
-    assert new.observing.due == (6, digest(6))
-    assert new.loads(6) == [Load(8, digest(8))]
-    assert declines(new, 8) == [Apply(7, digest(7))], "there is another one"
-    assert new.loads(7) == [Load(8, digest(8))]
-    assert new.loads(8) == []
-
-
-def test_r9_a_step_that_was_due_when_the_state_was_offered_is_due_again() -> None:
-    new = Observer(5)
-    new.hears(8, 0.0)
-    new.hears(8, 1.0)
-    new.fed(6)
-    new.gets(8)
-    assert declines(new, 8) == [Apply(6, digest(6))]
-
-
-def test_r9_while_the_script_waits_the_last_state_that_came_is_kept() -> None:
-    new = waits_at(5)
-    assert declines(new, 8) == []
-    assert new.gets(9) == [Drop(8, digest(8))]
-    assert new.hears(12, now=2.5) == new.hears(14, now=2.9) == [], "there is one, so nobody is asked"
-    assert new.fed(6) == [Apply(6, digest(6))]
-    assert new.loads(6) == [Load(9, digest(9))]
-
-
-def test_r9_a_state_that_is_declined_makes_room_for_a_later_one() -> None:
-    new = waits_at(5)
-    new.gets(9)
-    assert declines(new, 8) == [Drop(8, digest(8))]
-    new.fed(6)
-    assert new.loads(6) == [Load(9, digest(9))]
-
-
-def test_r9_only_the_state_that_is_offered_can_be_declined() -> None:
-    new = waits_at(5, fed=(6,))
-    assert declines(new, 7) == []
-    assert Observer(5).observing.declined(0.0, 8, digest(8)) == []
-
-
-def test_r9_an_operation_is_missed_if_it_has_not_come_so_long_after_the_state() -> None:
-    new = waits_at(5)
-    declines(new, 8, now=2.0)
-    assert new.hears(9, now=2.9) == []
-    assert new.hears(9, now=3.0) == [Missed(6)]
-    assert new.hears(9, now=3.5) == [], "it is said once"
-
-
-def test_r9_an_operation_that_is_here_is_not_missed_however_long_it_takes() -> None:
-    new = waits_at(5, fed=(6,))
-    declines(new, 8, now=2.0)
-    assert new.hears(9, now=9.0) == []
-
-
-def test_r9_an_operation_is_missed_in_a_barrier_too() -> None:
-    new = in_barrier(Observer(3))
-    new.observing.reconsider(0.0)
-    assert new.observing.beat(0.5) == query(5)
-    new.gets(5)
-    declines(new, 5, now=1.0)
-    assert [new.observing.beat(now) for now in (1.9, 2.0, 2.1)] == [[], [Missed(4)], []]
 
 
 def test_a_state_of_another_swarm_than_the_view_is_dropped() -> None:

@@ -69,6 +69,7 @@ def line_like(process: Launch, pattern: str) -> re.Match[str]:
     """Block until a line of stderr matches."""
     assert process.stderr is not None
     for line in process.stderr:
+        print(line, end="")  # shown if the test fails
         if found := re.fullmatch(pattern, line.rstrip("\n")):
             return found
     raise AssertionError(f"no line like {pattern!r} came")
@@ -566,12 +567,12 @@ def test_a_peer_that_cannot_open_what_it_needs_says_so_at_once(shoal: Shoal, scr
     assert re.match(r"shoal: this peer cannot run: at most 40 files can be open here, and each of 6 peers", stderr[-1])
 
 
-def as_limited_user(limit: int, *command: str) -> list[str]:
-    """The command as a user who may read all files and start few threads: root has no such limit."""
+def as_limited_user(user_id: int, limit: int, *command: str) -> list[str]:
+    """The command as a user with few threads, who may read all files: root has no such limit."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("there has to be another user, whom root becomes by setpriv")
     may = "+dac_override,+dac_read_search"
-    user = ["setpriv", "--reuid=54322", "--inh-caps", may, "--ambient-caps", may]
+    user = ["setpriv", f"--reuid={user_id}", "--inh-caps", may, "--ambient-caps", may]
     return ["-c", shlex.join(["exec", *user, "prlimit", f"--nproc={limit}", *command])]
 
 
@@ -585,10 +586,11 @@ def as_limited_user(limit: int, *command: str) -> list[str]:
 def test_where_too_few_threads_can_be_started_one_line_says_so(
     shoal: Shoal, script: Script, home: Path, program: list[str], code: int, said: str
 ) -> None:
-    os.chown(home, 54322, -1)
+    user_id = 54320 + code  # the threads of a user are counted together, and these cases run at once
+    os.chown(home, user_id, -1)
     path = script("import p2p; p2p.join()")
-    limited = as_limited_user(12 if program else 4, sys.executable, *program, path)
-    advice = r" have to start: raise the limit of user 54322 \(`ulimit -u \d+`, or LimitNPROC= of the service\)"
+    limited = as_limited_user(user_id, 12 if program else 4, sys.executable, *program, path)
+    advice = rf" have to start: raise the limit of user {user_id} \(`ulimit -u \d+`, or LimitNPROC= of the service\)"
     alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     ended, stdout, stderr = outcome(shoal(program=limited, executable="/bin/sh", environ=alone))
     assert (ended, stdout) == (code, []) and re.fullmatch(f"shoal: {said}{advice}", "\n".join(stderr)), stderr

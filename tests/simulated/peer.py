@@ -52,6 +52,7 @@ class Peer:
         self.host, self.arena = place.host, place.arena
         self.incarnations = (member, *place.former)
         self.alive = True
+        self.began_at = world.clock.now
         self.ended_at: float | None = None
         self.unproven = self.came_back = self.knows_steps = False
         self.paused_until = 0.0

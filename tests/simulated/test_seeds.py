@@ -70,6 +70,7 @@ FOUND = {
     40_500_058: "parameters changed after a step was computed with them, and were given to joiners, who then differed",
     40_500_191: "the script of one that had its seat loaded a state of another swarm, which it was offered before",
     40_500_814: "what lay behind a slow joiner by the clock of the members took it twice as long, and all waited",
+    70_000_040: "a member missed an operation of its own, since it had waited for that number in another swarm",
     1_002_231: "one that was cut off left, and its step, which it was told is void, was committed without a word of it",
 }
 """Failures found beyond the first two hundred seeds, with the simulator of that time."""

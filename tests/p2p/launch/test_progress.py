@@ -339,6 +339,13 @@ def test_who_has_taken_the_place_of_a_peer_that_waited_hides_nobody_who_waits_no
     assert run.report(1, 112.0, waiting=Waiting(text="waits")) == []  # named by the first, which has just begun to wait
 
 
+def test_a_stopped_peer_whose_last_report_says_that_it_waited_hides_nobody_who_waits_now() -> None:
+    run, waiting = Run(), Waiting(text="waits")
+    run.report(0, waiting=waiting, time_ns=100 * 10**9)
+    said = [line for at in range(100, 107) for line in run.report(1, at, waiting=waiting, time_ns=at * 10**9)]
+    assert said == ["peer 1 waits (for 5 s)"]
+
+
 def test_who_goes_on_has_not_waited() -> None:
     run = Run()
     for second in range(100, 120):
