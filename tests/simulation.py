@@ -231,11 +231,6 @@ class Simulation:
         self._num_lineages += 1
         return f"lineage {self._num_lineages}".encode().ljust(16)
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether there are no faults, or have been none for a while."""
-        return self.plan.is_quiet or self.clock.now > self.plan.calm_s + SETTLED_S
-
     def _enter(self, peer_id: str, place: Place, behind: Member | None = None) -> Peer:
         self._num_processes += 1
         member = Member(peer_id, 10 * self._num_processes)
@@ -286,7 +281,7 @@ class Simulation:
         if self.invariants.seen["removed"] > MOST_CHURN:
             raise Violation("churn", f"{brief(peer.member)} is removed: {reason}")
         is_odd = bool(self.invariants.damaged) and reason.startswith("the parameters of")  # or those that stay are
-        if not is_odd and self.is_settled:
+        if not is_odd and (self.plan.is_quiet or self.clock.now > self.plan.calm_s + SETTLED_S):
             raise Violation("I14", f"{brief(peer.member)} is removed, and nothing had happened to it: {reason}")
         again = self._go_on_as_another(peer)
         again.meet(peer.core.acquaintances())

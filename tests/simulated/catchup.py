@@ -251,7 +251,7 @@ class CatchUp:
         view, digest = self._peer.core.view, self._peer.core.digest
         fed = [fed for fed in self._fed.values() if (fed.step, fed.previous) == (step, digest)]
         has_come = any(view is None or view.lineage == each.lineage for each in fed)
-        if has_come or self._world.is_settled:
+        if has_come or self._peer.core.seated or self._world.plan.is_quiet:
             why = "has come" if has_come else "was not lost"
             raise Violation("S22", f"{brief(self._peer.member)} misses operation {step}, and that {why}")
         self._world.invariants.seen["operations missed"] += 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .peer import Peer
 
-JOINS_S = 5.0
+JOINS_S = 8.0
 """A joiner has a seat within this time, on links that mostly work."""
 SILENT = "silent"
 """The name of the joiner of the plot of that name."""
@@ -89,7 +89,7 @@ def judge(world: "Simulation") -> None:
         world.invariants.seen["runs without a verdict"] += 1
         return
     without = [peer for peer in alive if peer.view is None]
-    if world.invariants.damaged:  # a damaged member can be found at any time, and returns then
+    if world.invariants.damaged or world.plan.founding == "two":  # damage is found, and operations missed, at any time
         without = [peer for peer in without if peer.began_at < world.clock.now - JOINS_S]
     if without:
         raise Violation("L1", f"{brief([p.member for p in without])} got no seat: {without[0].core.reason}")
