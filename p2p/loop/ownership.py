@@ -8,7 +8,8 @@ to them (host/floats.py).
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 
 from ..host.floats import Settings, keep_subnormals, restore
@@ -142,6 +143,15 @@ class DriveLock:
         self._drive = before
         if self._deferred is not None and not self.is_busy:
             self._raise_deferred()
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """A block in which no handler raises; it raises at the end."""
+        before = self.shield()
+        try:
+            yield
+        finally:
+            self.unshield(before)
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal handler: whether it must not raise now, in the middle of a turn. It is then raised later.

@@ -1,5 +1,7 @@
 """Scripts that evaluate, catch an error, or leave in the middle of a round. Optimizers that keep copies."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.live.swarm import Process, Swarm
@@ -138,3 +140,62 @@ def test_who_catches_what_is_not_finite_counts_in_the_round_that_it_begins_anew(
     peer = swarm.start(CAUGHT)
     check_ends(peer)
     assert peer.stdout == ["caught 3", "end 3 6 True"], peer.report()
+
+
+INTERRUPTED = """
+import signal
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(48, 3))
+
+def interrupt(frame, event, argument):
+    if event == "call" and frame.f_code.co_name == "_step" and frame.f_code.co_filename.endswith("outer.py"):
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+if sys.argv[2] == "own":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(3))
+with p2p.join() as peer:
+    wrapped = p2p.DiLoCo(peer, model, optimizer, checkpoint=p2p.Checkpoint(sys.argv[1], every=100))
+    print("begins", peer.done, *model.weight.flatten().tolist())
+    try:
+        for number, (batch,) in enumerate(peer.loader(data, global_batch=8, inner_steps=2)):
+            if sys.argv[2] == "again":
+                break
+            optimizer.zero_grad()
+            wrapped(batch).pow(2).mean().backward()
+            if number == 3 and sys.argv[2] != "never":
+                sys.setprofile(interrupt)
+            optimizer.step()
+            if number == 3:
+                break
+    except (KeyboardInterrupt, SystemExit):
+        print("interrupted")
+print("left", peer.done, *model.weight.flatten().tolist())
+"""
+"""A signal arrives while the result of the second round is applied; the script then ends well."""
+
+
+@pytest.mark.parametrize("handler", ["", "own"])
+def test_who_is_interrupted_as_a_round_is_applied_has_all_of_it_or_says_that_it_has_a_part(
+    swarm: Swarm, tmp_path: Path, handler: str
+) -> None:
+    peer = swarm.start(INTERRUPTED, str(tmp_path / "kept"), handler)
+    whole = swarm.start(INTERRUPTED, str(tmp_path / "whole"), "never", name="whole")
+    check_ends(peer, whole)
+    again = swarm.start(INTERRUPTED, str(tmp_path / "kept"), "again")
+    check_ends(again)
+    assert peer.stdout[1] == "interrupted"
+    is_torn = any("interrupted while it applied round 2, so its parameters are of no" in line for line in peer.stderr)
+    assert is_torn == bool(handler), peer.report()
+    begins, left = again.stdout[0].split()[1:], whole.stdout[-1].split()[1:]
+    if handler:  # nothing was saved
+        assert begins[0] == "0"
+    else:
+        assert begins == left == peer.stdout[-1].split()[1:]

@@ -39,7 +39,7 @@ from .exchange import check_room
 from .outer import OuterConfig, payload_bytes
 from .outer_on_device import outer_of
 from .round_state import RoundReplica
-from .rounds import Rounds, nonfinite_policy
+from .rounds import Rounds
 
 logger = logging.getLogger("p2p")
 
@@ -183,7 +183,7 @@ class DiLoCo(Wrapper):
             self._replica.put_buffers,
             inner_steps=inner_steps,
             round_s=round_s,
-            nonfinite=nonfinite_policy(nonfinite),
+            nonfinite=_nonfinite(nonfinite),
             is_digested_whole=state_digest == "all",
         )
         self._take_seat(offered, keeper)
@@ -227,7 +227,7 @@ class DiLoCo(Wrapper):
         if self._dense is not None and self._dense.passes.updates.is_due:
             return False
         self._rounds.settle()
-        return True
+        return not self._rounds.is_torn
 
     def _begin_round(self) -> None:
         if self._dense is not None:
@@ -369,3 +369,10 @@ def _describe_lengths(inner_steps: int | None, round_s: float | None, dense_step
     steps = "" if inner_steps is None else f", {inner_steps} steps each"
     seconds = "" if round_s is None else f", {round_s:g} s each"
     return f"{steps}{seconds}" + (f", after {dense_steps} dense steps" if dense_steps else "")
+
+
+def _nonfinite(policy: Any) -> Literal["raise", "skip"]:
+    """The policy for a round that ends with parameters that are not finite; see `DiLoCo`."""
+    if policy not in (None, "raise", "skip"):
+        raise ValueError(f"nonfinite must be raise or skip, is {policy!r}")
+    return "skip" if policy == "skip" else "raise"

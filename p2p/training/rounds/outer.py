@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+import xxhash
 
 from collectives import Codec, codec_of
 from collectives.elements import Array
@@ -274,6 +275,15 @@ class Outer:
         """The bytes of a range of elements of a vector."""
         part: memoryview = vector[first:last].data
         return part
+
+    def digest(self, turn: int, num_turns: int) -> bytes:
+        """Digest of a part of the anchor and of the momentum, of `num_turns` parts."""
+        digest = xxhash.xxh3_128()
+        for vector in (self.anchor, self.momentum):
+            if vector is not None:
+                first, last = (len(vector) * each // num_turns for each in (turn, turn + 1))
+                digest.update(self.part(vector, first, last))
+        return digest.digest()
 
     def copy_parameters(self) -> list[torch.Tensor]:
         """Copies of the current parameters."""

@@ -7,10 +7,9 @@ round, only before the next one begins.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
-import xxhash
 
 from collectives.elements import Array
 
@@ -38,6 +37,7 @@ OTHER: Final = (
     "optimizer of the model, and all others in extra=. To reset moments or rates in the middle of a run, keep the "
     "same optimizer: call `optimizer.state.clear()` and set its param_groups, on every peer"
 )
+TORN: Final = "this peer was interrupted while it applied round %d, so its parameters are of no round: do not save them"
 NUM_TURNS: Final = 16
 """Number of rounds in which the whole anchor is compared, if each compares a part."""
 FEW_ELEMENTS: Final = 1 << 20
@@ -108,6 +108,7 @@ class Rounds:
         self._due: set[torch.optim.Optimizer] = set()  # their updates with the last dense gradients are still to come
         self._unseen: Sequence[torch.optim.Optimizer] = optimizers
         self._is_ahead = False  # an update has begun that belongs to the round
+        self._exchanges = NEVER  # the training step of the exchange under way
         self._share.rounds, self._share.check_model = self, watch.check
         session.round_edge = self.begin
         session.history.end_listeners.append(self._drop_rest)
@@ -129,7 +130,9 @@ class Rounds:
         """After this peer left: undo updates that were not exchanged, so that a script does not save them."""
         if ratio := self._outer.residual_ratio():
             self._session.note(Kind.RESIDUAL_LOST, self._session.done, value=ratio)
-        if self.is_amid:
+        if self.is_torn:
+            logger.warning(TORN, self._share.num_trained)
+        elif self.is_amid:
             logger.warning(
                 "this peer left %d inner steps after the last round: they were not exchanged, and the parameters are "
                 "reset to the end of that round",
@@ -156,9 +159,14 @@ class Rounds:
         """Whether updates were made since the last round, so that the parameters differ from the anchor."""
         return self._iterations.num_updates > 0
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether the last round is committed, but not, or only in part, applied to the anchor."""
+        return self._exchanges == self._share.num_trained
+
     def _end_round(self) -> None:
         self._iterations.end_round()
-        self._is_ahead = False
+        self._is_ahead, self._exchanges = False, NEVER
         self._share.is_amid_round = False
 
     # Start and end of a round.
@@ -311,17 +319,20 @@ class Rounds:
         for operation in operations:
             self._session.submit(operation, is_urgent=False)
         with self._session.callers.call("optimizer.step"):
-            if self._session.commit(self._digest, is_round=True):
-                self._apply(operations)
-                self._committed_at = self._share.num_batches
-                if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:
-                    self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
-            else:
-                self._committed_at = None
-                self._share.give_up_step()
-                self._forget_moments()
-                self._undo()  # in case the script ends before the state is loaded
-            self._end_round()
+            self._exchanges = self._share.training_step
+            is_committed = self._session.commit(self._digest, is_round=True)
+            with self._session.loop.reactor.drive_lock.shielded():  # else parameters would be those of no round
+                if is_committed:
+                    self._apply(operations)
+                    self._committed_at = self._share.num_batches
+                    if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:
+                        self._session.note(Kind.SENT, step, value=loop.num_sent_bytes - num_sent_bytes)
+                else:
+                    self._committed_at = None
+                    self._share.give_up_step()
+                    self._forget_moments()
+                    self._undo()  # in case the script ends before the state is loaded
+                self._end_round()
         self._began_s = self._session.loop.now()
         self._session.history.announce()
 
@@ -363,13 +374,7 @@ class Rounds:
 
     def _digest(self) -> bytes:
         """Digest of the anchor and the momentum at the start of the round."""
-        outer, turn = self._outer, self._share.training_step % self._num_turns
-        digest = xxhash.xxh3_128()
-        for vector in (outer.anchor, outer.momentum):
-            if vector is not None:
-                first, last = (len(vector) * each // self._num_turns for each in (turn, turn + 1))
-                digest.update(outer.part(vector, first, last))
-        return digest.digest()
+        return self._outer.digest(self._share.training_step % self._num_turns, self._num_turns)
 
     def _apply(self, operations: Sequence[Operation]) -> None:
         is_of_loader = self._share.is_of_loader
@@ -391,10 +396,3 @@ class Rounds:
         """Clear the states of all optimizers after a round without samples of this peer, as for a new joiner."""
         for optimizer in self._iterations.optimizers:
             optimizer.state.clear()
-
-
-def nonfinite_policy(nonfinite: Any) -> Literal["raise", "skip"]:
-    """The policy for a round that ends with parameters that are not finite; see `DiLoCo`."""
-    if nonfinite not in (None, "raise", "skip"):
-        raise ValueError(f"nonfinite must be raise or skip, is {nonfinite!r}")
-    return "skip" if nonfinite == "skip" else "raise"
