@@ -339,7 +339,9 @@ class DiLoCo(Wrapper):
             return self.module.state_dict(*args, **kwargs)
         with self.anchor():
             state = self.module.state_dict(*args, **kwargs)
-            return type(state)((name, _copied(value)) for name, value in state.items())
+            for name, value in state.items():  # in place: it also has the versions of layers
+                state[name] = _copied(value)
+            return state
 
 
 def _copied(value: Any) -> Any:
