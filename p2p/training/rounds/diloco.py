@@ -321,8 +321,9 @@ class DiLoCo(Wrapper):
         try:
             yield
         finally:
-            self._outer.set_parameters(kept)
-            self._replica.put_buffers(buffers)
+            if self._rounds.is_amid:  # else this peer has left in the block
+                self._outer.set_parameters(kept)
+                self._replica.put_buffers(buffers)
             share.is_anchor_shown = was_shown
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
