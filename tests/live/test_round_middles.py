@@ -199,3 +199,66 @@ def test_who_is_interrupted_as_a_round_is_applied_has_all_of_it_or_says_that_it_
         assert begins[0] == "0"
     else:
         assert begins == left == peer.stdout[-1].split()[1:]
+
+
+LOOKED_AT = """
+import sys
+import torch
+import p2p
+
+class Centred(torch.nn.Module):
+    _version = 2
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("mean", torch.zeros(3), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return (x - self.mean) * self.scale
+
+    def _load_from_state_dict(self, state, prefix, metadata, *others):
+        if metadata.get("version", 1) < 2:
+            state[prefix + "scale"] = state[prefix + "scale"].exp()
+        super()._load_from_state_dict(state, prefix, metadata, *others)
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(Centred())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    wrapped = p2p.DiLoCo(peer, model, optimizer, inner_steps=3, nonfinite="skip")
+    for number in range(11):
+        batch = torch.ones(8, 3) * (float("nan") if number == 4 else 1.0)
+        optimizer.zero_grad()
+        wrapped(batch).pow(2).mean().backward()
+        optimizer.step()
+        if number == 7:
+            local = model[0].mean.clone()
+            with wrapped.anchor():
+                print("buffer of the start", bool(model[0].mean.isfinite().all()), bool((model[0].mean < local).all()))
+                wrapped(batch)
+            print("local buffer", torch.equal(model[0].mean, local))
+            saved, other = wrapped.state_dict(), torch.nn.Sequential(Centred())
+            other.load_state_dict(saved)
+            print("loaded", torch.equal(other[0].scale, saved["0.scale"]))
+    print("rounds", peer.done, peer.samples)
+    with wrapped.anchor():
+        anchor = model[0].scale.clone()
+        peer.leave()
+    print("left", torch.equal(model[0].scale, anchor))
+"""
+"""Version of a layer; a buffer that no `state_dict` has; a peer that leaves as it looks at the anchor."""
+
+
+def test_what_is_shown_saved_and_left_in_the_middle_of_a_round_is_of_its_start(swarm: Swarm) -> None:
+    peer = swarm.start(LOOKED_AT)
+    check_ends(peer)
+    assert peer.stdout == [
+        "buffer of the start True True",
+        "local buffer True",
+        "loaded True",
+        "rounds 3 6",
+        "left True",
+    ], peer.report()

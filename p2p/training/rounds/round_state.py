@@ -38,6 +38,7 @@ from ..state.replica_state import (
     unpack_into,
 )
 from ..state.state_copies import copies_of, lender_of
+from ..tensors.layouts import is_overlapping
 from .dense import DensePhase
 from .outer import Outer
 
@@ -175,11 +176,15 @@ class RoundReplica:
     def put_buffers(self, values: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
         """Set buffers to `values`, or to those at the start of the round, and then return copies of the old values."""
         named = {name: each for name, each in tensors_of(self._module).items() if name not in self._names_of_trained}
-        before = {name: each.detach().clone() for name, each in named.items()} if values is None else {}
+        others = self._state.others()
+        before = {name: each.detach().clone() for name, each in (named | others).items()} if values is None else {}
+        values = self._tensors | self._frozen[-1].state_dict()["buffers"] if values is None else values
         with torch.no_grad():
-            for name, value in (self._tensors if values is None else values).items():
+            for name, value in values.items():
                 if name in named:
                     named[name].copy_(value)
+                elif name in others and _is_other_value(value, others[name]):
+                    others[name].data.copy_(value)
         return before
 
     def _pack(self) -> PackedState:
@@ -253,3 +258,10 @@ def _without_moments(part: Stateful) -> dict[str, Any]:
     if isinstance(part, torch.optim.Optimizer):
         state = {"state": {}, "param_groups": state["param_groups"]}
     return copy.deepcopy(dict(state))
+
+
+def _is_other_value(value: torch.Tensor, buffer: torch.Tensor) -> bool:
+    """Whether a buffer has changed; not in size, as a table that is computed as far as it is needed."""
+    if (value.shape, value.dtype) != (buffer.shape, buffer.dtype) or is_overlapping(buffer):
+        return False
+    return not torch.equal(value, buffer)

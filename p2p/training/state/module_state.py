@@ -131,6 +131,10 @@ class ModuleState:
             if name in state["buffers"]:
                 _put(owner, key, state["buffers"][name])
 
+    def others(self) -> dict[str, Tensor]:
+        """The buffers that no `state_dict` has, by name."""
+        return {name: owner.get_buffer(key) for name, owner, key in _not_persistent(self._module)}
+
     def expect(self) -> None:
         """Expect this script to set attributes and modes as the script that wrote the loaded state did."""
         changed, ways = self._theirs
