@@ -14,6 +14,9 @@ KEPT: Final = (
     "p2p.DataParallel"
 )
 
+AVERAGE_OF_ASGD: Final = "ax"
+"""The average of the parameters; equal to them for its first million updates, but never written to them."""
+
 
 def check_keeps_no_copies(optimizers: Iterable[torch.optim.Optimizer]) -> None:
     """Raise ShoalError if, after an update, a state equals its parameter when rounded: master or slow weights."""
@@ -21,6 +24,8 @@ def check_keeps_no_copies(optimizers: Iterable[torch.optim.Optimizer]) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(optimizer, torch.optim.ASGD) and key == AVERAGE_OF_ASGD:
+                        continue
                     if isinstance(value, Tensor) and _is_copy(value, parameter.detach()):
                         raise ShoalError(KEPT % (type(optimizer).__name__, key))
 
