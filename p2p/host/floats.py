@@ -5,6 +5,8 @@ A thread inherits the setting of the thread that starts it.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
@@ -30,6 +32,17 @@ def keep_subnormals() -> Settings | None:
 def restore(before: Settings) -> None:
     """Restore the settings that `keep_subnormals` returned."""
     _libm().fesetenv(before)
+
+
+@contextmanager
+def subnormals_kept() -> Iterator[None]:
+    """A block in which the calling thread computes as IEEE 754 defines."""
+    before = keep_subnormals()
+    try:
+        yield
+    finally:
+        if before is not None:
+            restore(before)
 
 
 @cache

@@ -23,6 +23,7 @@ from collectives.elements import Array
 
 from ...errors import NonFiniteGradient
 from ...given import check_numbers
+from ...host.floats import subnormals_kept
 from ..tensors.layouts import DEVICES
 from ..tensors.summable import AMONG
 
@@ -197,13 +198,13 @@ class Outer:
         """
         total = sum(num_samples)
         weights = [(row, number / total) for row, number in enumerate(num_samples) if number]
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), subnormals_kept():
             for cut, rows in zip(self.cuts, gathered, strict=True):
                 self._add_up(cut, rows, weights)
-        if rank is not None and num_samples[rank]:
-            self._keep([rows[rank] for rows in gathered])
-        self._pending = None
-        self.restore()
+            if rank is not None and num_samples[rank]:
+                self._keep([rows[rank] for rows in gathered])
+            self._pending = None
+            self.restore()
 
     def _add_up(self, cut: slice, rows: Array, weights: Sequence[tuple[int, float]]) -> None:
         """Update a part of the anchor by the payloads of these rows."""

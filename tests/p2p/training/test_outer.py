@@ -245,6 +245,23 @@ def test_momentum_that_has_run_out_is_zero() -> None:
     assert not outers[0].momentum.any()
 
 
+@pytest.mark.parametrize("codec", ["float32", "sign"])
+def test_a_script_that_flushes_subnormal_numbers_has_the_same_anchor(codec: str) -> None:
+    anchors = []
+    for flushes in (False, True):
+        parameters = {"weight": torch.tensor([1e-38, 2e-38, 1e-39])}
+        outer = Outer(parameters, OuterConfig(codec=codec))
+        payload = outer.codec.encode(np.array([3e-39, 1e-39, 1e-40], np.float32))
+        assert torch.set_flush_denormal(flushes)
+        try:
+            outer.apply([np.stack([payload, payload])], [1, 2], 0)
+            assert (parameters["weight"][:1] / 4 == 0) == flushes, "the script still has its setting"
+        finally:
+            torch.set_flush_denormal(False)
+        anchors.append(outer.anchor.tobytes())
+    assert anchors[0] == anchors[1]
+
+
 def test_how_a_payload_is_cut_changes_nothing() -> None:
     config, found = OuterConfig(codec="sparse16"), []
     for max_bytes in (1, 600, 1 << 20):
