@@ -65,7 +65,9 @@ class OuterConfig:
             raise ValueError(f"decay must be between 0 and 1, is {self.decay}")
 
     def __str__(self) -> str:
-        return f"{self.codec}, outer_lr {self.outer_lr:g}, momentum {self.momentum:g}, decay {self.decay:g}"
+        """All that two peers must have in common: equal words mean equal arithmetic."""
+        factors = {"outer_lr": self.outer_lr, "momentum": self.momentum, "decay": self.decay}
+        return ", ".join([self.codec, *(f"{name} {_as_applied(each)}" for name, each in factors.items())])
 
 
 class Outer:
@@ -375,6 +377,11 @@ def _flat(parameter: torch.Tensor) -> Array:
 def _rounded(values: Array, dtype: torch.dtype) -> Array:
     """`values` rounded to `dtype`, as float32."""
     return values if dtype == torch.float32 else _flat(torch.from_numpy(values).to(dtype))
+
+
+def _as_applied(factor: float) -> str:
+    """The fewest digits that tell this factor, rounded to float32, from all others."""
+    return np.format_float_positional(np.float32(factor), trim="-")
 
 
 def _shape(tensor: torch.Tensor | None) -> str:

@@ -378,6 +378,13 @@ def test_settings_out_of_range_are_named(settings: dict[str, Any], why: str) -> 
 
 def test_settings_are_described_in_one_line() -> None:
     assert str(OuterConfig(codec="sign", decay=0.95)) == "sign, outer_lr 0.7, momentum 0.5, decay 0.95"
+    assert str(OuterConfig(codec="sign", outer_lr=1, momentum=0)) == "sign, outer_lr 1, momentum 0, decay 1"
+
+
+@given(st.floats(0.1, 10.0), st.sampled_from([1e-9, 1e-8, 1e-7, 1e-6]))
+def test_settings_that_compute_otherwise_are_described_otherwise(outer_lr: float, share: float) -> None:
+    one, other = (OuterConfig(outer_lr=each) for each in (outer_lr, outer_lr * (1 + share)))
+    assert (str(one) == str(other)) == (np.float32(one.outer_lr) == np.float32(other.outer_lr))
 
 
 SCRIPT = """
