@@ -183,7 +183,7 @@ class DataParallel(Wrapper):
         if self._gradients.device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the thread that calls backward waits for the commit
         self._models, self._allow_local = models, allow_local
-        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: self._passes.updates.are_made)
+        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: self._passes.updates.are_whole)
         if not allow_local:
             models.check(parts)
         whole, planned = state_digest == "all", ModelChanges(changes, module, parts, self._session)

@@ -1,4 +1,4 @@
-"""Scripts that evaluate, catch an error, or leave in the middle of a round. Optimizers that keep copies."""
+"""Scripts that evaluate, catch an error, or are interrupted in the middle of a round. Optimizers that keep copies."""
 
 from pathlib import Path
 
@@ -151,54 +151,93 @@ import p2p
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer, other = torch.optim.SGD([model.weight], lr=0.1), torch.optim.Adam([model.bias])
 data = torch.utils.data.TensorDataset(torch.randn(48, 3))
+folder, how, kind, name, file = sys.argv[1:]
 
 def interrupt(frame, event, argument):
-    if event == "call" and frame.f_code.co_name == "_step" and frame.f_code.co_filename.endswith("outer.py"):
+    if event == "call" and frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
         sys.setprofile(None)
         signal.raise_signal(signal.SIGINT)
 
-if sys.argv[2] == "own":
+def stop(*_):
+    if how == "updated" and number == 2:
+        signal.raise_signal(signal.SIGINT)
+
+optimizer.register_step_post_hook(stop)  # runs before that of the wrapper
+if how == "own handler":
     signal.signal(signal.SIGINT, lambda *_: sys.exit(3))
 with p2p.join() as peer:
-    wrapped = p2p.DiLoCo(peer, model, optimizer, checkpoint=p2p.Checkpoint(sys.argv[1], every=100))
+    options, length = {"extra": [other], "checkpoint": p2p.Checkpoint(folder, every=100)}, {"inner_steps": 2}
+    if kind == "parallel":
+        wrapped, length = p2p.DataParallel(peer, model, optimizer, **options), {}
+    else:
+        wrapped = p2p.DiLoCo(peer, model, optimizer, dense_steps=4 if kind == "dense" else 0, **options)
     print("begins", peer.done, *model.weight.flatten().tolist())
     try:
-        for number, (batch,) in enumerate(peer.loader(data, global_batch=8, inner_steps=2)):
-            if sys.argv[2] == "again":
+        for number, (batch,) in enumerate(peer.loader(data, global_batch=8, **length)):
+            if how == "again":
                 break
-            optimizer.zero_grad()
-            wrapped(batch).pow(2).mean().backward()
-            if number == 3 and sys.argv[2] != "never":
+            model.zero_grad()
+            loss = wrapped(batch).pow(2).mean()
+            if number == 3 and how in ("", "own handler"):
                 sys.setprofile(interrupt)
+            loss.backward()
             optimizer.step()
+            other.step()
             if number == 3:
                 break
     except (KeyboardInterrupt, SystemExit):
         print("interrupted")
 print("left", peer.done, *model.weight.flatten().tolist())
 """
-"""A signal arrives while the result of the second round is applied; the script then ends well."""
+"""A signal arrives in the fourth update, or as its step is committed; the script then ends well."""
 
 
-@pytest.mark.parametrize("handler", ["", "own"])
-def test_who_is_interrupted_as_a_round_is_applied_has_all_of_it_or_says_that_it_has_a_part(
-    swarm: Swarm, tmp_path: Path, handler: str
-) -> None:
-    peer = swarm.start(INTERRUPTED, str(tmp_path / "kept"), handler)
-    whole = swarm.start(INTERRUPTED, str(tmp_path / "whole"), "never", name="whole")
-    check_ends(peer, whole)
-    again = swarm.start(INTERRUPTED, str(tmp_path / "kept"), "again")
+def run_interrupted(swarm: Swarm, folder: Path, how: str, *place: str) -> tuple[Process, list[str]]:
+    """Returns the peer, and what the next one begins with: step and parameters."""
+    peer = swarm.start(INTERRUPTED, str(folder), how, *place)
+    check_ends(peer)
+    assert ("interrupted" in peer.stdout) == (how != "never"), peer.report()
+    again = swarm.start(INTERRUPTED, str(folder), "again", *place)
     check_ends(again)
-    assert peer.stdout[1] == "interrupted"
-    is_torn = any("interrupted while it applied round 2, so its parameters are of no" in line for line in peer.stderr)
-    assert is_torn == bool(handler), peer.report()
-    begins, left = again.stdout[0].split()[1:], whole.stdout[-1].split()[1:]
-    if handler:  # nothing was saved
-        assert begins[0] == "0"
-    else:
-        assert begins == left == peer.stdout[-1].split()[1:]
+    return peer, again.stdout[0].split()[1:]
+
+
+APPLIED = "rounds", "_step", "outer.py"
+
+
+def test_a_signal_that_arrives_as_a_round_is_applied_waits_until_it_is(swarm: Swarm, tmp_path: Path) -> None:
+    peer, begins = run_interrupted(swarm, tmp_path / "interrupted", "", *APPLIED)
+    whole, right = run_interrupted(swarm, tmp_path / "whole", "never", *APPLIED)
+    assert begins == right == peer.stdout[-1].split()[1:] == whole.stdout[-1].split()[1:]
+    assert begins[0] == "2" and not peer.complaints(), peer.report()
+
+
+def test_who_raises_as_a_round_is_applied_is_told_that_it_has_a_part(swarm: Swarm, tmp_path: Path) -> None:
+    peer, begins = run_interrupted(swarm, tmp_path, "own handler", *APPLIED)
+    assert "interrupted while it applied round 2, so its parameters are of no round" in peer.stderr[-1], peer.report()
+    assert begins[0] == "0", "nothing was saved"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("dense", "take", "outer.py"),
+        ("parallel", "hand_out", "gradients.py"),
+        ("parallel", "_single_tensor_adam", "adam.py"),
+    ],
+)
+def test_no_checkpoint_has_a_step_whose_update_was_interrupted(
+    swarm: Swarm, tmp_path: Path, place: tuple[str, str, str]
+) -> None:
+    _, begins = run_interrupted(swarm, tmp_path, "", *place)
+    assert begins[0] == "0", "nothing was saved"
+
+
+def test_who_is_interrupted_in_the_first_update_of_a_round_has_the_anchor(swarm: Swarm, tmp_path: Path) -> None:
+    peer, begins = run_interrupted(swarm, tmp_path, "updated", *APPLIED)
+    assert begins[0] == "1" and begins == peer.stdout[-1].split()[1:], peer.report()
 
 
 LOOKED_AT = """

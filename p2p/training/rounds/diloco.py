@@ -224,7 +224,9 @@ class DiLoCo(Wrapper):
 
     def _may_be_kept(self) -> bool:
         """Whether a checkpoint may be written now. Within a round it holds the state at the start of that round."""
-        if self._dense is not None and self._dense.passes.updates.is_due:
+        if (dense := self._dense) is not None and not (
+            dense.passes.updates.are_whole and not dense.passes.updates.is_due
+        ):
             return False
         self._rounds.settle()
         return not self._rounds.is_torn

@@ -132,7 +132,7 @@ class Rounds:
             self._session.note(Kind.RESIDUAL_LOST, self._session.done, value=ratio)
         if self.is_torn:
             logger.warning(TORN, self._share.num_trained)
-        elif self.is_amid:
+        elif self.is_amid or (self._is_within_update and not self._share.is_dense):
             logger.warning(
                 "this peer left %d inner steps after the last round: they were not exchanged, and the parameters are "
                 "reset to the end of that round",

@@ -358,11 +358,12 @@ class Passes:
 
     def _end_step(self) -> None:
         """Submit the remaining operations, wait for the commit, and set `grad` to the committed gradients."""
+        number = self._share.training_step
         for each in self._beside:
-            each.begin(self._share.training_step)
+            each.begin(number)
         self._gradients.submit_all()
         for each in self._beside:  # the last of a step, on every peer
-            for operation in each.operations(self._share.training_step):
+            for operation in each.operations(number):
                 self._session.submit(operation, is_urgent=False)
         try:
             if self._commit(self._state_digest):
@@ -376,6 +377,7 @@ class Passes:
                 error.args = (f"the backward pass of this peer reached {models}: {error}",)
             self._gradients.drop()  # local gradients must not update the replica
             if not isinstance(error, EXPECTED):
+                self.updates.is_lost = self._share.num_trained >= number
                 self._session.membership.interrupt()
             raise
         finally:

@@ -58,6 +58,7 @@ class Updates:
         hooks: of the optimizers.
         scaled: their learning rates.
         is_due: whether the optimizer of a model still has to use committed gradients.
+        is_lost: a committed step has ended before its gradients were set, so no update uses them.
         num_stale: the number of steps that may still use graphs from before a state was loaded within a step.
     """
 
@@ -91,7 +92,7 @@ class Updates:
         self._passes = passes
         self._due: set[torch.optim.Optimizer] = set()
         self._since_commit: set[torch.optim.Optimizer] | None = None
-        self._has_updated = False
+        self._has_updated = self.is_lost = False
         self._rates = Rates(parts)
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
@@ -132,6 +133,11 @@ class Updates:
         A generator's pass leaves gradients in its discriminator, for example.
         """
         return self._has_updated or not self.is_due
+
+    @property
+    def are_whole(self) -> bool:
+        """As `are_made`, and no update was interrupted, nor a committed step before its gradients were set."""
+        return self.are_made and self._under_way is None and not self.is_lost
 
     @property
     def is_amid_step(self) -> bool:
