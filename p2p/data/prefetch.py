@@ -129,6 +129,9 @@ class Prefetch:
                     self.close()
                     raise
                 failure = error
+            except BaseException:  # Ctrl-C: which batch comes next is not known any more
+                self.close()
+                raise
             is_wanted = forecast.in_hand.popleft() == (forecast.number, wanted)
             if failure is not None and (is_wanted or self._is_of_dead_worker(failure)):
                 raise failure

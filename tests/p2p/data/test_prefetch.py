@@ -43,6 +43,17 @@ class Stops(Numbers):
         next(iter(()))
 
 
+class Interrupted(Numbers):
+    """Ctrl-C comes while sample 3 is read for the first time."""
+
+    has_come = False
+
+    def special(self) -> None:
+        if not self.has_come:
+            self.has_come = True
+            raise KeyboardInterrupt
+
+
 def load_all(prefetch: Prefetch) -> list[Any]:
     """The batches of `ASKED`, or their errors."""
     found: list[Any] = []
@@ -64,3 +75,11 @@ def test_a_batch_that_takes_too_long_is_no_other_batch(tmp_path: Path) -> None:
 def test_a_dataset_may_raise_what_ends_an_iterator(num_workers: int) -> None:
     prefetch = Prefetch(Stops(), {"num_workers": num_workers, "collate_fn": list})
     assert load_all(prefetch) == [[0, 1], "the dataset raised StopIteration", [4, 5], [6, 7]]
+
+
+def test_a_batch_asked_for_again_after_an_interruption_is_no_other_batch() -> None:
+    prefetch = Prefetch(Interrupted(), {"collate_fn": list})
+    assert prefetch.get([[0, 1]], iter(ASKED[1:])) == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        prefetch.get([[2, 3]], iter(ASKED[2:]))
+    assert load_all(prefetch) == ASKED
