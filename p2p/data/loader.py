@@ -309,7 +309,7 @@ class Loader:
             yield batch
             if is_last or share.ends_round_here(self._track):
                 return
-            if not (share.is_used or share.is_void or share.in_rounds):
+            if not (share.parts.is_used or share.is_void or share.in_rounds):
                 raise ShoalError("a micro-batch had no backward pass: call backward once per batch")
 
     # Samples that cannot be loaded.

@@ -6,8 +6,6 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-import xxhash
-
 from ..errors import ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
@@ -15,6 +13,7 @@ from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Co
 from .counting import ONLY_COUNTS, count_samples, whole_number
 from .located import located, unused
 from .own_data import UNUSED
+from .parts import Parts
 from .ranges import count, union
 from .round_end import AMID_TIMED, RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
@@ -33,9 +32,7 @@ class Share:
         contributors: peer_ids of the members on the last receipt, in rank order.
         planned_for: the same on the last receipt of training, or else on the first: members with a slice of the next
             batch. Members may change in an operation that a script calls between a batch and its step.
-        fraction: of this peer's weight in the micro-batches so far, or of all of them, which the current one has.
-        keep: factor on the micro-batches before it.
-        is_last: no further micro-batch of the step follows; is_used: the current one had a backward pass.
+        parts: micro-batches of the current slice.
         is_void: this peer adds nothing to the open step; is_skipped: at the request of its script.
         is_behind_batch: the last step used a loader's batch, and since then neither was another batch requested nor has
             a pass begun. The script's actions meanwhile (a schedule) belong to the state, a forward pass evaluates.
@@ -57,20 +54,17 @@ class Share:
 
     def __init__(self) -> None:
         self.contributors = self.planned_for = tuple[str, ...]()
-        self.fraction = self.keep = 1.0
-        self.is_last = True
-        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = self.is_behind_batch = False
+        self.parts = Parts()
+        self.is_void = self.only_looks_on = self.is_resuming = self.is_behind_batch = False
         self.how, self.run, self.schedule_ends = "", b"", dict[str, int]()
         self.check_model: Callable[[], None] = lambda: None
         self.change_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
-        self.dense_steps = 0
         self.num_loads = self.num_trained = self.num_samples = self.num_unused = self.num_batches = 0
-        self._tracks = Tracks()
+        self._tracks, self.dense_steps, self._number = Tracks(), 0, 1
         self._current: Track | None = None
         self._slice: Slice | None = None
-        self._number, self._usual_updates = 1, 0
-        self._accumulated = self._joined = self._num_updates = self._num_given = 0
+        self._accumulated = self._joined = self._num_updates = self._usual_updates = 0
         self._is_weighed = self.is_skipped = self._fails_behind = self.is_amid_round = self.is_anchor_shown = False
 
     # Loaders.
@@ -105,28 +99,36 @@ class Share:
 
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """Note that the script receives a batch of this loader, which adds `part` to the open step."""
+        self.parts.begin()
         self._current, self._slice, track.is_spent = track, part, False
-        track.is_left = self._is_weighed = self._fails_behind = self.only_looks_on = self.is_used = False
+        track.is_left = self._is_weighed = self._fails_behind = self.only_looks_on = False
         self._usual_updates = max(self._usual_updates, self._num_updates)
-        self._accumulated = self._joined = self._num_updates = self._num_given = 0
+        self._accumulated = self._joined = self._num_updates = 0
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool, num_samples: int = 0) -> None:
         """Note that the script receives `fraction` of its slice."""
-        if self.in_rounds and self.is_used:
+        if self.in_rounds and self.parts.is_used:
             self.accumulate()  # the previous batch, however many updates it had
         self.num_batches += 1
-        self.fraction, self.keep, self.is_last, self.is_used = fraction, 1.0, is_last, False
-        self._num_given += num_samples
+        self.parts.hand_out(fraction, num_samples, is_last=is_last)
 
     def take_back(self, track: Track) -> None:
-        """Note that the script requests no more batches of this loader; it may still train on the last one."""
+        """Note that the script requests no more batches of this loader; it may still train on the last one.
+
+        Its step then counts the micro-batches that were handed out.
+        """
         if self._current is track:
-            self.fraction, self.keep, self.is_last, track.is_left = 1.0, 1.0, True, True
+            track.is_left, is_whole = True, self.parts.is_last
+            if not (self.parts.leave() or self.in_rounds):
+                track.is_spent, self._accumulated, self._joined = True, 0, 0
+            elif not is_whole and self._slice is not None:
+                self._slice = self._slice._replace(number=min(self._slice.number, self.parts.num_samples))
             self._forget()
 
     def _forget(self) -> None:
         if self._current is not None and self._current.is_left and self._current.is_spent:
             self._current, self._slice, self._num_updates = None, None, 0  # later samples are the script's own
+            self.parts.end()
 
     # Open step.
 
@@ -170,7 +172,7 @@ class Share:
         """
         if self.rounds is None or not self.in_rounds:
             return False
-        return track.is_spent or (not self.is_used and self.rounds.is_time_over())
+        return track.is_spent or (not self.parts.is_used and self.rounds.is_time_over())
 
     def check_is_not_timed(self) -> None:
         """Raise ShoalError in the middle of a timed round, in which the progress of the others is not known."""
@@ -211,7 +213,7 @@ class Share:
             return NO_SAMPLES
         part = self._slice
         if self.in_rounds:
-            part = part._replace(number=min(part.number, self._num_given))
+            part = part._replace(number=min(part.number, self.parts.num_samples))
         if self._fails_behind:
             part = part._replace(start=FAILS_BEHIND - part.start)
         samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else part
@@ -242,12 +244,7 @@ class Share:
         if (track := self._current) is None:
             unused = UNUSED.format(self.num_unused, "es"[: 2 * (self.num_unused > 1)])
             return unused if self.num_unused else self.how and "samples of its own"
-        if self._num_updates:
-            number = self._num_updates + 1
-            return f"{track.description}, update {number} of the batch before {track.state.position}"
-        returned = track.state.returned
-        again = f", again {xxhash.xxh3_64_hexdigest(repr(returned).encode())}" if returned else ""
-        return f"{track.description}, from {track.state.position} on{again}"
+        return self._tracks.in_words(track, self._num_updates)
 
     def operation(self) -> Operation:
         """Operation 0 of a step: which samples each member adds, and how many.
@@ -271,8 +268,9 @@ class Share:
     def accumulate(self, *, is_joined: bool = False) -> None:
         """Add a backward pass that does not end the step; `is_joined`: to the micro-batches, not to `grad`."""
         self._accumulated += self._number
-        self.is_used = True
+        self.parts.is_used = True
         if is_joined:
+            self.parts.add()
             self._join(self._accumulated)
 
     def end(self) -> None:
@@ -282,7 +280,7 @@ class Share:
     def _join(self, total: int) -> None:
         """Join the passes since the previous micro-batch with it: a mean of the two, by the script's weights."""
         if self._is_weighed and self._current is not None and total:
-            self.fraction, self.keep = 1 - self._joined / total, self._joined / total
+            self.parts.fraction, self.parts.keep = 1 - self._joined / total, self._joined / total
             self._joined = total
 
     def skip(self) -> None:
@@ -304,9 +302,9 @@ class Share:
 
         Returns whether this is a timed round with any samples.
         """
-        if self._slice is None or not (self.in_rounds and self.round_s and self._num_given + number):
+        if self._slice is None or not (self.in_rounds and self.round_s and self.parts.num_samples + number):
             return False
-        self._slice, self._fails_behind = self._slice._replace(number=self._num_given + number), True
+        self._slice, self._fails_behind = self._slice._replace(number=self.parts.num_samples + number), True
         return True
 
     def void(self) -> None:
@@ -317,6 +315,7 @@ class Share:
         """Note that the step with this share is committed."""
         self._accumulated = self._joined = 0
         self.is_void = self.is_skipped = False
+        self.parts.spend()
         self.is_behind_batch = self._current is not None
         if self._current is not None:
             self._current.is_spent = True

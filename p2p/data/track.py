@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final, NamedTuple
 
+import xxhash
+
 from ..errors import JoinRefused, RemoteProtocolError, ShoalError
 from .ranges import union
 from .sampler import Plan, Sampler, SamplerState
@@ -161,6 +163,14 @@ class Tracks:
     def number(self, track: Track) -> int:
         """Index of this loader."""
         return self._all.index(track)
+
+    def in_words(self, track: Track, num_updates: int) -> str:
+        """Which samples of this loader a step has whose batch had `num_updates` updates before."""
+        words, state = track.description, track.state
+        if num_updates:
+            return f"{words}, update {num_updates + 1} of the batch before {state.position}"
+        again = f", again {xxhash.xxh3_64_hexdigest(repr(state.returned).encode())}" if state.returned else ""
+        return f"{words}, from {state.position} on{again}"
 
     def is_over(self, track: Track, states: Sequence[tuple[str, SamplerState]]) -> bool:
         """Whether this loader is used up in `states`."""

@@ -353,6 +353,42 @@ def micro_batches_weigh_their_tokens(peer: Peer) -> None:
 
 
 @case
+def loops_left_between_micro_batches_count_what_they_have_trained_on(peer: Peer) -> None:
+    data = torch.randn(60, 4)
+    model, optimizer = linear()
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer)
+    loader = peer.loader(data, global_batch=12, shuffle=False, max_local_batch=2)
+
+    def train(x: Tensor) -> None:
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        optimizer.step()
+        if parallel.has_committed:
+            assert peer.receipt is not None
+            ranges = [each for entry in peer.receipt.contributions for each in entry.samples]
+            optimizer_alone.zero_grad()
+            alone(torch.cat([data[first : first + number] for first, number in ranges])).square().mean().backward()
+            optimizer_alone.step()
+
+    for place, is_trained_after in ((0, True), (1, True), (0, False), (2, True), (1, False)):
+        for turn, x in enumerate(loader):
+            if turn == place and is_trained_after:
+                break
+            train(x)
+            if turn == place:
+                break
+        if is_trained_after:
+            train(x)
+    for x in loader:
+        train(x)
+    assert peer.samples == 60
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6), ours - theirs
+
+
+@case
 def learning_rates_follow_what_a_step_counts(peer: Peer) -> None:
     model, optimizer = linear()
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)

@@ -243,7 +243,7 @@ def who_raises_in_backward_goes_on_without_its_samples(peer: Peer) -> None:
 
     def fail(parameter: nn.Parameter) -> None:
         name, when_last = fails_at.get(peer.done + 1, ("", False))
-        if name and parameter is model.get_parameter(name) and peer._session.share.is_last == when_last:
+        if name and parameter is model.get_parameter(name) and peer._session.share.parts.is_last == when_last:
             del fails_at[peer.done + 1]
             raise RuntimeError("no memory, say")
 

@@ -263,7 +263,7 @@ class Rounds:
         is_of_loader = self._share.is_of_loader
         is_done = self._iterations.is_done(optimizer, self._share.num_batches if is_of_loader else None)
         self._session.advance(self._iterations.num_steps)
-        self._share.is_amid_round = self._share.is_used = True
+        self._share.is_amid_round = self._share.parts.is_used = True
         if not is_of_loader and optimizer is self._iterations.optimizers[0]:
             self._share.accumulate()
         if is_done and self._is_over():
@@ -271,7 +271,7 @@ class Rounds:
 
     def _is_over(self) -> bool:
         if self._share.is_of_loader:
-            return self._share.is_round_open and (self._share.is_last or self.is_time_over())
+            return self._share.is_round_open and (self._share.parts.is_last or self.is_time_over())
         if self._inner_steps is None and self._round_s is None:
             raise ShoalError(
                 "a round has no end: pass inner_steps= or round_s= to `peer.loader`, or to p2p.DiLoCo if you use a "

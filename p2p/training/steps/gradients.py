@@ -161,7 +161,7 @@ class Gradients:
     def begin_pass(self) -> None:
         """End a pass, after which the step may have a further one."""
         for bucket in self._buckets:
-            bucket.end_pass(self._share.keep)
+            bucket.end_pass(self._share.parts.keep)
             bucket.begin_pass()
 
     def add(self, parameter: torch.Tensor) -> Bucket:
@@ -189,7 +189,7 @@ class Gradients:
                 f"parameter {self._name_of(parameter)} is {ours}, but was {before} when it was wrapped: change the "
                 "model on every peer before you construct p2p.DataParallel"
             )
-        bucket.add(index, gradient.detach(), self._share.fraction, self._share.keep)
+        bucket.add(index, gradient.detach(), self._share.parts.fraction, self._share.parts.keep)
         if self._nonfinite != "allow":
             bucket.check(index)
         parameter.grad = None  # the next gradient reuses its memory, still in the cache
@@ -251,7 +251,7 @@ class Gradients:
     def submit_all(self) -> None:
         """Submit all buckets after the last pass; parameters that no pass has reached add zeros."""
         for bucket in self._turns:
-            bucket.end_pass(self._share.keep)
+            bucket.end_pass(self._share.parts.keep)
             bucket.zero_empty()
             for index in bucket.empty:
                 bucket.parameters[index].grad = None  # left from the step before

@@ -88,6 +88,7 @@ class Passes:
         self._take = weakly(self._take_gradient)
         self._hooks = [follow(each, self._take) for each in gradients.parameters]
         session.share.check_model = lambda: gradients.watch.check()
+        session.share.parts.drop = gradients.begin_step
         session.share.change_model = self._make_changes
         session.history.kept.add(self)
         self._has_begun = False
@@ -321,7 +322,7 @@ class Passes:
         self.open_window()
         if self.updates.num_stale:
             self._share.void()  # the graph may be from before the state was loaded
-        self._ends_step = self._share.is_last and not self._under_no_sync
+        self._ends_step = self._share.parts.is_last and not self._under_no_sync
         if self._ends_step:
             self.open_window(is_over=True)
             self._share.end()

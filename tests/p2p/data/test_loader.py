@@ -129,12 +129,13 @@ def test_a_larger_part_comes_in_micro_batches_of_about_equal_size() -> None:
     swarm.loader("b", range(24), global_batch=12, shuffle=False)
     share, seen = swarm.shares["a"], []
     for batch in loader:
-        seen.append((batch, share.fraction, share.is_last))
-        share.is_used = True
-        if share.is_last:
+        seen.append((batch, share.parts.fraction, share.parts.is_last))
+        share.parts.is_used = True
+        if share.parts.is_last:
             break
     assert seen == [([0, 1, 2], 0.5, False), ([3, 4, 5], 0.5, True)]
-    assert (share.is_last, share.fraction) == (True, 1.0), "the loop is over"
+    share.spend()
+    assert (share.parts.is_last, share.parts.fraction) == (True, 1.0), "the loop is over"
 
 
 def test_a_single_sample_is_given_twice_and_counts_once() -> None:

@@ -214,7 +214,11 @@ def test_a_slice_weighs_what_the_script_says_and_its_samples_are_counted_as_befo
     share.accumulate()  # under no_sync
     share.set_number(20)
     share.end()
-    assert share.counts == (0, 3, 120) and share.weight == 120 and (share.fraction, share.is_last) == (1.0, True)
+    assert (
+        share.counts == (0, 3, 120)
+        and share.weight == 120
+        and (share.parts.fraction, share.parts.is_last) == (1.0, True)
+    )
     share.spend()
     batch(share, track, 6, 3)
     assert share.counts == (6, 3, 3), "the next one weighs its samples again"
@@ -230,11 +234,11 @@ def test_micro_batches_are_averaged_by_the_weights_that_the_script_says() -> Non
     for turn, (value, weight) in enumerate(zip((1.0, 5.0, 2.0), weights, strict=True)):
         share.begin_micro_batch(1 / 3, is_last=turn == 2)
         share.set_number(weight)
-        if share.is_last:
+        if share.parts.is_last:
             share.end()
         else:
             share.accumulate(is_joined=True)
-        mean = mean * share.keep + value * share.fraction
+        mean = mean * share.parts.keep + value * share.parts.fraction
     assert mean == pytest.approx((1.0 * 10 + 2.0 * 30) / 40) and share.counts == (0, 6, 40)
 
 
@@ -273,6 +277,40 @@ def test_a_batch_whose_loop_was_left_may_still_be_trained_on_once() -> None:
     assert share.counts == (UNKNOWN_SAMPLE, 4, 4), "what comes now is the script's own"
     share.skip()
     assert share.counts == NO_SAMPLES
+
+
+@pytest.mark.parametrize("is_trained_after", [True, False])
+def test_a_loop_left_between_two_micro_batches_has_a_step_of_those_handed_out_or_none(is_trained_after: bool) -> None:
+    share, buckets = founded("a"), list[float]()
+    track = share.make(SAMPLER, "twelve", is_cut=True)
+    share.parts.drop = buckets.clear
+    share.hand_out(track, Slice(0, 6))
+    for turn, value in enumerate((1.0, 5.0)):
+        share.begin_micro_batch(1 / 3, is_last=False, num_samples=2)
+        if turn == 0 or not is_trained_after:
+            share.accumulate(is_joined=True)
+            buckets.append(value * share.parts.fraction)
+    share.take_back(track)
+    if is_trained_after:
+        assert share.parts.is_last and share.counts == (0, 4, 4)
+        assert buckets[0] * share.parts.keep + 5.0 * share.parts.fraction == pytest.approx((1.0 + 5.0) / 2)
+        share.count(receipt(1, [("a", share.counts)]))
+        share.spend()
+        assert buckets and share.plan(track).batch == ((4, 6),), "the others come next"
+    else:
+        assert not buckets and not share.is_of_loader and share.plan(track).batch == ((0, 6),)
+    assert share.counts == (UNKNOWN_SAMPLE, 1, 1) and (share.parts.keep, share.parts.fraction) == (1.0, 1.0)
+
+
+def test_another_batch_begins_without_the_gradients_of_one_whose_step_has_not_ended() -> None:
+    share, buckets = founded("a"), [1.0]
+    track = share.make(SAMPLER, "twelve", is_cut=True)
+    share.parts.drop = buckets.clear
+    share.hand_out(track, Slice(0, 6))
+    share.begin_micro_batch(1 / 3, is_last=False, num_samples=2)
+    share.accumulate(is_joined=True)
+    share.hand_out(track, Slice(0, 6))  # by a loop within the loop
+    assert not buckets and share.counts == (0, 6, 6)
 
 
 OF_SEED_0, OF_SEED_1 = (

@@ -1,0 +1,59 @@
+"""Micro-batches of a slice: how much of it each has, and what becomes of one whose loop is left between them."""
+
+from collections.abc import Callable
+
+
+class Parts:
+    """The micro-batches of the slice that was handed out last, of which most have a single one.
+
+    Attributes:
+        fraction: of this peer's weight in the micro-batches so far, or of all of them, which the current one has.
+        keep: factor on the micro-batches before it.
+        is_last: no further micro-batch of the step follows; is_used: the current one had a backward pass.
+        num_samples: handed out.
+        drop: drops the gradients of micro-batches whose step is not going to end.
+    """
+
+    def __init__(self) -> None:
+        self.fraction = self.keep = 1.0
+        self.is_last, self.is_used = True, False
+        self.num_samples = 0
+        self.drop: Callable[[], None] = lambda: None
+        self._handed_out, self._has_passes = 0.0, False
+
+    def begin(self) -> None:
+        """Begin another slice."""
+        self.end()
+        self.is_used, self.num_samples, self._handed_out = False, 0, 0.0
+
+    def hand_out(self, fraction: float, num_samples: int, *, is_last: bool) -> None:
+        """Note that the script receives a micro-batch with `fraction` of the slice."""
+        self.fraction, self.keep, self.is_last, self.is_used = fraction, 1.0, is_last, False
+        self.num_samples += num_samples
+        self._handed_out += fraction
+
+    def add(self) -> None:
+        """Note that a backward pass that does not end the step was added to the micro-batches."""
+        self._has_passes = True
+
+    def leave(self) -> bool:
+        """End the slice with the micro-batches that were handed out, of which the last one may still be trained on.
+
+        Returns whether a step may still use it. Else nothing was handed out, or a pass has been made that does not end
+        the step, and no further one follows.
+        """
+        is_whole, self.is_last = self.is_last, True
+        if not is_whole and not self.is_used:
+            self.fraction, self.keep = self.fraction / self._handed_out, 1 / self._handed_out
+        return self._handed_out > 0 and (is_whole or not self.is_used)
+
+    def end(self) -> None:
+        """End the slice: passes that have not ended a step are dropped, and later ones are of no micro-batch."""
+        self.fraction, self.keep, self.is_last = 1.0, 1.0, True
+        if self._has_passes:
+            self._has_passes = False
+            self.drop()
+
+    def spend(self) -> None:
+        """Note that the step with these passes is committed."""
+        self._has_passes = False
