@@ -78,7 +78,7 @@ class Peer(Operations):
         members = history.known_view().members
         if me in members:
             return members.index(me)
-        if not self._session.share.epochs:  # without a loader
+        if not self._session.share.tracks.epochs:  # without a loader
             history.own_data.ask_rank(len(members))
         return len(members)
 

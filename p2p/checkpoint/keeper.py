@@ -149,7 +149,7 @@ class Keeper:
         manifest = Manifest(
             ancestry=self._known(),
             step=done,
-            epochs=share.epochs,
+            epochs=share.tracks.epochs,
             swarm=self._peer._config.swarm,
             lineage=history.known_view().lineage.hex(),
             last_step=history.done,

@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset,
 
 from ..errors import DatasetRefused, ShoalError
 from .sampler import MIN_LOCAL_BATCH
+from .sayings import OURS
 
 BATCHES: Final = frozenset({"global_batch", "batch_per_peer"})
 """Settings of which a loader needs exactly one."""
@@ -55,6 +56,13 @@ def check(dataset: Any) -> int:
     if not len(dataset):
         raise ValueError(f"{name} has no samples")
     return len(dataset)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise TypeError if options for torch's DataLoader define a batch."""
+    for name, why in OURS.items():
+        if name in options:
+            raise TypeError(f"{name} cannot be passed to peer.loader: {why}")
 
 
 def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_poison: str) -> None:

@@ -11,12 +11,12 @@ from collectives import Array
 
 from ..errors import ShoalError
 from .cutter import Cutter, check_is_enough, check_rounds
-from .description import BATCHES, check, check_num_samples, check_settings, describe, in_words
+from .description import BATCHES, check, check_num_samples, check_options, check_settings, describe, in_words
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice
-from .sayings import AGAIN, ANOTHER_EPOCH, LEFT, NOT_COUNTED, OTHER_BATCH, OURS, OVER, explain_ends
+from .sayings import AGAIN, ANOTHER_EPOCH, LEFT, NEEDS_LENGTH, NO_LENGTH, NOT_COUNTED, OTHER_BATCH, OVER, explain_ends
 from .share import Share
 from .timed import TimedSampler
 
@@ -27,11 +27,6 @@ NUM_OTHERS: Final = 32
 
 MOST_EMPTY: Final = 10_000
 """A script that iterates a finished loader this often loops forever, as `while True: yield from loader` does."""
-
-NO_LENGTH: Final = (
-    "a loader with batch_per_peer has no length: an epoch has fewer steps the more peers there are, so a schedule "
-    "made from a length would differ between peers. Compute rates from peer.samples, which is the same on all peers"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +76,7 @@ class Loader:
         **settings: Any,
     ) -> None:
         # See `Peer.loader`; `settings` are of the `Sampler`, without the number of samples.
-        for name, why in OURS.items():
-            if name in options:
-                raise TypeError(f"{name} cannot be passed to peer.loader: {why}")
+        check_options(options)
         check_settings(settings, max_local_batch, on_poison)
         check_rounds(inner_steps, round_s, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
@@ -163,8 +156,12 @@ class Loader:
             self._named = -1, 0
 
     def end_epoch(self) -> None:
-        """Skip the rest of the epoch that was iterated last: call this on every peer, after the same step."""
+        """Skip the rest of the epoch that was iterated last: call this on every peer, after the same step.
+
+        A batch that was handed out belongs to the rest, if no step has used it.
+        """
         self._share.end_round()
+        self._share.pass_over(self._track)
         self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 
@@ -185,10 +182,7 @@ class Loader:
         share, track = self._share, self._track
         check_num_samples(self.dataset, self._sampler.num_samples)
         if share.rounds is not None and self._inner_steps is None and track.round_s is None:
-            raise ValueError(
-                "this model is trained in rounds, so `peer.loader` needs their length: pass inner_steps= (batches per "
-                "round) or round_s= (seconds per round). The length passed to p2p.DiLoCo applies only without a loader"
-            )
+            raise ValueError(NEEDS_LENGTH)
         self._script.enter()
         share.end_round()
         done = self._script.begin()
@@ -391,7 +385,7 @@ class Loader:
         self._num_empty += 1
         if self._num_empty > MOST_EMPTY:
             raise ShoalError(OVER.format(self._sampler.epochs, f"{MOST_EMPTY} loops over it were empty"))
-        if self._num_empty == 1 and not (self._entered < 0 and self._share.has_later(self._track)):
+        if self._num_empty == 1 and not (self._entered < 0 and self._share.tracks.has_later(self._track)):
             logger.warning("%s", OVER.format(self._sampler.epochs, "this loop is empty"))
 
     def _say_left(self, epoch: int) -> None:

@@ -11,13 +11,14 @@ class Parts:
         keep: factor on the micro-batches before it.
         is_last: no further micro-batch of the step follows; is_used: the current one had a backward pass.
         num_samples: handed out.
+        refusal: why no step may use the slice; empty: it may.
         drop: drops the gradients of micro-batches whose step is not going to end.
     """
 
     def __init__(self) -> None:
         self.fraction = self.keep = 1.0
         self.is_last, self.is_used = True, False
-        self.num_samples = 0
+        self.num_samples, self.refusal = 0, ""
         self.drop: Callable[[], None] = lambda: None
         self._handed_out, self._has_passes = 0.0, False
 
@@ -45,11 +46,11 @@ class Parts:
         is_whole, self.is_last = self.is_last, True
         if not is_whole and not self.is_used:
             self.fraction, self.keep = self.fraction / self._handed_out, 1 / self._handed_out
-        return self._handed_out > 0 and (is_whole or not self.is_used)
+        return self._handed_out > 0 and (is_whole or not self.is_used) and not self.refusal
 
     def end(self) -> None:
         """End the slice: passes that have not ended a step are dropped, and later ones are of no micro-batch."""
-        self.fraction, self.keep, self.is_last = 1.0, 1.0, True
+        self.fraction, self.keep, self.is_last, self.refusal = 1.0, 1.0, True, ""
         if self._has_passes:
             self._has_passes = False
             self.drop()

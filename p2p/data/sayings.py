@@ -20,6 +20,18 @@ OVER: Final = (
     "another phase of training; use a DataLoader of the whole dataset, the same on every peer, for running statistics "
     "(update_bn)"
 )
+NO_LENGTH: Final = (
+    "a loader with batch_per_peer has no length: an epoch has fewer steps the more peers there are, so a schedule "
+    "made from a length would differ between peers. Compute rates from peer.samples, which is the same on all peers"
+)
+NEEDS_LENGTH: Final = (
+    "this model is trained in rounds, so `peer.loader` needs their length: pass inner_steps= (batches per round) or "
+    "round_s= (seconds per round). The length passed to p2p.DiLoCo applies only without a loader"
+)
+PASSED_OVER: Final = (
+    "`end_epoch` was called before the step of this batch, which it has left out with the rest of the epoch: call it "
+    "after `optimizer.step`, or leave the loop without training on the batch"
+)
 NOT_COUNTED: Final = (
     "no step was committed between two batches: call backward once per batch; "
     "to accumulate gradients, pass `max_local_batch` to the loader"

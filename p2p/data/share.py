@@ -17,6 +17,7 @@ from .parts import Parts
 from .ranges import count, union
 from .round_end import AMID_TIMED, RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
+from .sayings import PASSED_OVER
 from .track import CUT, Track, Tracks, unpack_samples
 
 PEER_ID: Final = attrgetter("peer_id")
@@ -32,13 +33,13 @@ class Share:
         contributors: peer_ids of the members on the last receipt, in rank order.
         planned_for: the same on the last receipt of training, or else on the first: members with a slice of the next
             batch. Members may change in an operation that a script calls between a batch and its step.
+        tracks: of all loaders.
         parts: micro-batches of the current slice.
         is_void: this peer adds nothing to the open step; is_skipped: at the request of its script.
         is_behind_batch: the last step used a loader's batch, and since then neither was another batch requested nor has
             a pass begun. The script's actions meanwhile (a schedule) belong to the state, a forward pass evaluates.
         num_loads: how often a member's state has replaced all this.
-        num_trained: committed training steps; num_batches: parts of slices handed to the script.
-        num_samples: committed, of all members.
+        num_trained: committed training steps; num_samples: of all members in these; num_batches: handed to the script.
         run: its first lineage, which is common to all lineages that continue its state; empty: not known.
         rounds: if steps are rounds of local steps: a slice counts as far as it was handed out before the round's end.
         is_amid_round: the parameters are this peer's alone; is_anchor_shown: within a round, they are the anchor.
@@ -61,18 +62,13 @@ class Share:
         self.change_model: Callable[[], None] = lambda: None
         self.rounds: RoundEnd | None = None
         self.num_loads = self.num_trained = self.num_samples = self.num_unused = self.num_batches = 0
-        self._tracks, self.dense_steps, self._number = Tracks(), 0, 1
+        self.tracks, self.dense_steps, self._number = Tracks(), 0, 1
         self._current: Track | None = None
         self._slice: Slice | None = None
         self._accumulated = self._joined = self._num_updates = self._usual_updates = 0
         self._is_weighed = self.is_skipped = self._fails_behind = self.is_amid_round = self.is_anchor_shown = False
 
     # Loaders.
-
-    @property
-    def epochs(self) -> tuple[int, ...]:
-        """Epoch of each loader that this peer's script has created."""
-        return self._tracks.epochs
 
     def make(self, sampler: Sampler, description: str, *, is_cut: bool = False) -> Track:
         """The next loader of the script, which the swarm may be using already.
@@ -81,11 +77,7 @@ class Share:
             ShoalError: another loader hands out the same samples in the same order.
             JoinRefused: the swarm's members have another loader in its place.
         """
-        return self._tracks.make(sampler, description, is_cut=is_cut)
-
-    def has_later(self, track: Track) -> bool:
-        """Whether scripts have created later loaders, here or on members whose state was loaded."""
-        return self._tracks.has_later(track)
+        return self.tracks.make(sampler, description, is_cut=is_cut)
 
     def plan(self, track: Track) -> Plan:
         """The plan of the next step, if that uses this loader."""
@@ -124,6 +116,13 @@ class Share:
             elif not is_whole and self._slice is not None:
                 self._slice = self._slice._replace(number=min(self._slice.number, self.parts.num_samples))
             self._forget()
+
+    def pass_over(self, track: Track) -> None:
+        """Note that the samples of this loader's last batch are left out: no step may use that batch."""
+        if self._current is track and not track.is_spent:
+            self.parts.refusal = PASSED_OVER
+            if track.is_left:
+                self.take_back(track)
 
     def _forget(self) -> None:
         if self._current is not None and self._current.is_left and self._current.is_spent:
@@ -200,10 +199,12 @@ class Share:
         """The counts of this peer.
 
         Raises:
-            ShoalError: the batch is on a receipt already, and may have only one update.
+            ShoalError: the batch is on a receipt already, and may have only one update; or its epoch was ended.
         """
         if self.is_void:
             return NO_SAMPLES
+        if self.parts.refusal:
+            raise ShoalError(self.parts.refusal)
         if self._current is None:
             number = self._accumulated if self.in_rounds else self._accumulated + self._number
             return (UNKNOWN_SAMPLE, 0, 0) if self.is_skipped else (UNKNOWN_SAMPLE, number, number)
@@ -244,13 +245,13 @@ class Share:
         if (track := self._current) is None:
             unused = UNUSED.format(self.num_unused, "es"[: 2 * (self.num_unused > 1)])
             return unused if self.num_unused else self.how and "samples of its own"
-        return self._tracks.in_words(track, self._num_updates)
+        return self.tracks.in_words(track, self._num_updates)
 
     def operation(self) -> Operation:
         """Operation 0 of a step: which samples each member adds, and how many.
 
         Raises:
-            ShoalError: the batch is on a receipt already, and may have only one update.
+            ShoalError: as `counts`.
         """
         return count_samples(self.counts, self.collective)
 
@@ -348,20 +349,20 @@ class Share:
             track.state = track.sampler.grant(track.state, plan, used, self.contributors)
         track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
         left = unused(receipt, plan) if track.round_s is not None else ()
-        return replace(receipt, contributions=tuple(contributions), loader=self._tracks.number(track), unused=left)
+        return replace(receipt, contributions=tuple(contributions), loader=self.tracks.number(track), unused=left)
 
     # State for a joiner.
 
     def pack(self) -> list[Any]:
         """As plain values."""
         who = [list(self.contributors), list(self.planned_for)]
-        return [who, self.num_trained, self.num_samples, self.num_unused, self._tracks.pack(), self.run]
+        return [who, self.num_trained, self.num_samples, self.num_unused, self.tracks.pack(), self.run]
 
     def is_past(self, packed: Any) -> bool:
         """Whether the loader of the open step is used up in `packed`, a result of `pack`; raises as `load`."""
         if self._current is None:
             return False
-        return self._tracks.is_over(self._current, unpack_samples(packed).states)
+        return self.tracks.is_over(self._current, unpack_samples(packed).states)
 
     def load(self, packed: Any) -> None:
         """Take over a result of `pack`.
@@ -374,14 +375,14 @@ class Share:
         if not self.is_resuming:
             (self.contributors, self.planned_for), self.run = who, b""
         self.run = run or self.run
-        self._tracks.load(states, is_resumed=self.is_resuming)
+        self.tracks.load(states, is_resumed=self.is_resuming)
         self.num_loads += 1
         self._num_updates = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Progress of the run, independent of its members."""
         counted = {"done": self.num_trained, "samples": self.num_samples}
-        return {**counted, "loaders": self._tracks.pack(), "run": self.run.hex()}
+        return {**counted, "loaders": self.tracks.pack(), "run": self.run.hex()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a result of `state_dict`. Raises as `load`."""

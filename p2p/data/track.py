@@ -157,7 +157,7 @@ class Tracks:
         return track
 
     def has_later(self, track: Track) -> bool:
-        """As `Share.has_later`."""
+        """Whether scripts have created later loaders, here or on members whose state was loaded."""
         return self._all[-1] is not track
 
     def number(self, track: Track) -> int:

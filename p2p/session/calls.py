@@ -205,9 +205,9 @@ class Calls:
 
     def _tell_what_is_not_given(self, tensor: Any) -> None:
         """Count an operation on several numbers, which may be gradients or parameters; counters are not."""
-        session, is_one = self._session, math.prod(tensor.shape) <= 1
-        if not (is_one or "float" not in str(tensor.dtype) or session.membership.trains_model or session.share.epochs):
-            session.history.own_data.add_up()
+        has_state = self._session.membership.trains_model or self._session.share.tracks.epochs
+        if math.prod(tensor.shape) > 1 and "float" in str(tensor.dtype) and not has_state:
+            self._session.history.own_data.add_up()
 
     def broadcast(
         self, tensor: Any, root: int | str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool

@@ -3,6 +3,7 @@
 import pytest
 
 from p2p.errors import ShoalError
+from p2p.step.receipts import UNKNOWN_SAMPLE
 from tests.p2p.data.swarm import Lockstep
 from tests.p2p.data.test_loader import LISTS, Squares
 
@@ -202,3 +203,21 @@ def test_an_epoch_can_be_ended_early_once() -> None:
     for epoch in loader.epochs():
         next(iter(loader))
         assert epoch < 3, "a loop over epochs in which nothing is trained on ends"
+
+
+def test_no_step_uses_a_batch_whose_epoch_has_been_ended() -> None:
+    swarm = Lockstep("a")
+    loader, share = swarm.loader("a", range(12), global_batch=4, epochs=3), swarm.shares["a"]
+    for _ in loader:
+        loader.end_epoch()
+        with pytest.raises(ShoalError, match=r"call it after `optimizer.step`, or leave the loop"):
+            swarm.commit()
+    for _ in loader:
+        loader.end_epoch()
+        break
+    assert share.counts == (UNKNOWN_SAMPLE, 1, 1), "what comes now is the script's own"
+    for _ in loader:
+        break
+    assert share.counts == (0, 4, 4)
+    loader.end_epoch()
+    assert share.counts == (UNKNOWN_SAMPLE, 1, 1) and loader.epoch == 3

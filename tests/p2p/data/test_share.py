@@ -341,7 +341,7 @@ def test_who_goes_on_from_a_checkpoint_may_train_longer_with_another_batch(is_ma
     else:
         share.load_state_dict(state)
         track = share.make(sampler, longer)
-    assert (track.description, share.num_trained, share.epochs) == (longer, 1, (0,))
+    assert (track.description, share.num_trained, share.tracks.epochs) == (longer, 1, (0,))
     share.count(receipt(0, [(name, NO_SAMPLES) for name in ("c", "d", "e")]))
     assert share.plan(track).batch == ((4, 4),) and set(share.plan(track).slices) < {"c", "d", "e"}
     joiner = Share()
