@@ -161,12 +161,12 @@ class Tracks:
         return self._all[-1] is not track
 
     def number(self, track: Track) -> int:
-        """Index of this loader."""
+        """Index of this loader, on receipts and in states; peers that make loaders in another order differ in it."""
         return self._all.index(track)
 
     def in_words(self, track: Track, num_updates: int) -> str:
         """Which samples of this loader a step has whose batch had `num_updates` updates before."""
-        words, state = track.description, track.state
+        words, state = f"{track.description}, of loader {self.number(track)}", track.state
         if num_updates:
             return f"{words}, update {num_updates + 1} of the batch before {state.position}"
         again = f", again {xxhash.xxh3_64_hexdigest(repr(state.returned).encode())}" if state.returned else ""

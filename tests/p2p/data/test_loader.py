@@ -387,6 +387,10 @@ def test_settings_and_data_that_differ_are_told_apart_before_anything_is_summed(
         batches = iter(swarm.loader("a", dataset, **each))
         next(batches)
         described.append(swarm.shares["a"].operation().describe())
+    swarm = Lockstep("a")
+    swarm.loader("a", data, **settings, seed=1)
+    next(iter(swarm.loader("a", data, **settings)))
+    described.append(swarm.shares["a"].operation().describe())  # receipts name a loader by its number
     assert len(set(described)) == len(described), described
     assert described[0].startswith("a training step on 20 samples (Tensor ")
     assert "global_batch=4" in described[0] and "epochs=1, seed=0, shuffle=True, drop_last=False" in described[0]

@@ -65,8 +65,8 @@ def test_a_batch_may_have_several_updates_which_weigh_the_same_and_count_once() 
         assert share.is_amid_batch
         labels.append(share.collective.label)
     assert labels == [
-        "twelve, from 0 on",
-        *(f"twelve, update {number} of the batch before 3" for number in (2, 3, 4)),
+        "twelve, of loader 0, from 0 on",
+        *(f"twelve, of loader 0, update {number} of the batch before 3" for number in (2, 3, 4)),
     ], "who has another number of updates calls something else"
     share.hand_out(track, None)
     assert share.counts == NO_SAMPLES and not share.is_amid_batch
@@ -172,7 +172,7 @@ def test_who_is_given_a_state_at_the_end_of_an_epoch_calls_what_the_members_call
     after.load(packed)
     after.hand_out(after.make(sampler, "fourteen"), None)
     assert before.collective == after.collective == member.collective
-    assert member.collective.label == "fourteen, from 14 on"
+    assert member.collective.label == "fourteen, of loader 0, from 14 on"
 
 
 def test_a_joiner_with_other_data_is_refused_with_both_values() -> None:
