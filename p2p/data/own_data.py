@@ -4,6 +4,7 @@ The samples of such a script are not known, so it cannot be refused: its user is
 """
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 logger = logging.getLogger("p2p")
@@ -24,6 +25,14 @@ UNUSED: Final = (
     "batch, call `model.skip_step()` instead of `continue`; run all other forward passes under torch.no_grad())"
 )
 
+AFTER_LOADER: Final = (
+    "training step %d has samples of no loader, after steps of a loader's: its members weigh the same, however many "
+    "samples each has, and receipts do not name these. A loader counts a batch once, and not again when the script has "
+    "kept it (`itertools.cycle(loader)`, one batch for many steps after its loop): iterate the loader again, with "
+    "epochs= for as long as you train, or take several steps within its loop. For other data call "
+    "`model.num_samples(len(batch))` (reported once)"
+)
+
 
 class OwnData:
     """Warnings of one peer."""
@@ -31,7 +40,8 @@ class OwnData:
     def __init__(self) -> None:
         self._members: tuple[str, ...] = ()
         self._num_before = 0
-        self._has_said_change = self._has_said_rank = self._has_said_state = False
+        self._has_said_change = self._has_said_rank = self._has_said_state = self._has_said_loader = False
+        self._has_used_loader = False
         self._began_at = 0
 
     def ask_rank(self, rank: int) -> None:
@@ -59,6 +69,16 @@ class OwnData:
         """Called when the script of a late peer that receives no state reduces numbers to a sum or mean."""
         self._has_said_state = True
         logger.warning(NO_STATE, self._began_at)
+
+    def use_loader(self) -> None:
+        """Called when a training step on samples of a loader is committed."""
+        self._has_used_loader = True
+
+    def weigh(self, weights: Collection[int], step: int) -> None:
+        """Called when training step `step` is committed, on samples from no loader, which weigh this much by member."""
+        if self._has_used_loader and not self._has_said_loader and len(weights) > 1 and {*weights} == {1}:
+            self._has_said_loader = True
+            logger.warning(AFTER_LOADER, step)
 
     def train(self, members: tuple[str, ...], step: int) -> None:
         """Called when training step `step` of these members is committed, on samples from no loader."""

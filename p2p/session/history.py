@@ -65,8 +65,11 @@ class History:
             share.num_trained += 1
             self.has_followed = True
             self._judge(receipt, counts.tolist()[TOOK::NUM_COLUMNS], me)
-            if not share.is_of_loader:
+            if share.is_of_loader:
+                self.own_data.use_loader()
+            else:
                 self.own_data.train(share.contributors, share.num_trained)
+                self.own_data.weigh([each.weight for each in receipt.contributions], share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         share.run = share.run or commit.view.lineage  # of a peer that begins without a state
         if commit.view.since(me) is not None:

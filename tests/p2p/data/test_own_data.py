@@ -53,6 +53,21 @@ def test_who_is_left_alone_is_told_so_whatever_was_said_before(caplog: pytest.Lo
     assert said(caplog) == []
 
 
+def test_samples_of_no_loader_that_come_after_a_loaders_and_all_weigh_the_same_are_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = OwnData()
+    data.weigh([1, 1], 1)
+    data.use_loader()
+    data.weigh([3, 4], 2)
+    data.weigh([1], 3)
+    assert said(caplog) == []
+    data.weigh([1, 1], 4)
+    data.weigh([1, 1], 5)
+    (line,) = said(caplog)
+    assert line.startswith("training step 4 has") and "model.num_samples" in line and "cycle" in line
+
+
 def test_a_rank_behind_all_members_is_explained_once(caplog: pytest.LogCaptureFixture) -> None:
     data = OwnData()
     data.ask_rank(2)
