@@ -5,6 +5,7 @@ The samples of a step are known only when the previous step commits, and workers
 samples; wrong ones are discarded, and a new forecast is made.
 """
 
+import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -22,6 +23,11 @@ Indices = list[int]
 NOT_STARTED: Final = (
     "could not start the %d workers of this loader (%s: %s): pass a smaller `num_workers=`, or allow more processes "
     "and files (`ulimit -u`, `ulimit -n`)"
+)
+NOT_IMPORTED: Final = (
+    "a worker of this loader ended with exit code 1, which no sample causes: under start method {0} it imports the "
+    "script and unpickles the dataset, and has said why it could not. Put what trains under `if __name__ == "
+    "'__main__':`, and what the dataset needs above that; or pass `multiprocessing_context='fork'`"
 )
 
 
@@ -95,14 +101,17 @@ class Prefetch:
 
         Raises:
             Exception: of the dataset; RuntimeError, if a worker dies of this batch.
-            ShoalError: no worker can be started, which no sample has caused.
+            ShoalError: no worker can be started, or import the script, which no sample has caused.
         """
         try:
             return self._get(parts[0], chain(parts, ahead))
         except (RuntimeError, ConnectionError, EOFError) as error:
             if not self._is_of_dead_worker(error):
                 raise
+            method = self._failed_method()
             self.close()
+            if method:
+                raise ShoalError(NOT_IMPORTED.format(method)) from error
         return self._get(parts[0], iter(parts[:1]))  # it may have died of a later batch
 
     def _get(self, wanted: Indices, source: Iterator[Indices]) -> Any:
@@ -146,6 +155,13 @@ class Prefetch:
                 raise
             words = self._loader.num_workers, type(error).__name__, error
             raise ShoalError(NOT_STARTED % words) from error
+
+    def _failed_method(self) -> str:
+        """Start method of workers of which one has ended as if it could not import the script; empty: none has."""
+        context = self._loader.multiprocessing_context or multiprocessing
+        ends = [each.exitcode for each in getattr(self._iterator, "_workers", ())]
+        method: str = context.get_start_method()
+        return method if method != "fork" and 1 in ends else ""
 
     def close(self) -> None:
         """End the workers. The next batch starts new ones."""

@@ -310,6 +310,25 @@ def test_no_sample_is_blamed_where_no_worker_can_be_started(left: int, caplog: p
     assert not caplog.text
 
 
+class Unknown(Squares):
+    """A dataset that workers cannot unpickle."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return is_unknown, ()
+
+
+def is_unknown() -> None:
+    raise AttributeError("Can't get attribute 'Unknown' on <module '__mp_main__'>")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as above
+def test_no_sample_is_blamed_where_workers_cannot_import_what_they_need(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    with pytest.raises(ShoalError, match=r"start method spawn .* `if __name__ == '__main__':`"):
+        next(iter(Lockstep("a").loader("a", Unknown(), global_batch=4, options=options)))
+    assert not caplog.text
+
+
 def test_a_sample_that_nobody_can_load_ends_the_run_on_all_peers_if_the_script_says_so() -> None:
     swarm = Lockstep("a", "b")
     loaders = swarm.loaders(Broken(), global_batch=8, on_poison="raise", options=LISTS)
@@ -344,6 +363,7 @@ class Endless(IterableDataset[int]):
         (range(8), {"global_batch": None, "batch_per_peer": 1}, ValueError, "batch_per_peer must be at least 2, is 1"),
         (range(8), {"global_batch": None, "batch_per_peer": 2, "drop_last": True}, ValueError, "drop_last needs glob"),
         (range(8), {"epochs": 0}, ValueError, "epochs must be at least 1, is 0"),
+        (range(8), {"seed": -1}, ValueError, "seed must be at least 0, is -1"),
         (range(8), {"global_batch": 4.0}, TypeError, "global_batch must be a whole number, is 4.0"),
         (range(8), {"epochs": "3"}, TypeError, "epochs must be a whole number, is '3'"),
         (range(8), {"max_local_batch": 1.5}, TypeError, "max_local_batch must be a whole number, is 1.5"),
