@@ -79,7 +79,7 @@ def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_
             "a loader needs one of global_batch= (samples per step over all peers, however many there are) and "
             "batch_per_peer= (samples per step for each peer)"
         )
-    for name, least in (("global_batch", 1), ("batch_per_peer", MIN_LOCAL_BATCH), ("epochs", 1)):
+    for name, least in (("global_batch", 1), ("batch_per_peer", MIN_LOCAL_BATCH), ("epochs", 1), ("seed", 0)):
         if settings.get(name, least) < least:
             raise ValueError(f"{name} must be at least {least}, is {settings[name]}")
     if "batch_per_peer" in settings and settings["drop_last"]:
