@@ -16,7 +16,7 @@ from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice
-from .sayings import AGAIN, ANOTHER_EPOCH, LEFT, NEEDS_LENGTH, NO_LENGTH, NOT_COUNTED, OTHER_BATCH, OVER, explain_ends
+from .sayings import AGAIN, ANOTHER_EPOCH, LEFT, NO_LENGTH, NOT_COUNTED, OTHER_BATCH, OVER, ROUNDS, UNUSED, explain_ends
 from .share import Share
 from .timed import TimedSampler
 
@@ -103,7 +103,7 @@ class Loader:
         self._turn = object()
         self._entered, self._num_loads = -1, 0
         self._named = -1, 0  # the epoch, by `epochs`, and how many loads before
-        self._has_advised = self._has_said_left = self._has_said_shorter = False
+        self._has_advised = self._has_said_left = self._has_said_unused = self._has_said_shorter = False
         self._has_said_again, self._counted_before, self._num_empty = False, 0, 0
         self._passed_over: SamplerState | None = None
 
@@ -149,6 +149,9 @@ class Loader:
                 yield epoch
                 self._share.end_round()
                 if self._track.state == before:
+                    if not self._has_said_unused:
+                        logger.warning("%s", UNUSED.format(epoch, count(self._sampler.left(before))))
+                    self._has_said_unused = True
                     self._track.state = self._sampler.skip_to(before, epoch + 1)
                 elif self.epoch == epoch:
                     self._say_left(epoch)
@@ -182,7 +185,7 @@ class Loader:
         share, track = self._share, self._track
         check_num_samples(self.dataset, self._sampler.num_samples)
         if share.rounds is not None and self._inner_steps is None and track.round_s is None:
-            raise ValueError(NEEDS_LENGTH)
+            raise ValueError(ROUNDS)
         self._script.enter()
         share.end_round()
         done = self._script.begin()

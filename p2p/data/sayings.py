@@ -24,7 +24,7 @@ NO_LENGTH: Final = (
     "a loader with batch_per_peer has no length: an epoch has fewer steps the more peers there are, so a schedule "
     "made from a length would differ between peers. Compute rates from peer.samples, which is the same on all peers"
 )
-NEEDS_LENGTH: Final = (
+ROUNDS: Final = (
     "this model is trained in rounds, so `peer.loader` needs their length: pass inner_steps= (batches per round) or "
     "round_s= (seconds per round). The length passed to p2p.DiLoCo applies only without a loader"
 )
@@ -49,6 +49,10 @@ ANOTHER_EPOCH: Final = (
 LEFT: Final = (
     "the loop over epoch {0} was left early, so the next one continues with the rest of it; to leave out the rest, "
     "call loader.end_epoch() on every peer"
+)
+UNUSED: Final = (
+    "no step used a sample in the loop over epoch {0}, so the {1} samples that it had left are left out, also where a "
+    "later checkpoint is resumed: to end a run early, leave the loop over epochs, too (reported once)"
 )
 AGAIN: Final = (
     "this loader has handed out the same batch at least three times, because no step in between counted it: a step "

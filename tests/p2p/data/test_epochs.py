@@ -191,6 +191,20 @@ def test_a_dataset_that_has_grown_is_refused_as_the_next_epoch_begins() -> None:
             next(batches)
 
 
+def test_an_epoch_in_which_no_step_used_a_sample_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    swarm = Lockstep("a")
+    loader, found = swarm.loader("a", range(8), global_batch=4, epochs=4), []
+    for epoch in loader.epochs():
+        found.append(epoch)
+        for _ in loader:
+            if swarm.done >= 1:
+                break
+            swarm.commit()
+    assert found == [0, 0, 1, 2, 3]
+    assert caplog.text.count("in the loop over epoch 0, so the 4 samples that it had left are left out") == 1
+    assert caplog.text.count("are left out") == 1
+
+
 def test_an_epoch_can_be_ended_early_once() -> None:
     swarm = Lockstep("a")
     loader = swarm.loader("a", range(20), global_batch=5, epochs=3)
