@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,9 @@ from p2p.data.attributes import digest_of_attributes
 
 def dataset() -> SimpleNamespace:
     inner = SimpleNamespace(epoch=0, rates={"flip": 0.5}, files=[f"{n}.png" for n in range(100)])
-    return SimpleNamespace(
-        inner=inner, labels=torch.zeros(3), table=np.zeros((200, 2)), scalar=np.array(1.0), kind=int, names=("a", None)
-    )
+    table, scalar, names = np.zeros((200, 2)), np.array(1.0), ("a", None)
+    labels, kinds = torch.zeros(3), {1, 2}
+    return SimpleNamespace(inner=inner, labels=labels, table=table, scalar=scalar, kind=int, kinds=kinds, names=names)
 
 
 def set_item(of: Any, key: object, value: object) -> None:
@@ -29,12 +30,15 @@ def set_item(of: Any, key: object, value: object) -> None:
         lambda each: each.labels.fill_(1),
         lambda each: setattr(each, "labels", torch.zeros(3)),
         lambda each: each.table.fill(1),
+        lambda each: set_item(each.table, (31, 1), 1.0),
+        lambda each: set_item(each.inner.files, 51, "other.png"),
+        lambda each: each.kinds.add(3),
         lambda each: each.scalar.fill(2),
         lambda each: setattr(each, "new", None),
         lambda each: setattr(each, "kind", float),
         lambda each: setattr(each, "names", ("a", "b")),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_a_change_is_seen(change: Callable[[Any], object]) -> None:
     each = dataset()
@@ -70,3 +74,14 @@ def test_a_circle_and_a_long_list_come_to_an_end() -> None:
     with torch.inference_mode():
         each.made = torch.zeros(2)
     assert digest_of_attributes(each) == digest_of_attributes(each)
+
+
+def test_of_a_mapped_file_only_some_rows_are_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((1000, 2)))
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    for array in (rows, np.asarray(rows)):
+        before = digest_of_attributes(array)
+        rows[501] += 1
+        assert digest_of_attributes(array) == before
+        rows[0] += 1
+        assert digest_of_attributes(array) != before
