@@ -10,7 +10,7 @@ class Parts:
         fraction: of this peer's weight in the micro-batches so far, or of all of them, which the current one has.
         keep: factor on the micro-batches before it.
         is_last: no further micro-batch of the step follows; is_used: the current one had a backward pass.
-        num_samples: handed out.
+        num_samples: handed out; num_last: of these, in the current one.
         refusal: why no step may use the slice; empty: it may.
         drop: drops the gradients of micro-batches whose step is not going to end.
     """
@@ -18,7 +18,7 @@ class Parts:
     def __init__(self) -> None:
         self.fraction = self.keep = 1.0
         self.is_last, self.is_used = True, False
-        self.num_samples, self.refusal = 0, ""
+        self.num_samples, self.num_last, self.refusal = 0, 0, ""
         self.drop: Callable[[], None] = lambda: None
         self._handed_out, self._has_passes = 0.0, False
 
@@ -30,7 +30,7 @@ class Parts:
     def hand_out(self, fraction: float, num_samples: int, *, is_last: bool) -> None:
         """Note that the script receives a micro-batch with `fraction` of the slice."""
         self.fraction, self.keep, self.is_last, self.is_used = fraction, 1.0, is_last, False
-        self.num_samples += num_samples
+        self.num_samples, self.num_last = self.num_samples + num_samples, num_samples
         self._handed_out += fraction
 
     def add(self) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 from ..errors import ShoalError
 from ..step.collective import AllGather
@@ -19,8 +18,6 @@ from .round_end import AMID_TIMED, RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
 from .sayings import PASSED_OVER
 from .track import CUT, Track, Tracks, unpack_samples
-
-PEER_ID: Final = attrgetter("peer_id")
 
 
 class Share:
@@ -213,14 +210,17 @@ class Share:
         if self._slice is None:
             return NO_SAMPLES
         part = self._slice
-        if self.in_rounds:
-            part = part._replace(number=min(part.number, self.parts.num_samples))
-        if self._fails_behind:
+        is_unused = self.in_rounds and self._current.is_left and not self.parts.is_used
+        if self.in_rounds and part.number:
+            used = self.parts.num_samples - is_unused * self.parts.num_last
+            part = part._replace(number=min(part.number, used)) if used else Slice(*NO_SAMPLES[:WEIGHT])
+        if self._fails_behind and not is_unused:
             part = part._replace(start=FAILS_BEHIND - part.start)
         samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else part
         if self.is_skipped or not part.number:
             return *samples, 0
-        return *samples, self._accumulated + self._number if self._is_weighed else part.number
+        weight = self._accumulated + self._number * (not is_unused)
+        return *samples, weight if self._is_weighed else part.number
 
     @property
     def indices(self) -> list[int]:
@@ -335,7 +335,7 @@ class Share:
         self.num_samples += receipt.num_samples
         track = self._current
         plan = None if track is None else self.plan(track)
-        self.contributors = tuple(map(PEER_ID, receipt.contributions))
+        self.contributors = tuple([each.peer_id for each in receipt.contributions])
         if is_training or not receipt.step:
             self.planned_for = self.contributors
         if track is None or plan is None or not any(each.samples for each in receipt.contributions):

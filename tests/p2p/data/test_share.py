@@ -5,7 +5,7 @@ from p2p.data.share import Share
 from p2p.data.timed import TimedSampler
 from p2p.data.track import Track
 from p2p.errors import JoinRefused, RemoteProtocolError, ShoalError
-from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE
+from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, Counts
 from tests.p2p.data.swarm import Lockstep, receipt
 
 SAMPLER = Sampler(12, 6)
@@ -380,16 +380,17 @@ def test_done_alone_can_be_set() -> None:
     assert share.state_dict() == {"done": 5000, "samples": 0, "loaders": [], "run": ""}
 
 
+class Ends:
+    length_s = None
+
+    def is_time_over(self) -> bool:
+        return False
+
+    def end_if_open(self) -> None:
+        raise AssertionError("nothing is open")
+
+
 def test_a_step_before_rounds_takes_a_batch_of_its_own_and_what_comes_then_is_a_round() -> None:
-    class Ends:
-        length_s = None
-
-        def is_time_over(self) -> bool:
-            return False
-
-        def end_if_open(self) -> None:
-            raise AssertionError("nothing is open")
-
     share = founded("a")
     share.rounds, share.dense_steps = Ends(), 2
     track = share.make(Sampler(48, 12), "forty-eight")
@@ -406,6 +407,30 @@ def test_a_step_before_rounds_takes_a_batch_of_its_own_and_what_comes_then_is_a_
         numbers.append(told.num_samples)
     assert numbers == [4, 4, 12, 12, 12] and share.num_samples == 44
     assert kinds == [(True, False, False)] * 2 + [(False, True, True)] * 3
+
+
+@pytest.mark.parametrize(
+    ("used", "is_used_after", "counts"),
+    [([True, True], False, (0, 4, 4)), ([True, False], False, (0, 2, 2)), ([True, False], True, (0, 4, 4))],
+)
+def test_a_round_whose_loop_was_left_counts_no_batch_that_had_no_update(
+    used: list[bool], is_used_after: bool, counts: Counts
+) -> None:
+    share = founded("a")
+    share.rounds = Ends()
+    track = share.make(SAMPLER, "twelve")
+    share.hand_out(track, Slice(0, 6))
+    for each in used:
+        share.begin_micro_batch(1 / 3, is_last=False, num_samples=2)
+        share.parts.is_used = each
+    assert share.counts == (0, 4, 4), "it may leave one out"
+    share.take_back(track)
+    share.parts.is_used |= is_used_after
+    assert share.counts == counts
+    share.hand_out(track, Slice(0, 6))
+    share.begin_micro_batch(1 / 3, is_last=False, num_samples=2)
+    share.take_back(track)
+    assert share.counts == NO_SAMPLES
 
 
 def test_a_second_update_of_a_batch_before_rounds_counts_its_samples_once() -> None:
