@@ -163,8 +163,8 @@ class Loader:
 
         A batch that was handed out belongs to the rest, if no step has used it.
         """
-        self._share.end_round()
         self._share.pass_over(self._track)
+        self._share.end_round()
         self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 

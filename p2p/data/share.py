@@ -200,7 +200,7 @@ class Share:
         """
         if self.is_void:
             return NO_SAMPLES
-        if self.parts.refusal:
+        if self.parts.refusal and not self.in_rounds:
             raise ShoalError(self.parts.refusal)
         if self._current is None:
             number = self._accumulated if self.in_rounds else self._accumulated + self._number
@@ -210,7 +210,7 @@ class Share:
         if self._slice is None:
             return NO_SAMPLES
         part = self._slice
-        is_unused = self.in_rounds and self._current.is_left and not self.parts.is_used
+        is_unused = self.in_rounds and not self.parts.is_used and bool(self._current.is_left or self.parts.refusal)
         if self.in_rounds and part.number:
             used = self.parts.num_samples - is_unused * self.parts.num_last
             part = part._replace(number=min(part.number, used)) if used else Slice(*NO_SAMPLES[:WEIGHT])

@@ -431,6 +431,12 @@ def test_a_round_whose_loop_was_left_counts_no_batch_that_had_no_update(
     share.begin_micro_batch(1 / 3, is_last=False, num_samples=2)
     share.take_back(track)
     assert share.counts == NO_SAMPLES
+    share.hand_out(track, Slice(0, 6))
+    for is_used in (True, False):
+        share.begin_micro_batch(1 / 3, is_last=False, num_samples=2)
+        share.parts.is_used = is_used
+    share.pass_over(track)  # by `end_epoch`, within the loop
+    assert share.counts == (0, 2, 2)
 
 
 def test_a_second_update_of_a_batch_before_rounds_counts_its_samples_once() -> None:
