@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..step.receipts import FAILS_BEHIND, Contribution, Receipt
-from .ranges import Ranges, union
+from .ranges import Ranges, difference, union
 from .sampler import Plan, Slice
 
 
@@ -32,3 +32,9 @@ def unused(receipt: Receipt, plan: Plan) -> Ranges:
         if part is not None and 0 < each.num_samples < part.number:
             left += plan.positions(Slice(part.start + each.num_samples, part.number - each.num_samples))
     return union(left)
+
+
+def returned(receipt: Receipt, plan: Plan) -> Ranges:
+    """Positions that were planned and that no member has added, except `unused` ones: they are planned again first."""
+    added = (part for each in receipt.contributions for part in each.samples)
+    return difference(plan.batch, (*added, *receipt.unused))

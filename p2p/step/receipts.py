@@ -98,6 +98,8 @@ class Receipt:
         state_digest: xxh3-128 of the parameters that the step was computed with, hex; empty where there are none.
         loader: number of the loader whose samples these are, in the order in which the script has made them; -1: none.
         unused: in a round by time: (first, number) of ranges that members were given beyond what they have added.
+        returned: (first, number) of other ranges that were handed out for this step and not added, since a member has
+            died, say; they are handed out again.
     """
 
     lineage: str
@@ -109,6 +111,7 @@ class Receipt:
     state_digest: str
     loader: int = -1
     unused: tuple[tuple[int, int], ...] = ()
+    returned: tuple[tuple[int, int], ...] = ()
 
     @property
     def weight(self) -> int:
@@ -288,8 +291,8 @@ def parse_receipt(fields: dict[str, Any]) -> Receipt:
         Contribution(**{**entry, **{name: tuple(map(tuple, entry[name])) for name in ("samples", "failed")}})
         for entry in fields.pop("contributions")
     )
-    algorithms, unused = tuple(fields.pop("algorithms")), tuple(map(tuple, fields.pop("unused", ())))
-    return Receipt(contributions=contributions, algorithms=algorithms, unused=unused, **fields)
+    ranges = {name: tuple(map(tuple, fields.pop(name, ()))) for name in ("unused", "returned")}
+    return Receipt(contributions=contributions, algorithms=tuple(fields.pop("algorithms")), **ranges, **fields)
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -150,12 +150,13 @@ def _follow(
     recounted, twice = {}, 0
     for receipt in receipts:
         own, came_back, end = positions[_key(receipt)], back.get(receipt.loader, ()), ends.get(receipt.loader, 0)
-        new_end = max([end, *(first + number for first, number in own)])
+        new_end = max([end, *(first + number for first, number in (*own, *receipt.returned))])
         pool = union([*came_back, (end, new_end - end)])
         left = difference(pool, own)
         twice += count(own) - (count(pool) - count(left))
-        idle = difference(came_back, lost.get(receipt.loader, ()))
-        recounted[_key(receipt)] = count(difference(left, (*came_back, *receipt.unused)))
+        idle = difference(came_back, (*lost.get(receipt.loader, ()), *receipt.returned))
+        fresh = difference(left, (*came_back, *receipt.unused))
+        recounted[_key(receipt)] = count(fresh) + count(difference(receipt.returned, fresh))
         lost[receipt.loader] = difference(left, (*idle, *receipt.unused))
         back[receipt.loader], ends[receipt.loader] = left, new_end
     failed: dict[int, Ranges] = {}

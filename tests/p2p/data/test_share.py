@@ -93,8 +93,10 @@ def test_a_receipt_names_positions_of_the_stream_and_what_is_not_on_it_comes_bac
     counted = share.count(receipt(1, [("a", (0, 2, 2)), ("c", (4, 2, 2))]))
     assert [each.samples for each in counted.contributions] == [((0, 2),), ((4, 2),)] and counted.loader == 0
     assert track.state == SamplerState(6, ((2, 2),), 1) and share.contributors == ("a", "c")
+    assert counted.returned == ((2, 2),), "b is dead"
     counted = share.count(receipt(2, [("a", (0, 3, 3)), ("c", (3, 3, 3))]))
     assert [each.samples for each in counted.contributions] == [((2, 2), (6, 1)), ((7, 3),)]
+    assert counted.returned == ()
 
 
 def test_a_receipt_of_a_round_by_time_names_what_members_had_no_time_for() -> None:

@@ -17,6 +17,18 @@ def test_what_a_killed_peer_was_to_add_comes_back_and_counts_once() -> None:
     assert chain.goodput == round(100 / 110, 6)
 
 
+def test_what_the_member_of_the_highest_rank_was_to_add_is_recounted_too_each_time_that_it_is_lost() -> None:
+    both, alone = receipt(1, [A, B], [(0, 10), (10, 10)]), receipt(2, [A], [(20, 10)], view=2)
+    last = [replace(alone, returned=((30, 10),)), receipt(3, [A], [(30, 20)], view=2)]
+    chain = of(both, *last)
+    assert (chain.recounted["1" * 32, 2], chain.goodput) == (10, round(50 / 60, 6))
+    assert (chain.missing, chain.twice) == (0, 0)
+    assert of(both, last[0]).missing == 10, "nobody has added them since"
+    again = [replace(receipt(3, [A], [(40, 10)], view=2), returned=((30, 10),)), receipt(4, [A], [(30, 10)], view=2)]
+    chain = of(both, last[0], *again)
+    assert (sum(chain.recounted.values()), chain.missing) == (20, 0)
+
+
 def test_a_hole_is_a_lost_step() -> None:
     assert of(receipt(1, [A]), receipt(3, [A])).lost == (("1" * 32, 2),)
 

@@ -32,6 +32,7 @@ receipts = st.builds(
     digest=st.text(max_size=32),
     state_digest=st.text(max_size=32),
     unused=st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+    returned=st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
 )
 
 
