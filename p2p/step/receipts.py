@@ -291,8 +291,9 @@ def parse_receipt(fields: dict[str, Any]) -> Receipt:
         Contribution(**{**entry, **{name: tuple(map(tuple, entry[name])) for name in ("samples", "failed")}})
         for entry in fields.pop("contributions")
     )
-    ranges = {name: tuple(map(tuple, fields.pop(name, ()))) for name in ("unused", "returned")}
-    return Receipt(contributions=contributions, algorithms=tuple(fields.pop("algorithms")), **ranges, **fields)
+    algorithms = tuple(fields.pop("algorithms"))
+    unused, returned = (tuple(map(tuple, fields.pop(name, ()))) for name in ("unused", "returned"))
+    return Receipt(contributions=contributions, algorithms=algorithms, unused=unused, returned=returned, **fields)
 
 
 def _whole_lines(path: Path) -> list[str]:

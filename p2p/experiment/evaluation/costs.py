@@ -24,7 +24,7 @@ NUM_BESIDE: Final = 40
 BY_SILENCE: Final = "silence"
 BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
 SILENCE: Final = "by silence: nobody recorded a suspicion before the new view"
-SILENT: Final = ("pause", "cut", "kill_host")
+SILENT: Final = ("pause", "cut", "kill_host", "gone")
 UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
 
 
@@ -179,9 +179,9 @@ def _is_about(kind: Kind, peer_id: str, record: Record) -> bool:
 def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> None:
     """Set by what, and when first and last, the removal was detected."""
     event, agreed, victim = cost.event, max(installed.values()), cost.event.victims[0]
-    if event.do == "leave" and victim in timeline.run.tracks:
+    if event.do in ("leave", "gone") and victim in timeline.run.tracks:
         said = find(timeline.run.tracks[victim].records, event.time_ns, lambda each: each.kind == Kind.LEAVES)
-        if said is not None:
+        if said is not None and said.time_ns <= agreed:
             cost.times_ms["detected"], cost.by = ms(said.time_ns - event.time_ns), "its own word"
             return
     gone: list[Record] = []
@@ -329,7 +329,10 @@ def _join(cost: Cost, timeline: Timeline) -> None:
     names = {"joined": "process start", "asked": "p2p.join", "state": "until a state came", "loaded": "state"}
     cost.phases_ms = _phases(cost.times_ms, {**names, "seated": "catching up", "resumed": "first step"})
     records = timeline.run.tracks[slowest].records
-    cost.followed = sum(record.kind == Kind.FOLLOWED for record in records)
+    until_ns = event.time_ns + round(cost.times_ms["resumed"] * 1e6)
+    cost.followed = sum(
+        record.kind == Kind.FOLLOWED and event.time_ns <= record.time_ns <= until_ns for record in records
+    )
     states = [each for each in records if each.kind == Kind.WHOLE and each.time_ns >= event.time_ns]
     if states:
         cost.state_bytes, cost.donors = int(states[0].value), states[0].size
@@ -351,7 +354,8 @@ def _steps_of_join(timeline: Timeline, peer_id: str, t0: int) -> dict[str, float
         name = kinds.get(Kind(record.kind)) if record.kind in set(Kind) else None
         if name is not None and name not in times and record.time_ns >= t0:
             times[name] = ms(record.time_ns - t0)
-    counted = next((time_ns for time_ns, step in timeline.commits.get(peer_id, ()) if step > 0), None)
+    commits = timeline.commits.get(peer_id, ())
+    counted = next((time_ns for time_ns, step in commits if step > 0 and time_ns >= t0), None)
     if counted is not None:
         times["resumed"] = ms(counted - t0)
     return times

@@ -7,7 +7,7 @@ from operator import itemgetter
 from statistics import median
 from typing import Final
 
-from ...telemetry.records import Kind, Record
+from ...telemetry.records import How, Kind, Record
 from ...telemetry.timeline import doing
 from ..folder import Run
 from ..happened import Happened, Process
@@ -73,19 +73,19 @@ class Timeline:
 
 
 def changes(timeline: Timeline) -> list[Happened]:
-    """Changes of members, by the receipts; the time is that of the first record of each."""
+    """Changes of members, by the receipts; the time is that of the first sign of each."""
     found: list[Happened] = []
-    receipts = timeline.run.receipts()
-    for before, after in pairwise(receipts):
+    first = {(lineage, step): time_ns for time_ns, lineage, step in timeline.first_commits}
+    for before, after in pairwise(timeline.run.receipts()):
         if before.view_number == after.view_number or before.lineage != after.lineage or not before.step:
             continue
         old, new = ({entry.peer_id for entry in each.contributions} for each in (before, after))
+        views = range(before.view_number + 1, after.view_number + 1)
+        until_ns = first.get((after.lineage, after.step), 1 << 63)
         for peer_id in sorted(old - new):
-            found.append(_change("gone", peer_id, before.step, _first_sign(timeline, peer_id, after.view_number)))
+            found.append(_change("gone", peer_id, before.step, _first_sign(timeline, peer_id, views, until_ns)))
         for peer_id in sorted(new - old):
-            track = timeline.run.tracks.get(peer_id)
-            time_ns = track.records[0].time_ns if track is not None and track.records else 0
-            found.append(_change("came", peer_id, before.step, time_ns))
+            found.append(_change("came", peer_id, before.step, _asked(timeline, peer_id, until_ns)))
     for number, event in enumerate(found, 1):
         event.number = number
     return found
@@ -99,18 +99,38 @@ def _change(do: str, peer_id: str, step: int, time_ns: int) -> Happened:
     )
 
 
-def _first_sign(timeline: Timeline, peer_id: str, view: int) -> int:
-    """The time of the first record of a member's death, or of the view without it; 0: there is none."""
-    return min(
-        (
-            record.time_ns
-            for track in timeline.run.tracks.values()
-            for record in track.records
-            if (record.kind == Kind.GONE and record.peer_id == peer_id)
-            or (record.kind == Kind.INSTALLED and record.view == view)
-        ),
-        default=0,
-    )
+def _first_sign(timeline: Timeline, peer_id: str, views: Sequence[int], until_ns: int) -> int:
+    """The first sign, until then, that the last seat of a member ends, in one of these views; 0: there is none.
+
+    It is the member's own word, the beginning of its silence, a suspicion that was not cleared, the word of its death,
+    or a view.
+    """
+    signs = list[int]()
+    for own_id, track in timeline.run.tracks.items():
+        records = [each for each in track.records if each.time_ns <= until_ns]
+        if own_id == peer_id:
+            last = next((each for each in reversed(records) if each.kind in (Kind.COMMITTED, Kind.LEAVES)), None)
+            signs += [last.time_ns] if last is not None and last.kind == Kind.LEAVES else []
+            continue
+        for record in reversed(records):
+            if record.kind == Kind.INSTALLED and record.view in views:
+                signs.append(record.time_ns)
+            elif record.peer_id == peer_id and record.kind in (Kind.CLEARED, Kind.IN):
+                break
+            elif record.peer_id == peer_id and record.kind in (Kind.GONE, Kind.SUSPECTED):
+                signs.append(record.time_ns)
+            elif record.peer_id == peer_id and (record.kind, record.how) == (Kind.OUT, How.SILENCE):
+                signs.append(record.time_ns - round(record.value * 1e9))
+    return min(signs, default=0)
+
+
+def _asked(timeline: Timeline, peer_id: str, until_ns: int) -> int:
+    """When a peer first asked for the seat that it has then; 0: it has left no records."""
+    track = timeline.run.tracks.get(peer_id)
+    records = [each for each in track.records if each.time_ns < until_ns] if track is not None else []
+    seats = [each.time_ns for each in records if each.kind == Kind.COMMITTED]
+    asked = find(records, seats[-1], lambda each: each.kind == Kind.ASKED) if seats else None
+    return asked.time_ns if asked is not None else records[0].time_ns if records else 0
 
 
 def was_at(event: Happened, timeline: Timeline) -> str:

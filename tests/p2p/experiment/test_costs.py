@@ -9,7 +9,7 @@ from p2p.experiment.evaluation.costs import Cost, costs
 from p2p.experiment.evaluation.report import evaluate, failures, metrics
 from p2p.experiment.evaluation.suspicions import suspicions
 from p2p.experiment.folder import Run, Track
-from p2p.telemetry.records import Kind, Record
+from p2p.telemetry.records import How, Kind, Record
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, ns, receipt, record, run
 
 
@@ -137,6 +137,39 @@ def test_without_anybody_saying_what_was_done_changes_are_read_from_receipts() -
     assert cost.times_ms["detected"] == 0.0  # times begin with its first sign
     assert cost.times_ms["agreed"] == 10.0
     assert cost.times_ms["resumed"] == 20.0
+
+
+def test_of_who_was_silent_and_came_back_receipts_tell_when_the_silence_and_the_return_began() -> None:
+    both, alone = [A, B], [B]
+    before, during, after = [receipt(1, both)], [receipt(2, alone, view=2)], [receipt(3, both, view=3)]
+    own = [record(5, Kind.ASKED), record(20, Kind.ACTIVE, 0, 1), record(30, Kind.FOLLOWED, 0)]
+    own += [record(50, Kind.COMMITTED, 1), record(6000, Kind.REMOVED, 1), record(6050, Kind.ASKED)]
+    own += [record(6060, Kind.FOLLOWED, 2), record(6090, Kind.ACTIVE, 2, 3), record(6100, Kind.COMMITTED, 3)]
+    theirs = [
+        record(20, Kind.IN, view=1, peer=A),
+        record(50, Kind.COMMITTED, 1),
+        record(1100, Kind.SUSPECTED, peer=A),
+        record(1200, Kind.CLEARED, peer=A),
+        record(2300, Kind.SUSPECTED, peer=A),
+        record(3000, Kind.INSTALLED, 1, 2),
+        record(3000, Kind.OUT, view=2, peer=A, how=How.SILENCE)._replace(value=1.75),
+        record(3001, Kind.ACTIVE, 1, 2),
+        record(3010, Kind.COMMITTED, 2),
+        record(6090, Kind.IN, view=3, peer=A),
+        record(6100, Kind.COMMITTED, 3),
+    ]
+    found = run({A: [*before, *after], B: [*before, *during, *after]}, {A: own, B: theirs})
+    gone, came = costs(found, check(found))
+    assert (gone.event.time_ns, gone.by) == (ns(1250), "silence")
+    assert gone.phases_ms == {"detection": 1050.0, "agreement": 700.0, "barrier": 1.0, "first step": 9.0}
+    assert (came.event.time_ns, came.times_ms["resumed"], came.followed) == (ns(6050), 50.0, 1)
+
+
+def test_without_anybody_saying_what_was_done_who_leaves_is_gone_by_its_own_word() -> None:
+    found = killed()
+    asked = [*found.tracks[A].records, record(107, Kind.LEAVES, 2), record(123, Kind.LEFT)]
+    cost = only(Run({**found.tracks, A: replace(found.tracks[A], records=asked)}, None))
+    assert (cost.event.time_ns, cost.by, cost.times_ms["resumed"]) == (ns(107), "its own word", 23.0)
 
 
 def test_a_pause_that_nobody_noticed_says_so_and_has_its_gap() -> None:
