@@ -17,7 +17,7 @@ class Step:
 
     Attributes:
         time_ns: of its first commit.
-        took_ms: since the first commit of the step before; None: there is none in this lineage.
+        took_ms: since the first commit of the step before; None: nobody has recorded that, or the lineage begins.
     """
 
     lineage: str
@@ -62,6 +62,7 @@ def steps(run: Run) -> list[Step]:
     for receipt in run.receipts():
         time_ns = first.get((receipt.lineage, receipt.step))
         if time_ns is None:
+            before = "", 0
             continue
         took_ms = (time_ns - before[1]) / 1e6 if before[0] == receipt.lineage else None
         before = receipt.lineage, time_ns
@@ -180,13 +181,14 @@ def _lane(name: str, track: Track | None, began_ns: int, ended_ns: int, end: str
 
 
 def rates(found: Sequence[Step], window: int = 20) -> list[tuple[int, float]]:
-    """Samples per second over the last `window` steps, at the end of each step: (ns, rate)."""
+    """Samples per second over the last `window` steps whose times are known, at the end of each step: (ns, rate)."""
     rates: list[tuple[int, float]] = []
-    for index, (before, step) in enumerate(pairwise(found), 1):
-        first = found[max(0, index - window)]
-        first = first if first.lineage == step.lineage else before
-        elapsed_s = (step.time_ns - first.time_ns) / 1e9
-        number = sum(each.num_samples for each in found[max(0, index - window) + 1 : index + 1])
-        if elapsed_s > 0 and first.lineage == step.lineage:
-            rates.append((step.time_ns, number / elapsed_s))
+    begin = 0
+    for index, step in enumerate(found):
+        if step.took_ms is None:
+            begin = index
+        first = max(begin, index - window)
+        elapsed_s = (step.time_ns - found[first].time_ns) / 1e9
+        if elapsed_s > 0:
+            rates.append((step.time_ns, sum(each.num_samples for each in found[first + 1 : index + 1]) / elapsed_s))
     return rates

@@ -51,19 +51,22 @@ class Timeline:
     def step_ms(self, time_ns: int) -> float | None:
         """The median time of the last steps before this time with the same members; None: there were not two."""
         end = bisect_left(self.first_commits, time_ns, key=itemgetter(0))
-        before = ((at, self._members.get((lineage, step))) for at, lineage, step in reversed(self.first_commits[:end]))
-        known = [(at, members) for at, members in islice(before, NUM_BEFORE + 2) if members is not None]
-        same = [at for at, _ in takewhile(lambda each: each[1] == known[0][1], known)][: NUM_BEFORE + 1]
-        took = [later - earlier for later, earlier in pairwise(same)]
+        before = ((at, step, self._members.get((key, step))) for at, key, step in reversed(self.first_commits[:end]))
+        known = [(at, step, members) for at, step, members in islice(before, NUM_BEFORE + 2) if members is not None]
+        same = [*takewhile(lambda each: each[2] == known[0][2], known)][: NUM_BEFORE + 1]
+        took = [later[0] - earlier[0] for later, earlier in pairwise(same) if later[1] == earlier[1] + 1]
         return ms(median(took)) if took else None
 
     def gap_ms(self, start_ns: int, end_ns: int, *, to_next: bool) -> float | None:
-        """The longest gap between two commits that ends in this interval; `to_next`: or begins in it."""
-        times = [time_ns for time_ns, _, _ in self.first_commits]
+        """The longest gap between two commits that ends in this interval; `to_next`: or begins in it.
+
+        Gaps with steps in them whose commits are not recorded are left out.
+        """
         gaps = [
             later - earlier
-            for earlier, later in pairwise(times)
+            for (earlier, lineage, step), (later, *of_later) in pairwise(self.first_commits)
             if later > start_ns and (later <= end_ns or (to_next and earlier < end_ns))
+            if of_later[0] != lineage or of_later[1] == step + 1
         ]
         return ms(max(gaps)) if gaps else None
 
