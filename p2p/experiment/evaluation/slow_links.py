@@ -35,7 +35,7 @@ def name_links(run: Run, found: Sequence[Cost]) -> None:
         if cost.event.do != "link" or not 0 < before_ms < after_ms:
             continue
         begin, end = run.account.adjacent_ns(at)
-        before = [step for step in steps if begin < _committed_ns(step) <= at][-NUM_BESIDE:]
+        before = [step for step in steps if begin < _began_ns(step) and _committed_ns(step) <= at][-NUM_BESIDE:]
         after = [step for step in steps if at < _began_ns(step) and _committed_ns(step) < end][:NUM_BESIDE]
         cause = slower(delays_ms(before), delays_ms(after), names)
         if cause is not None and cause[1] >= LEAST_SHARE * (after_ms - before_ms):

@@ -7,7 +7,7 @@ import pytest
 
 from p2p.experiment.evaluation.report import evaluate, metrics
 from p2p.experiment.folder import Run
-from p2p.telemetry.records import Kind
+from p2p.telemetry.records import Kind, Record
 from tests.p2p.experiment.runs import A, B, C, event, ns, receipt, record, run
 from tests.p2p.telemetry.pages import identity
 
@@ -80,6 +80,31 @@ def test_the_link_that_makes_steps_longer_is_named_with_what_its_delay_grew_by(s
 def test_steps_behind_the_end_of_a_change_do_not_hide_the_link() -> None:
     (cost,) = evaluate(on_hosts(80, 31, {(A, B): 30.0}, end_at=41)).costs
     assert cost.why["longer"].endswith("link host 0 -> host 1 +30 ms")
+
+
+def test_a_step_that_began_before_an_earlier_change_tells_nothing_of_the_delays_behind_it() -> None:
+    """Steps 1 to 40 are as before a first change, 41 to 70 have that, and then another link is slower, too."""
+    parts = [on_hosts(40, 100, {}), on_hosts(30, 1, {(A, B): 30.0}), on_hosts(30, 1, {(A, B): 30.0, (B, A): 60.0})]
+    records: dict[str, list[Record]] = {peer: [] for peer in PEERS}
+    first_step, now_ns, changes = 0, 0, []
+    for part in parts:
+        last_ns = max(track.records[-1].time_ns for track in part.tracks.values())
+        for peer in PEERS:
+            records[peer] += [
+                each._replace(time_ns=each.time_ns + now_ns, step=each.step + first_step)
+                for each in part.tracks[peer].records
+            ]
+        first_step, now_ns = first_step + len(part.tracks[A].receipts), now_ns + last_ns - ns(10)
+        changes.append(last_ns)
+    base = parts[0]
+    assert base.account is not None
+    receipts = [receipt(step, PEERS) for step in range(1, first_step + 1)]
+    tracks = {peer: replace(track, records=records[peer], receipts=receipts) for peer, track in base.tracks.items()}
+    amid_ns = max(each.time_ns for each in records[A] if each.kind == Kind.FINISHED and each.step == 40) + 1
+    then_ns = max(each.time_ns for own in records.values() for each in own if each.step == 70) + 1
+    links = [replace(event("link", 0, number=number), time_ns=at) for number, at in enumerate((amid_ns, then_ns), 1)]
+    found = evaluate(replace(base, tracks=tracks, account=replace(base.account, events=tuple(links))))
+    assert found.costs[1].why["longer"].endswith("-> host 0 +60 ms"), "and not 78: then messages to host 0 waited less"
 
 
 def test_a_change_that_makes_no_step_longer_is_no_cause() -> None:
