@@ -12,6 +12,7 @@ ENDS: Final[Mapping[int, str]] = {
     Kind.LOST: "it did not deny that",
     Kind.GONE: "it was dead",
     Kind.OUT: "the others went on without it",
+    Kind.IN: "it had come back",
 }
 
 

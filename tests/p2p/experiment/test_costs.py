@@ -155,10 +155,13 @@ def test_of_who_was_silent_and_came_back_receipts_tell_when_the_silence_and_the_
         record(3000, Kind.OUT, view=2, peer=A, how=How.SILENCE)._replace(value=1.75),
         record(3001, Kind.ACTIVE, 1, 2),
         record(3010, Kind.COMMITTED, 2),
+        record(6040, Kind.SUSPECTED, peer=A),
         record(6090, Kind.IN, view=3, peer=A),
         record(6100, Kind.COMMITTED, 3),
+        record(9000, Kind.GONE, peer=A),
     ]
     found = run({A: [*before, *after], B: [*before, *during, *after]}, {A: own, B: theirs})
+    assert [(each.end, each.lasted_s) for each in suspicions(found)][-1] == ("it had come back", 0.05)
     gone, came = costs(found, check(found))
     assert (gone.event.time_ns, gone.by) == (ns(1250), "silence")
     assert gone.phases_ms == {"detection": 1050.0, "agreement": 700.0, "barrier": 1.0, "first step": 9.0}
