@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..step.receipts import FAILS_BEHIND, Contribution, Receipt
-from .ranges import Ranges, difference, union
+from .ranges import Ranges, count, difference, union
 from .sampler import Plan, Slice
 
 
@@ -24,7 +24,16 @@ def located(receipt: Receipt, plan: Plan) -> tuple[list[Contribution], list[tupl
     return contributions, failures
 
 
-def unused(receipt: Receipt, plan: Plan) -> Ranges:
+def with_rest(receipt: Receipt, plan: Plan, *, is_timed: bool) -> Receipt:
+    """The located receipt with what was planned and not added: `unused`, if the round is timed, and `returned`."""
+    if receipt.num_samples == count(plan.batch):
+        return receipt
+    added = [part for each in receipt.contributions for part in each.samples]
+    unused = _unused(receipt, plan) if is_timed else ()
+    return replace(receipt, unused=unused, returned=difference(plan.batch, (*added, *unused)))
+
+
+def _unused(receipt: Receipt, plan: Plan) -> Ranges:
     """In a timed round, positions that were planned for members but not used, of members that have added samples."""
     left: list[tuple[int, int]] = []
     for each in receipt.contributions:
@@ -32,9 +41,3 @@ def unused(receipt: Receipt, plan: Plan) -> Ranges:
         if part is not None and 0 < each.num_samples < part.number:
             left += plan.positions(Slice(part.start + each.num_samples, part.number - each.num_samples))
     return union(left)
-
-
-def returned(receipt: Receipt, plan: Plan) -> Ranges:
-    """Positions that were planned and that no member has added, except `unused` ones: they are planned again first."""
-    added = (part for each in receipt.contributions for part in each.samples)
-    return difference(plan.batch, (*added, *receipt.unused))

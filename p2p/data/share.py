@@ -10,7 +10,7 @@ from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .counting import ONLY_COUNTS, count_samples, whole_number
-from .located import located, returned, unused
+from .located import located, with_rest
 from .own_data import UNUSED
 from .parts import Parts
 from .ranges import count, union
@@ -348,9 +348,8 @@ class Share:
         if not self.is_dense:
             track.state = track.sampler.grant(track.state, plan, used, self.contributors)
         track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
-        left = unused(receipt, plan) if track.round_s is not None else ()
-        told = replace(receipt, contributions=tuple(contributions), loader=self.tracks.number(track), unused=left)
-        return told if count(counted) == count(plan.batch) else replace(told, returned=returned(told, plan))
+        receipt = replace(receipt, contributions=tuple(contributions), loader=self.tracks.number(track))
+        return with_rest(receipt, plan, is_timed=track.round_s is not None)
 
     # State for a joiner.
 
