@@ -11,7 +11,7 @@ from typing import Any, Final
 from bench.here import ROOT
 from p2p.benchmark.results.result import percentile
 from p2p.experiment.config import Experiment
-from p2p.experiment.evaluation.costs import Cost as Measured
+from p2p.experiment.evaluation.cost import Cost as Measured
 from p2p.experiment.evaluation.report import Evaluated, evaluate, failures, metrics
 from p2p.experiment.evaluation.timeline import Timeline
 from p2p.experiment.folder import read_run

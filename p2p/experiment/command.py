@@ -148,7 +148,9 @@ def _missed(evaluated: Sequence[Evaluated]) -> list[str]:
     lines = []
     for cost in (cost for each in evaluated for cost in each.costs if is_missed(cost)):
         what = "has not happened" if cost.event.why_not else "was not over"
-        lines.append(f"event {cost.event.number} ({cost.event.who}) {what}: {cost.why['resumed']}")
+        lines.append(
+            f"event {cost.event.number} ({cost.event.who}) {what}: {cost.why.get('back') or cost.why['resumed']}"
+        )
     return lines if len(lines) <= MOST_SAID else [*lines[:MOST_SAID], f"and {len(lines) - MOST_SAID} more"]
 
 

@@ -5,7 +5,6 @@ values are absent, and `why` gives the reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -17,62 +16,18 @@ from ..folder import Run, Track
 from ..happened import Happened
 from .accounting import off_ms
 from .chain import Chain
+from .cost import Cost, phases
 from .timeline import ROUNDED_NS, Timeline, changes, find, ms, was_at
 
 NUM_BESIDE: Final = 40
 """Steps on each side of a change of links that are compared."""
+LATE_NS: Final = 1_000_000_000
+"""For so long after a pause peers may still take its victim out for it: their reports of its silence last."""
 BY_SILENCE: Final = "silence"
 BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
 SILENCE: Final = "by silence: nobody recorded a suspicion before the new view"
 SILENT: Final = ("pause", "cut", "kill_host", "gone")
 UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
-
-
-@dataclass(slots=True, kw_only=True)
-class Cost:
-    """The cost of one event.
-
-    Attributes:
-        event: its times are by the same clock as all records.
-        times_ms: times after the event, by name.
-        phases_ms: consecutive phases, in order.
-        by: the source of the first word that the victim is gone.
-        at: activity of the victim; empty: unknown, or there were several victims.
-        gap_ms: the longest time without a commit, from the event until all continue.
-        redone: steps that were redone.
-        lost: number of lost steps.
-        recounted: samples that were handed out again, since no receipt counted them.
-        step_ms: median time of the steps right before the event, with the same members.
-        followed: steps that a joiner received before it had its seat.
-        state_bytes: size of the first state that a joiner received completely; 0: none.
-        donors: number of donors of that state.
-        off_ms: the largest difference between a survivor's parts, by its own records, and the time until it continued.
-        off_by: the peer_id of that survivor.
-        why: reasons why values are unknown or absent, by name.
-    """
-
-    event: Happened
-    times_ms: dict[str, float] = field(default_factory=dict)
-    phases_ms: dict[str, float] = field(default_factory=dict)
-    by: str = ""
-    at: str = ""
-    gap_ms: float | None = None
-    redone: list[int] = field(default_factory=list)
-    lost: int = 0
-    recounted: int | None = None
-    followed: int = 0
-    step_ms: float | None = None
-    state_bytes: int = 0
-    donors: int = 0
-    off_ms: float | None = None
-    off_by: str = ""
-    why: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def state_bytes_per_s(self) -> float | None:
-        """Rate at which a joiner received the state, from its beginning until it was complete; None: unknown."""
-        took_ms = self.times_ms.get("whole", 0.0) - self.times_ms.get("state", 0.0)
-        return self.state_bytes / took_ms * 1e3 if self.state_bytes and took_ms > 0 else None
 
 
 def costs(run: Run, chain: Chain) -> list[Cost]:
@@ -132,7 +87,10 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
     }
     if not installed:
         cost.why["agreed"] = "it had no seat yet, so nobody had to go on without it"
-        if any(timeline.commits.get(victim, True) for victim in event.victims):
+        seated = [victim for victim in event.victims if timeline.commits.get(victim, True)]
+        if seated and all(_is_out(victim, event, timeline) for victim in seated):
+            cost.why["agreed"] = "it had no seat then, so nobody had to go on without it"
+        elif seated:
             cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
         return
     _detect(cost, timeline, installed)
@@ -170,6 +128,17 @@ def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | No
         if record.kind == Kind.OUT and record.peer_id in victims and record.time_ns >= since_ns
     }
     return max(outs.values(), key=lambda record: record.time_ns, default=None)
+
+
+def _is_out(victim: str, event: Happened, timeline: Timeline) -> bool:
+    """Whether the last that others had recorded of its seat before the event is that it lost it."""
+    seats = [
+        record
+        for track in _others(event, timeline).values()
+        for record in track.records
+        if record.kind in (Kind.IN, Kind.OUT) and record.peer_id == victim and record.time_ns < event.time_ns
+    ]
+    return bool(seats) and max(seats, key=lambda record: record.time_ns).kind == Kind.OUT
 
 
 def _is_about(kind: Kind, peer_id: str, record: Record) -> bool:
@@ -237,17 +206,7 @@ def _resume(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> int
 
 def _split_up(cost: Cost) -> None:
     names = {"detected": "detection", "agreed": "agreement", "active": "barrier", "resumed": "first step"}
-    cost.phases_ms = _phases(cost.times_ms, names)
-
-
-def _phases(times_ms: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
-    """The phases between consecutive known times; none is negative."""
-    before, phases = 0.0, {}
-    for name, phase in names.items():
-        if name in times_ms:
-            end = max(before, times_ms[name])
-            phases[phase], before = round(end - before, 3), end
-    return phases
+    cost.phases_ms = phases(cost.times_ms, names)
 
 
 # Pauses.
@@ -260,22 +219,35 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
         return
     until_ns = event.until_ns or max((record.time_ns for record in _all_records(timeline)), default=event.time_ns)
     found = (_without(track, event.victims, event.time_ns) for track in _others(event, timeline).values())
-    noticed = [record for record in found if record is not None and record.time_ns <= until_ns]
+    late_ns = _late_ns(event, until_ns, timeline)
+    noticed = [record.time_ns for record in found if record is not None and record.time_ns <= late_ns]
     if noticed:
         _removal(cost, timeline)
     else:
         said = f": {'; '.join(event.said)}" if event.said else ", since it was over before anybody would have"
         cost.why["detected"] = f"nobody took it out{said}"
         cost.why["resumed"] = "nobody was taken out, so the longest gap is what it cost"
-    firsts = [_back(timeline, victim, until_ns) for victim in event.victims]
-    known = [time_ns for time_ns in firsts if time_ns is not None]
+    back_ns = max([until_ns, *noticed])
+    firsts = {victim: _back(timeline, victim, back_ns) for victim in event.victims}
+    known = [time_ns for time_ns in firsts.values() if time_ns is not None]
     if not event.until_ns or len(known) < len(firsts):
-        cost.why["back"] = "it did not commit a step afterwards"
+        away = {victim for victim, time_ns in firsts.items() if time_ns is None}
+        was_ended = bool(event.until_ns) and away <= timeline.ended
+        cost.why["returned" if was_ended else "back"] = (
+            "it did not commit a step afterwards" + ", since it was ended before" * was_ended
+        )
     else:
         back = max(known)
         cost.times_ms["back"] = ms(back - event.time_ns)
         cost.phases_ms |= {"back after it went on": ms(back - until_ns)} if not cost.phases_ms else {}
         cost.times_ms["back_after_it_went_on"] = ms(back - until_ns)
+
+
+def _late_ns(event: Happened, until_ns: int, timeline: Timeline) -> int:
+    """Until when a victim is taken out because of this pause: others may agree on that just as it ends."""
+    events = timeline.run.account.events if timeline.run.account is not None else ()
+    later = [each.time_ns for each in events if each.time_ns > until_ns and {*each.victims} & {*event.victims}]
+    return min([until_ns + LATE_NS, *later])
 
 
 def _back(timeline: Timeline, victim: str, until_ns: int) -> int | None:
@@ -316,10 +288,12 @@ def _join(cost: Cost, timeline: Timeline) -> None:
         cost.why["resumed"] = "not all have joined: the run was over before, or their output says why"
         return
     each = {peer_id: _steps_of_join(timeline, peer_id, event.time_ns) for peer_id in peers}
-    slowest = max(peers, key=lambda peer_id: each[peer_id].get("resumed", float("inf")))
+    slowest = max(
+        peers, key=lambda peer_id: (each[peer_id].get("resumed", float("inf")), peer_id not in timeline.ended)
+    )
     cost.times_ms = each[slowest]
     if "resumed" not in cost.times_ms:
-        was_ended = slowest in timeline.processes and timeline.processes[slowest].was_ended
+        was_ended = slowest in timeline.ended
         cost.why["counted" if was_ended else "resumed"] = (
             "it was counted in no step" + ", since it was ended before" * was_ended
         )
@@ -327,7 +301,7 @@ def _join(cost: Cost, timeline: Timeline) -> None:
     if event.do == "came":
         cost.why["joined"] = UNRECORDED
     names = {"joined": "process start", "asked": "p2p.join", "state": "until a state came", "loaded": "state"}
-    cost.phases_ms = _phases(cost.times_ms, {**names, "seated": "catching up", "resumed": "first step"})
+    cost.phases_ms = phases(cost.times_ms, {**names, "seated": "catching up", "resumed": "first step"})
     records = timeline.run.tracks[slowest].records
     until_ns = event.time_ns + round(cost.times_ms["resumed"] * 1e6)
     cost.followed = sum(
@@ -380,7 +354,7 @@ def _restart(cost: Cost, timeline: Timeline) -> None:
         cost.why["resumed"] = "not all that were started again have committed a step"
         return
     cost.times_ms["resumed"] = ms(max(known) - event.time_ns)
-    cost.phases_ms = _phases(
+    cost.phases_ms = phases(
         cost.times_ms, {"ended": "until all were dead", "joined": "process start", "resumed": "founding, first step"}
     )
     if not timeline.chain.has_positions:

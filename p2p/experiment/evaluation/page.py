@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Final
 
 from ..config import Bound
-from .costs import Cost
+from .cost import Cost
 from .drawing import Mark, Panel, Row, draw, middle
 from .report import Evaluated, failures, metrics
 from .statistics import describe

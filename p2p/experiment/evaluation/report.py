@@ -13,7 +13,8 @@ from ..folder import Run
 from ..lines import nearest
 from ..usage import growth
 from .chain import Chain, check
-from .costs import Cost, costs
+from .cost import Cost
+from .costs import costs
 from .host_clocks import clock_metrics
 from .last_words import unrecorded
 from .planned import off_share
@@ -124,8 +125,10 @@ def _accounting(evaluated: Sequence[Evaluated]) -> dict[str, float]:
 
 
 def is_missed(cost: Cost) -> bool:
-    """Whether the event has not happened, or was not over. A pause or cut may end before any peer is removed."""
-    return bool(cost.event.why_not) or ("resumed" in cost.why and cost.event.do not in ("pause", "cut"))
+    """Whether the event has not happened, or was not over: peers have not continued, or not come back."""
+    if cost.event.do in ("pause", "cut"):  # these may end before any peer is removed
+        return bool(cost.event.why_not) or "back" in cost.why
+    return bool(cost.event.why_not) or "resumed" in cost.why
 
 
 def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:

@@ -10,7 +10,8 @@ from typing import Final
 
 from ..clocks import Moments
 from ..folder import Run, host_steps, hosts_of
-from .costs import NUM_BESIDE, Cost
+from .cost import Cost
+from .costs import NUM_BESIDE
 
 LEAST_SHARE: Final = 0.2
 """Share of the growth of the step time: a link whose delay grew by less is no cause."""

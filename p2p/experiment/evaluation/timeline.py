@@ -13,6 +13,9 @@ from ..folder import Run
 from ..happened import Happened, Process
 from .chain import Chain
 
+ENDS: Final = ("kill", "leave", "kill_host", "restart_all")
+"""Events that end their victims."""
+
 ROUNDED_NS: Final = 1_000
 """The resolution of `ms`."""
 
@@ -25,6 +28,7 @@ class Timeline:
 
     Attributes:
         processes: by peer_id.
+        ended: peer_ids of all that an event has killed or asked to leave.
         commits: by peer_id: (time, step) of each commit.
         first_commits: (time, lineage, step) of the first commit of each step, in order.
     """
@@ -34,6 +38,8 @@ class Timeline:
         self.processes: Mapping[str, Process] = (
             {each.peer_id: each for each in run.account.processes if each.peer_id} if run.account is not None else {}
         )
+        events = run.account.events if run.account is not None else ()
+        self.ended = {victim for each in events if each.do in ENDS and each.time_ns for victim in each.victims}
         first: dict[tuple[str, int], int] = {}
         self.commits: dict[str, list[tuple[int, int]]] = {}
         for peer_id, track in run.tracks.items():

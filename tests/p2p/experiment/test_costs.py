@@ -5,10 +5,12 @@ import pytest
 
 from p2p.experiment.config import Bound
 from p2p.experiment.evaluation.chain import check
-from p2p.experiment.evaluation.costs import Cost, costs
+from p2p.experiment.evaluation.cost import Cost
+from p2p.experiment.evaluation.costs import costs
 from p2p.experiment.evaluation.report import evaluate, failures, metrics
 from p2p.experiment.evaluation.suspicions import suspicions
 from p2p.experiment.folder import Run, Track
+from p2p.experiment.happened import Happened
 from p2p.telemetry.records import How, Kind, Record
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, ns, receipt, record, run
 
@@ -189,6 +191,28 @@ def test_a_pause_that_nobody_noticed_says_so_and_has_its_gap() -> None:
     assert cost.times_ms["back_after_it_went_on"] == 3.0
 
 
+def test_who_is_taken_out_just_after_its_pause_was_taken_out_for_it_and_is_back_with_its_next_seat() -> None:
+    both = [A, B]
+    steps = [receipt(1, both), receipt(2, both), receipt(3, [B], view=2), receipt(4, both, view=3)]
+    first = [record(50, Kind.COMMITTED, 1), record(3095, Kind.COMMITTED, 2)]
+    theirs = [
+        *first,
+        record(3149, Kind.INSTALLED, 2, 2),
+        record(3149, Kind.OUT, view=2, peer=A, how=How.SILENCE),
+        record(3150, Kind.ACTIVE, 2, 2),
+        record(3152, Kind.COMMITTED, 3),
+        record(3740, Kind.COMMITTED, 4),
+    ]
+    own = [*first, record(3750, Kind.COMMITTED, 4)]
+    pause = event("pause", 60, A, until_ns=ns(3073))
+    cost = only(run({A: [*steps[:2], steps[3]], B: steps}, {A: own, B: theirs}, [pause]))
+    assert (cost.times_ms["agreed"], cost.times_ms["back_after_it_went_on"]) == (3089.0, 677.0)
+    assert not cost.why["detected"].startswith("nobody took it out")
+    again = event("pause", 3100, A, until_ns=ns(3140), number=2)
+    first_cost, _ = costs(found := run({A: steps[:2], B: steps}, {A: own, B: theirs}, [pause, again]), check(found))
+    assert first_cost.why["detected"].startswith("nobody took it out"), "what comes then may be for the second one"
+
+
 def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
     both, alone = [A, B], [B]
     before = [receipt(step, both) for step in (1, 2)]
@@ -213,6 +237,42 @@ def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
     assert cost.phases_ms == {"agreement": 2890.0, "barrier": 1.0, "first step": 9.0}
     assert "by silence" in cost.why["detected"]
     assert cost.times_ms["back_after_it_went_on"] == 310.0
+
+
+def paused_for_good(*then: Happened) -> Run:
+    """A is paused from 60 to 4000 ms, is out meanwhile, and commits no step any more."""
+    theirs = [
+        record(50, Kind.COMMITTED, 1),
+        record(3000, Kind.INSTALLED, 2, 2),
+        record(3000, Kind.OUT, view=2, peer=A),
+        record(3001, Kind.ACTIVE, 2, 2),
+        record(3010, Kind.COMMITTED, 2),
+        record(5010, Kind.COMMITTED, 3),
+    ]
+    steps = [receipt(1, [A, B]), receipt(2, [B], view=2), receipt(3, [B], view=2)]
+    pause = event("pause", 60, A, until_ns=ns(4000))
+    return run({A: steps[:1], B: steps}, {A: theirs[:1], B: theirs}, [pause, *then])
+
+
+def test_who_is_not_back_after_a_pause_is_missed_unless_it_was_ended_before() -> None:
+    found = evaluate(paused_for_good())
+    assert found.costs[0].why["back"] == "it did not commit a step afterwards"
+    assert failures([found], {}) == ["events_missed is 1, expected == 0"]
+    killed_then = evaluate(paused_for_good(event("kill", 4500, A, number=2)))
+    assert killed_then.costs[0].why["returned"].endswith("since it was ended before")
+    assert failures([killed_then], {}) == []
+
+
+def test_a_joiner_that_is_in_no_step_until_all_are_asked_to_leave_is_missed() -> None:
+    steps = [receipt(1, [A]), receipt(2, [A])]
+    records = {A: [record(50, Kind.COMMITTED, 1), record(70, Kind.COMMITTED, 2)], B: [record(20, Kind.ASKED)]}
+    join = event("join", 10, peers=[1])
+    found = run({A: steps, B: []}, records, [join])
+    assert found.account is not None
+    left = replace(found.account, processes=tuple(replace(each, was_ended=True) for each in found.account.processes))
+    assert failures([evaluate(replace(found, account=left))], {}) == ["events_missed is 1, expected == 0"]
+    killed_then = replace(left, events=(join, event("kill", 60, B, number=2, peers=[1])))
+    assert failures([evaluate(replace(found, account=killed_then))], {}) == []
 
 
 def test_a_silence_is_detected_by_the_first_suspicion_of_who_went_on() -> None:
