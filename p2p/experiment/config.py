@@ -264,7 +264,7 @@ def _bound(key: str, value: Any, lines: Lines) -> Bound:
         number = float(match.group(2)) if match else math.nan
     except ValueError:
         number = math.nan
-    if match is None or math.isnan(number):
+    if match is None or not math.isfinite(number):
         where = lines.where("expect", 0, key)
         raise ExperimentError(f'{where}{key} is a number, or a bound like "< 300", got {value!r}')
     sign = match.group(1) or "=="

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..config import Bound
 from .cost import Cost
 from .drawing import Mark, Panel, Row, draw, middle
-from .report import Evaluated, failures, metrics
+from .report import Evaluated, failures, metrics, planned_events
 from .statistics import describe
 from .steps import lanes, rates
 from .suspicions import suspicions
@@ -235,15 +235,13 @@ def _repeated(evaluated: Sequence[Evaluated]) -> Iterable[str]:
     yield '<div class="scroll"><table><tr><th></th><th class="l">event</th>'
     names = (*SHOWN_TIMES, "longest gap")
     yield "".join(f"<th>{name}</th><th>p99</th>" for name in names) + "<th>runs</th></tr>"
-    for number in sorted({cost.event.number for each in evaluated for cost in each.costs}):
-        same = [cost for each in evaluated for cost in each.costs if cost.event.number == number]
+    for number, who, same in planned_events(evaluated):
         cells = []
         for name in names:
             gaps = [cost.gap_ms for cost in same if cost.gap_ms is not None]
             values = gaps if name == "longest gap" else [c.times_ms[name] for c in same if name in c.times_ms]
             cells.append(_described(describe(values)))
-        who = escape(same[0].event.who)
-        yield f'<tr><td>{number}</td><td class="l">{who}</td>{"".join(cells)}<td>{len(same)}</td></tr>'
+        yield f'<tr><td>{number}</td><td class="l">{escape(who)}</td>{"".join(cells)}<td>{len(same)}</td></tr>'
     yield "</table></div>"
 
 

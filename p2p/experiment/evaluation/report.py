@@ -215,16 +215,29 @@ def to_json(name: str, evaluated: Sequence[Evaluated], expect: Mapping[str, Boun
     }
 
 
+def planned_events(evaluated: Sequence[Evaluated]) -> list[tuple[int, str, list[Cost]]]:
+    """Each planned event: its number, what it does in words, and its costs over all repetitions.
+
+    Where a seed has drawn when events come, those of one number may differ in kind; then each kind is an event.
+    """
+    found: dict[tuple[int, str], list[Cost]] = {}
+    for cost in (cost for each in evaluated for cost in each.costs):
+        found.setdefault((cost.event.number, cost.event.do), []).append(cost)
+    whos = {key: {cost.event.who for cost in same} for key, same in found.items()}
+    return [
+        (key[0], min(whos[key]) if len(whos[key]) == 1 else f"{key[1]}, of whom differs", found[key])
+        for key in sorted(found)
+    ]
+
+
 def _over_runs(evaluated: Sequence[Evaluated]) -> list[dict[str, Any]]:
     """Statistics of each planned event over all repetitions."""
-    numbers = sorted({cost.event.number for each in evaluated for cost in each.costs})
     rows = []
-    for number in numbers:
-        same = [cost for each in evaluated for cost in each.costs if cost.event.number == number]
+    for number, who, same in planned_events(evaluated):
         names = dict.fromkeys(name for cost in same for name in cost.times_ms)
         described = {name: describe([cost.times_ms[name] for cost in same if name in cost.times_ms]) for name in names}
         gaps = describe([cost.gap_ms for cost in same if cost.gap_ms is not None])
-        rows.append({"number": number, "who": same[0].event.who, "times_ms": {**described, "gap": gaps}})
+        rows.append({"number": number, "who": who, "times_ms": {**described, "gap": gaps}})
     return rows
 
 

@@ -102,6 +102,7 @@ def parse(text: str) -> Experiment:
         (LAB + 'do = "cut"\nwho = "host 1"\nnumber = 0\n', "line 10: number is of peers, and this is a cut"),
         (HEAD + "[expect]\nsteps_lost = nan\n", "line 5: steps_lost is a number, or a bound like"),
         (HEAD + "[expect]\nsteps_lost = inf\n", "line 5: steps_lost is a number, or a bound like"),
+        (HEAD + "[expect]\nsteps_lost = '< 1e999'\n", "line 5: steps_lost is a number, or a bound like"),
         (HEAD + "limit_s = 'long'\n", "line 4: limit_s is a number, got 'long'"),
     ],
 )

@@ -80,6 +80,17 @@ def test_over_repetitions_there_are_medians_and_intervals() -> None:
     assert "25.0 (25.0 to 25.0)" in text
 
 
+def test_events_of_one_number_are_one_event_over_repetitions_only_if_the_same_is_done() -> None:
+    """A seed has drawn a join as the first event of the second run."""
+    one, other = evaluate(killed()), evaluate(killed())
+    other.costs[0].event.do, other.costs[0].event.who = "join", "1 peer joins"
+    other.costs[0].times_ms = {"resumed": 5000.0}
+    rows = to_json("x", [one, one, other], {})["events"]
+    assert [(row["who"], row["times_ms"]["resumed"]["p50"]) for row in rows] == [("1 peer joins", 5000), ("kill", 25)]
+    text = page(About("x", "", {}), [one, one, other])
+    assert "25.0</td>" in text and text.index("1 peer joins</td><td>–") < text.index('<td class="l">kill</td><td>5.0')
+
+
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(-1e6, 1e6)), max_size=300))
 def test_thinned_lines_keep_least_and_largest(points: list[tuple[float, float]]) -> None:
     points.sort()
