@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -102,18 +102,52 @@ def fit(steps: Sequence[Mapping[str, Moments]], window: int = WINDOW) -> Clocks:
     counts = {host: sum(host in step for step in steps) for host in hosts}
     reference = max(hosts, key=lambda host: (counts[host], host), default="")
     found: dict[str, list[Bounds]] = {host: [] for host in hosts if host != reference}
-    for start in range(0, len(steps), window):
-        part = steps[start : start + window]
-        middles = _middles(part)
-        apart = _apart(part, middles)
-        ahead = _ahead_at_most(part, middles, apart)
+    windows = [_Window.of(steps[start : start + window]) for start in range(0, len(steps), window)]
+    zero = Bounds(0, 0, 0)
+    for each in windows:
+        if reference in each.at_ns:
+            _add(found, each, reference, zero)
+    apart = [each for each in windows if reference not in each.at_ns]
+    while known := [each for each in apart if any(found[host] for host in each.at_ns)]:
+        for each in known:
+            _add(found, each, *_nearest(found, each))
+        apart = [each for each in apart if each not in known]
+    return Clocks(reference, {host: sorted(own, key=lambda each: each.at_ns) for host, own in found.items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """Some consecutive steps. `at_ns`: the middle of each host; `ahead`, `apart`: of pairs, as the functions below."""
+
+    at_ns: Mapping[str, int]
+    ahead: Mapping[tuple[str, str], float]
+    apart: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def of(cls, steps: Sequence[Mapping[str, Moments]]) -> Self:
+        """Raises ClocksDisagree: no offsets fit the records."""
+        middles = _middles(steps)
+        apart = _apart(steps, middles)
+        ahead = _ahead_at_most(steps, middles, apart)
         if any(ahead[host, host] < 0 for host in middles):
             raise ClocksDisagree
-        for host, index in middles.items():
-            high, low = ahead[host, reference], ahead[reference, host] + apart[host, reference]
-            if host != reference and max(high, low) < np.inf:
-                found[host].append(Bounds(part[index][host].committed_ns, -int(low), int(high)))
-    return Clocks(reference, found)
+        return cls({host: steps[index][host].committed_ns for host, index in middles.items()}, ahead, apart)
+
+
+def _add(found: Mapping[str, list[Bounds]], window: _Window, via: str, known: Bounds) -> None:
+    """Add the bounds of a window's hosts. `known`: those of the host `via` there; zero if it is the reference."""
+    for host, at_ns in window.at_ns.items():
+        high, low = window.ahead[host, via], window.ahead[via, host] + window.apart[host, via]
+        if host in found and max(high, low) < np.inf:
+            found[host].append(Bounds(at_ns, known.low_ns - int(low), known.high_ns + int(high)))
+
+
+def _nearest(found: Mapping[str, Sequence[Bounds]], window: _Window) -> tuple[str, Bounds]:
+    """The host with the nearest bounds in another window, and these, widened by the drift since then."""
+    pairs = [(abs(each.at_ns - at_ns), host, each) for host, at_ns in window.at_ns.items() for each in found[host]]
+    passed_ns, via, each = min(pairs, key=lambda pair: pair[:2])
+    drift_ns = _drift_of(passed_ns)
+    return via, Bounds(each.at_ns, each.low_ns - drift_ns, each.high_ns + drift_ns)
 
 
 def _middles(steps: Sequence[Mapping[str, Moments]]) -> dict[str, int]:

@@ -73,6 +73,24 @@ def test_hosts_whose_middles_are_in_other_steps_may_have_drifted_between_them() 
     assert clocks.reference == "y" and all(each.low_ns <= 0 <= each.high_ns for each in clocks.bounds["z"])
 
 
+def test_a_clock_is_known_by_that_of_another_host_where_the_reference_is_not() -> None:
+    ahead = {"w": 5 * HOUR_NS, "x": 0, "y": HOUR_NS, "z": 3 * HOUR_NS}
+    steps: list[dict[str, Moments]] = []
+    for hosts, number in (("wx", 600), ("xy", 200), ("yz", 400)):
+        for _ in range(number):
+            now_ns = len(steps) * 20 * MS
+            steps.append({host: Moments(now_ns + ahead[host], now_ns + 2 * MS + ahead[host]) for host in hosts})
+    clocks = fit(steps)
+    assert clocks.reference == "x" and {host: len(own) for host, own in clocks.bounds.items()} == {
+        "w": 3,
+        "y": 3,
+        "z": 2,
+    }
+    for host, bounds in clocks.bounds.items():
+        assert all(each.low_ns <= ahead[host] <= each.high_ns for each in bounds)
+    assert clocks.to_reference("z", 3 * HOUR_NS + 20_000 * MS) == pytest.approx(20_000 * MS, abs=2 * MS)
+
+
 def test_bounds_are_two_delays_wide_and_a_time_is_shown_within_them() -> None:
     steps = []
     for number in range(250):
