@@ -153,8 +153,8 @@ def _read(path: Path) -> str:
 def predict(plan: Plan, result: Result, given: Links | None, measured: Links | None) -> Result:
     """Add the times that the model predicts: over the links of `--net`, and over those that all peers have measured."""
     times_s = [
-        None if links is None else predicted_s(plan, result.algorithm, result.ran, result.size_bytes, links)
+        None if links is None else predicted_s(plan, result.algorithm, result.mostly_ran, result.size_bytes, links)
         for links in (given or measured, measured)
     ]
-    num_bytes = wire_bytes(plan, result.ran, result.size_bytes, measured)
+    num_bytes = wire_bytes(plan, result.mostly_ran, result.size_bytes, measured)
     return replace(result, wire_bytes=num_bytes, predicted_s=times_s[0], predicted_by_rows_s=times_s[1])

@@ -43,7 +43,7 @@ class Result:
     Attributes:
         wrong: number of wrong elements, of all ranks.
         ranks: the measurement of each peer.
-        wire_bytes: bytes sent by the peer that sends most, by the schedule; None: unknown.
+        wire_bytes: bytes sent by the peer that sends most, by the schedule of `mostly_ran`; None: unknown.
         predicted_s: time of a simulated schedule over the given links, or else the measured ones; None: neither.
         predicted_by_rows_s: the same over the links that all peers have measured; None: they have not.
         operation: one of `roles.OPERATIONS`.
@@ -72,6 +72,12 @@ class Result:
     def rans(self) -> tuple[str, ...]:
         """The algorithm of each round."""
         return tuple(self.ranks[0].rans) or (self.ran,) * len(self.ranks[0].times_s)
+
+    @property
+    def mostly_ran(self) -> str:
+        """The algorithm that ran in most rounds: bytes and predictions are its."""
+        ((name, _),) = Counter(self.rans).most_common(1)
+        return name
 
     @property
     def last_peers(self) -> dict[int, int]:

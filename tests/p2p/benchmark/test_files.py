@@ -24,7 +24,7 @@ from p2p.benchmark.results.bootstrap import Interval
 from p2p.benchmark.results.compare import Cell, compare, compare_files, took_turns
 from p2p.benchmark.results.files import Report, check_writable, make_report, read_reports, to_csv, to_json, write_all
 from p2p.benchmark.results.plotting import check_plot, panels_of, plot
-from p2p.benchmark.results.report import print_report, warnings_of
+from p2p.benchmark.results.report import print_report, said_to_have_run, warnings_of
 from p2p.benchmark.results.result import Measurement, Result
 from p2p.errors import LaunchError, ShoalError
 from tests.cases import some_of
@@ -447,6 +447,16 @@ def test_what_is_measured_of_links_predicts_beside_the_links_that_are_given() ->
     assert neither.predicted_s is neither.predicted_by_rows_s is None and neither.wire_bytes == 6144
     told = [each.to_json()["predicted_by_rows_us"] for each in (both, neither)]
     assert told == [round(both.predicted_by_rows_s * 1e6, 1), None]
+
+
+def test_bytes_and_predictions_are_of_the_algorithm_that_is_said_to_have_run_not_of_the_last_one() -> None:
+    (found, *_), given = results(), links_of(NET, 4, 1_000_000)
+    rans = ["ring"] * (len(found.times_s) - 1) + ["one-shot"]
+    ranks = tuple(replace(rank, ran="one-shot", rans=rans) for rank in found.ranks)
+    mixed = predict(PLAN, replace(found, algorithm="auto", ran="one-shot", ranks=ranks), given, None)
+    assert said_to_have_run(mixed).startswith("ring (")
+    assert mixed.wire_bytes == wire_bytes(PLAN, "ring", found.size_bytes)
+    assert mixed.predicted_s == predicted_s(PLAN, "auto", "ring", found.size_bytes, given)
 
 
 def test_bytes_are_those_of_who_sends_most() -> None:
