@@ -115,6 +115,8 @@ class Emulator:
                     heapq.heappush(due, (arrival, next(self._order), source, target, frame, True))
                     continue
                 when = arrival
+            if not self.links.arrive(source, target, frame.num_bytes, frame.num_packets):
+                continue
             try:
                 self._ports[target].send(frame)
             except OSError:

@@ -1,8 +1,8 @@
 """Link model: when a frame arrives at another host, if at all. Lines have a rate and a queue, pairs a delay. Pure.
 
 A frame leaves through the line of its host (`up`), then passes its pair: a rate, loss, a delay with jitter. That is
-`leave`. At the end of the delay, the line of the other host (`down`) takes it: `land`. Times are nanoseconds of any
-clock and are passed as arguments; so is the random generator.
+`leave`. At the end of the delay, the line of the other host (`down`) takes it: `land`. When that has it through, it is
+there: `arrive`. Times are nanoseconds of any clock and are passed as arguments; so is the random generator.
 
 A rate counts IP packets with their headers. Leaves out: the framing around them on a real wire, and partial arrival: a
 frame of 64 KB arrives as a whole, at the time of its last bit.
@@ -113,7 +113,7 @@ class Links:
         return pair.delay(sent, self._random)
 
     def land(self, now: int, source: int, target: int, num_bytes: int, num_packets: int = 1) -> int | None:
-        """Time at which `target` receives a frame that reaches its line `now`; None: the frame is dropped."""
+        """Time at which the line of `target` has a frame through that reaches it `now`; None: the frame is dropped."""
         pair = self.pairs[source, target]
         counters = pair.counters
         if pair.settings.cut:
@@ -122,10 +122,17 @@ class Links:
         arrival = self.down[target].send(now, num_bytes)
         if arrival is None:
             counters.dropped_queue += num_packets
-        else:
-            counters.packets += num_packets
-            counters.num_bytes += num_bytes
         return arrival
+
+    def arrive(self, source: int, target: int, num_bytes: int, num_packets: int = 1) -> bool:
+        """Whether `target` receives a frame that its line has through: not if the pair was cut meanwhile."""
+        pair = self.pairs[source, target]
+        if pair.settings.cut:
+            pair.counters.dropped_cut += num_packets
+            return False
+        pair.counters.packets += num_packets
+        pair.counters.num_bytes += num_bytes
+        return True
 
     def change_line(self, host: int, line: LineSettings) -> None:
         """Apply new settings of a host's line to later frames."""

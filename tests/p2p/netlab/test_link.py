@@ -145,11 +145,20 @@ def test_a_cut_drops_all_also_what_is_under_way(sent: list[tuple[int, int]], at:
     assert made.leave(SECOND, 1, 0, 100) is not None, "the other direction is another link"
 
 
+def test_a_cut_drops_what_waits_for_the_line_of_its_target() -> None:
+    made = links(line=LineSettings(down_bit_per_s=8 * MBIT))
+    assert [made.land(0, 0, 1, 1000) for _ in range(3)] == [1 * MS, 2 * MS, 3 * MS]
+    assert made.arrive(0, 1, 1000)
+    made.pairs[0, 1].change(PairSettings(cut=True))
+    assert not made.arrive(0, 1, 1000) and not made.arrive(0, 1, 1000)
+    assert (made.pairs[0, 1].counters.packets, made.pairs[0, 1].counters.dropped_cut) == (1, 2)
+
+
 def test_after_healing_frames_arrive_again() -> None:
     made = links(PairSettings(cut=True))
     made.pairs[0, 1].change(PairSettings())
     due = made.leave(5, 0, 1, 100)
-    assert due == 5 and made.land(due, 0, 1, 100) == 5
+    assert due == 5 and made.land(due, 0, 1, 100) == 5 and made.arrive(0, 1, 100)
     assert (made.pairs[0, 1].counters.packets, made.pairs[0, 1].counters.num_bytes) == (1, 100)
 
 
