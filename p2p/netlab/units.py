@@ -61,7 +61,7 @@ def parse_mtu(key: str, text: str) -> int | None:
 
 def show_share(share: float) -> str:
     """The inverse of `parse_share`."""
-    return f"{share:.6g}"
+    return repr(float(share)).removesuffix(".0")
 
 
 def show_mtu(num_bytes: int | None) -> str:
@@ -81,7 +81,7 @@ def show_time(time_ns: int) -> str:
 
 def _show(value: int, units: Mapping[str, int]) -> str:
     name, size = max(((name, size) for name, size in units.items() if size <= value), key=lambda unit: unit[1])
-    return f"{value / size:g}{name}"
+    return f"{value / size:.15g}{name}"
 
 
 def _parse(key: str, text: str, units: Mapping[str, int], usual: str) -> int:

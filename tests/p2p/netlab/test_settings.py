@@ -45,8 +45,8 @@ def test_shares_are_written_in_two_ways(text: str, share: float) -> None:
 
 @given(st.integers(1, 10**12))
 def test_what_is_shown_can_be_written(value: int) -> None:
-    assert parse_rate("rate", show_rate(value)) == pytest.approx(value, rel=1e-5)
-    assert parse_time("delay", show_time(value)) == pytest.approx(value, rel=1e-5)
+    assert parse_rate("rate", show_rate(value)) == value
+    assert parse_time("delay", show_time(value)) == value
 
 
 @pytest.mark.parametrize(
