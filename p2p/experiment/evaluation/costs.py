@@ -141,8 +141,8 @@ def _is_out(victim: str, event: Happened, timeline: Timeline) -> bool:
     return bool(seats) and max(seats, key=lambda record: record.time_ns).kind == Kind.OUT
 
 
-def _is_about(kind: Kind, peer_id: str, record: Record) -> bool:
-    return record.kind == kind and record.peer_id == peer_id
+def _is_about(kind: Kind, victims: Sequence[str], record: Record) -> bool:
+    return record.kind == kind and record.peer_id in victims
 
 
 def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> None:
@@ -157,7 +157,7 @@ def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> Non
     for kind in (Kind.GONE, Kind.SUSPECTED) if event.do in SILENT else (Kind.GONE,):
         for peer_id in () if gone else installed:
             records = timeline.run.tracks[peer_id].records
-            found = find(records, event.time_ns, partial(_is_about, kind, victim))
+            found = find(records, event.time_ns, partial(_is_about, kind, event.victims))
             if found is not None and found.time_ns <= agreed:
                 gone.append(found)
     if not gone:

@@ -325,6 +325,9 @@ def test_a_host_that_vanishes_takes_all_its_peers_along_and_is_known_by_silence(
     cost = only(run({A: before, B: before, C: [*before, *after]}, {A: records[:1], C: records}, [vanished]))
     assert cost.phases_ms == {"agreement": 1900.0, "barrier": 1.0, "first step": 10.0}
     assert "by silence" in cost.why["detected"]
+    suspected = [records[0], record(1200, Kind.SUSPECTED, peer=B), record(1500, Kind.SUSPECTED, peer=A), *records[1:]]
+    cost = only(run({A: before, B: before, C: [*before, *after]}, {A: records[:1], C: suspected}, [vanished]))
+    assert cost.times_ms["detected"] == 1100.0, "by the first of its peers that is suspected"
 
 
 def test_a_joiner_is_followed_from_its_start_until_it_counts() -> None:
