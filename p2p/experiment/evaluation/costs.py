@@ -68,7 +68,7 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
     end_ns = event.until_ns if is_open else end_ns
     cost.gap_ms = timeline.gap_ms(event.time_ns, end_ns, to_next=is_open or "resumed" not in cost.times_ms)
     if timeline.chain.has_positions:
-        keys = timeline.keys_between(event.time_ns, end_ns)
+        keys = [key for key in timeline.keys_between(event.time_ns, end_ns) if not timeline.is_of_others(key, event)]
         cost.recounted = sum(timeline.chain.recounted.get(key, 0) for key in keys)
     else:
         cost.why["recounted"] = "samples come from no peer.loader, so receipts do not name them"

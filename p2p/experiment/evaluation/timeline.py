@@ -39,6 +39,7 @@ class Timeline:
             {each.peer_id: each for each in run.account.processes if each.peer_id} if run.account is not None else {}
         )
         events = run.account.events if run.account is not None else ()
+        self._victims = {victim for each in events if each.time_ns for victim in each.victims}
         self.ended = {victim for each in events if each.do in ENDS and each.time_ns for victim in each.victims}
         first: dict[tuple[str, int], int] = {}
         self.commits: dict[str, list[tuple[int, int]]] = {}
@@ -79,6 +80,12 @@ class Timeline:
     def keys_between(self, start_ns: int, end_ns: int) -> list[tuple[str, int]]:
         """Steps whose first commit lies in this interval."""
         return [(lineage, step) for time_ns, lineage, step in self.first_commits if start_ns <= time_ns <= end_ns]
+
+    def is_of_others(self, key: tuple[str, int], event: Happened) -> bool:
+        """Whether the members that the step lost, compared with the one before, were victims of other events only."""
+        lineage, step = key
+        lost = self._members.get((lineage, step - 1), frozenset()) - self._members.get(key, frozenset())
+        return not lost.isdisjoint(self._victims) and lost.isdisjoint(event.victims)
 
 
 def changes(timeline: Timeline) -> list[Happened]:

@@ -33,6 +33,14 @@ def test_a_kill_is_split_into_what_its_survivors_have_recorded() -> None:
     assert only(killed((130.0004, 130.0004))).gap_ms == 30.0, "times are in microseconds, commits are not"
 
 
+def test_what_is_recounted_is_of_the_event_whose_victim_it_was_if_several_overlap() -> None:
+    found = killed()
+    assert found.account is not None
+    others = [event("join", 90, number=2, peers=[2]), event("leave", 101, C, number=3)]
+    both = replace(found.account, events=(*found.account.events, *others))
+    assert [cost.recounted for cost in costs(replace(found, account=both), check(found))] == [10, 0, 0]
+
+
 def test_what_a_kill_costs_beyond_a_step_is_less_the_steps_before_it() -> None:
     found = evaluate(killed())
     assert [cost.step_ms for cost in found.costs] == [50.0]
