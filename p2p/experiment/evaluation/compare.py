@@ -31,7 +31,7 @@ OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python", "torch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One time, in ms. `ratio`: the median in B over that in A; None: too few values on a side."""
+    """One time, in ms. `ratio`: the median in B over that in A; None: a side has too few values, or 0 as a median."""
 
     name: str
     a: Sequence[float]
@@ -40,9 +40,9 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """`slower`, `faster`, `same`, `unclear` or `fewer than 5`, about B."""
+        """`slower`, `faster`, `same`, `unclear`, `fewer than 5` or `no ratio`, about B."""
         if self.ratio is None:
-            return f"fewer than {LEAST}"
+            return f"fewer than {LEAST}" if min(len(self.a), len(self.b)) < LEAST else "no ratio"
         if self.ratio.low > 1 + SAME:
             return "slower"
         if self.ratio.high < 1 / (1 + SAME):
@@ -96,12 +96,14 @@ def _step_times(evaluated: Sequence[Evaluated]) -> list[float]:
 
 def _ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     """B's median over A's, with an interval by block bootstrap, since neighbouring values are correlated."""
-    if min(len(a), len(b)) < LEAST or not min(*a, *b) > 0:
+    if min(len(a), len(b)) < LEAST:
         return None
     drawn = [
         resample((0,), {"": [np.asarray(values)]}, seed=SEED + index).resampled[""][:, 0]
         for index, values in enumerate((a, b))
     ]
+    if min(*(each.min() for each in drawn), median(a), median(b)) <= 0:
+        return None
     return interval(median(b) / median(a), drawn[1] / drawn[0], LEVEL)
 
 

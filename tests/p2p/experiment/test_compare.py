@@ -44,6 +44,15 @@ def test_what_takes_longer_is_slower_and_the_same_again_is_not() -> None:
     assert {row.verdict for row in compare(one[:4], slow[:4]) if row.name.startswith("kill")} == {"fewer than 5"}
 
 
+def test_a_time_of_0_hides_no_verdict_and_if_that_is_usual_there_is_no_ratio() -> None:
+    one, slow = ([kill(number, late) for number in range(20)] for late in (0, 10))
+    one[3].costs[0].times_ms["detected"] = 0.0
+    assert {row.verdict for row in compare(one, slow) if row.name == "kill detect"} == {"slower"}
+    for each in one:
+        each.costs[0].times_ms["detected"] = 0.0  # as in a run made elsewhere, where a kill begins with its first sign
+    assert {row.verdict for row in compare(one, slow) if row.name == "kill detect"} == {"no ratio"}
+
+
 def test_steps_that_are_lost_are_worse_however_fast_the_rest_is() -> None:
     members = [A, B]
     whole = run({A: [receipt(step, members) for step in (1, 2, 3)]}, {})
