@@ -220,7 +220,12 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
     until_ns = event.until_ns or max((record.time_ns for record in _all_records(timeline)), default=event.time_ns)
     found = (_without(track, event.victims, event.time_ns) for track in _others(event, timeline).values())
     late_ns = _late_ns(event, until_ns, timeline)
-    noticed = [record.time_ns for record in found if record is not None and record.time_ns <= late_ns]
+    noticed = [
+        record.time_ns
+        for record in found
+        if record is not None
+        and record.time_ns <= (late_ns if record.how == How.SILENCE else until_ns)  # it may leave soon afterwards
+    ]
     if noticed:
         _removal(cost, timeline)
     else:

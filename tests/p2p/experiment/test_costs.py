@@ -216,6 +216,9 @@ def test_who_is_taken_out_just_after_its_pause_was_taken_out_for_it_and_is_back_
     cost = only(run({A: [*steps[:2], steps[3]], B: steps}, {A: own, B: theirs}, [pause]))
     assert (cost.times_ms["agreed"], cost.times_ms["back_after_it_went_on"]) == (3089.0, 677.0)
     assert not cost.why["detected"].startswith("nobody took it out")
+    left = [each._replace(how=How.LEAVE) if each.kind == Kind.OUT else each for each in theirs]
+    then_left = only(run({A: steps[:2], B: steps}, {A: own[:2], B: left}, [pause]))
+    assert then_left.why["detected"].startswith("nobody took it out") and "back" not in then_left.why
     again = event("pause", 3100, A, until_ns=ns(3140), number=2)
     first_cost, _ = costs(found := run({A: steps[:2], B: steps}, {A: own, B: theirs}, [pause, again]), check(found))
     assert first_cost.why["detected"].startswith("nobody took it out"), "what comes then may be for the second one"
