@@ -126,8 +126,8 @@ def _accounting(evaluated: Sequence[Evaluated]) -> dict[str, float]:
 
 def is_missed(cost: Cost) -> bool:
     """Whether the event has not happened, or was not over: peers have not continued, or not come back."""
-    if cost.event.do in ("pause", "cut"):  # these may end before any peer is removed
-        return bool(cost.event.why_not) or "back" in cost.why
+    if cost.event.do in ("pause", "cut"):  # these may end before any peer is removed, or be cut short by the run's end
+        return bool(cost.event.why_not) or (bool(cost.event.until_ns) and "back" in cost.why)
     return bool(cost.event.why_not) or "resumed" in cost.why
 
 
