@@ -85,7 +85,7 @@ class Pause:
         out_ms: from SIGSTOP until the last of the others had installed a view without it; None: it was not removed.
         stall_ms: the longest time without a commit, while it was stopped.
         steps_meanwhile: steps that the others committed while it was stopped.
-        rejoined: whether the same process became a member again, with another incarnation.
+        rejoined: whether the same process committed steps with the others again; if it was removed, as a new member.
         back_ms: from SIGCONT until it had committed a step that no peer had committed before; None if it ended instead.
         ended_with: its exit code, if it ended.
         steps_lost, digests_equal: as in `Cost`.
