@@ -9,10 +9,14 @@ import os
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from gossip import View
 
 from ..errors import RemovedFromView
 from ..host.exiting import lives
@@ -83,6 +87,7 @@ class Reporter:
         self._seen: tuple[int, int] = NEVER, 0
         self._counted_ns = 0
         self._change = Change()
+        self._untold: deque[tuple[int, View, Change]] = deque()
 
     def start(self) -> None:
         """Start reporting; also at once when the peer gets a seat, and when the view changes.
@@ -92,11 +97,26 @@ class Reporter:
         """
         self._thread.start()
         history = self._session.history
-        history.seat_listeners.append(lambda view, done: self._report())
+        history.seat_listeners.append(self._seated)
         history.count_listeners.append(self._counted)
-        history.listeners.append(lambda view: self._news.set())
+        history.listeners.append(self._changed)
         history.end_listeners.append(self._stop)
         self._report()
+
+    def _seated(self, view: View, done: int) -> None:
+        self._keep_change(view)
+        self._report()
+
+    def _changed(self, view: View) -> None:
+        self._keep_change(view)
+        self._news.set()
+
+    def _keep_change(self, view: View) -> None:
+        """Keep the change to this view until a report: its records are soon overwritten, and another may follow."""
+        change = last_change(self._page.latest(), view.number)
+        if change is not None and change.view == view.number:  # an observer does not see how views become active
+            self._change = change
+            self._untold.append((self._page.now(), view, change))
 
     def _counted(self) -> None:
         self._counted_ns = self._page.now()
@@ -130,14 +150,34 @@ class Reporter:
 
     def _report(self) -> None:
         with self._lock, suppress(RuntimeError, OSError):  # data changed while being read: the next report follows
-            self._page.show(self._snapshot())
+            snapshot = self._snapshot()
+            self._page.show(snapshot)
             self._session.loop.core.describe(loss=self._session.logged.values.get("loss", 0.0))
-            if self._launcher is not None:
-                self._tell(self._launcher)
+            for earlier in self._earlier(snapshot):
+                self._tell(earlier.pack())
+            self._tell(self._page.shown)
 
-    def _tell(self, launcher: socket.socket) -> None:
+    def _earlier(self, snapshot: Snapshot) -> list[Snapshot]:
+        """A snapshot for each change before the last one that no report has shown."""
+        untold = [self._untold.popleft() for _ in range(len(self._untold))]
+        return [
+            replace(
+                snapshot,
+                time_ns=at_ns,
+                lineage=view.lineage.hex(),
+                view=view.number,
+                members=_members(view),
+                change=change,
+            )
+            for at_ns, view, change in untold
+            if view.number != snapshot.view
+        ]
+
+    def _tell(self, report: bytes) -> None:
+        if (launcher := self._launcher) is None:
+            return
         try:
-            launcher.send(self._page.shown, socket.MSG_DONTWAIT)
+            launcher.send(report, socket.MSG_DONTWAIT)
         except BlockingIOError:  # the launcher is stopped, and its queue full
             pass
         except OSError:
@@ -154,7 +194,7 @@ class Reporter:
         core = loop.core
         view, now_ns = core.view, self._page.now()
         records = self._page.latest()
-        self._change = last_change(records) or self._change
+        change = last_change(records) or self._change
         claims = [claim for claim in core.claims() if claim.member != core.me]
         failure = loop.inbox.failure
         return Snapshot(
@@ -162,7 +202,7 @@ class Reporter:
             time_ns=now_ns,
             phase=core.phase.name,
             view=0 if view is None else view.number,
-            members=() if view is None else tuple((each.peer_id, each.incarnation) for each in view.members),
+            members=() if view is None else _members(view),
             needed=0 if view is None else view.founding_size,
             others=tuple(
                 Other(
@@ -189,7 +229,7 @@ class Reporter:
             is_through=self._is_over and loop.resources.registry.ends_well,
             waiting=self._waiting(),
             pace=pace(records, now_ns),
-            change=self._change,
+            change=change,
             counted=Counted(steps=history.num_steps, samples=history.num_samples, since_ns=self._counted_ns),
             logged=self._session.logged.values,
             links=loop.measuring.shown(),
@@ -222,6 +262,10 @@ class Reporter:
             for entry in here
             if entry.peer_id in members and is_stopped(entry.pid)
         ]
+
+
+def _members(view: View) -> tuple[tuple[str, int], ...]:
+    return tuple((member.peer_id, member.incarnation) for member in view.members)
 
 
 def has_died(pid: int) -> bool:

@@ -45,9 +45,14 @@ def pace(records: Sequence[Record], now_ns: int) -> Pace:
     return Pace(steps_per_s=rate, compute_s=compute_s, exchange_s=exchange_s, wait_s=wait_s)
 
 
-def last_change(records: Sequence[Record]) -> Change | None:
-    """The change to the view that became active last; None: none did in these records."""
-    actives = [index for index, record in enumerate(records) if record.kind == Kind.ACTIVE]
+def last_change(records: Sequence[Record], view: int = 0) -> Change | None:
+    """The change to the view that became active last; None: none did in these records.
+
+    `view`: a number, of which later ones do not count; 0: all count.
+    """
+    actives = [
+        index for index, record in enumerate(records) if record.kind == Kind.ACTIVE and not 0 < view < record.view
+    ]
     if not actives:
         return None
     end = actives[-1]
@@ -65,7 +70,7 @@ def last_change(records: Sequence[Record]) -> Change | None:
     if training is not None and training.kind == Kind.SUBMITTED:
         paused = [record for record in during if record.kind == Kind.PAUSED and record.time_ns >= training.time_ns]
         signs += [training.time_ns] * bool(silent or paused)  # waited for since then, though not known to be silent yet
-    redone = next((record.step for record in records[end:] if record.kind == Kind.REDO), -1)
+    redone = next((each.step for each in records[end:] if each.kind == Kind.REDO and each.view == active.view), -1)
     done = max((record.step for record in during if record.kind in ADVANCES), default=active.step)
     waited_s = (active.time_ns - min(signs, default=active.time_ns)) / _NS
     lost = max(0, done - active.step)

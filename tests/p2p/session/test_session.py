@@ -1,5 +1,6 @@
 """Sessions of one host, with an empty model: production peers, each with a script in a thread."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,8 +20,10 @@ from p2p.data.share import Share
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState
 from p2p.session.attempt import OpenedBy
+from p2p.session.reporter import Reporter
 from p2p.session.session import FED_WITHIN_S, Session
 from p2p.step.notices import Notice, StateOffer
+from p2p.telemetry.snapshot import MOST_BYTES, Snapshot
 from tests.p2p.step.group import all_reduce
 
 MODEL = Replica(traits={"model": b"layout"}, pack=lambda: PackedState(b"", []), load=lambda state: None, compare=str)
@@ -78,6 +81,39 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
     one.leave()
     for thread in threads:
         thread.join()
+
+
+def test_a_launcher_is_told_of_each_change_though_its_records_are_overwritten_before_the_next_report(
+    sessions: list[Session],
+) -> None:
+    one, *others = sessions
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reporter = Reporter(one, "pond", theirs, print)
+    reporter.start()
+    one.history.begin()
+
+    def train(until: int) -> None:
+        threads = [in_thread(partial(run_steps, session, until)) for session in others]
+        run_steps(one, until)
+        for thread in threads:
+            thread.join()
+
+    def run_steps(session: Session, until: int) -> None:
+        while session.done < until:
+            run_step(session)
+            session.history.announce()
+
+    left = list[int]()
+    with reporter._lock:  # the other thread holds the interpreter, or waits for a core
+        for until in (300, 600):
+            others.pop().leave()
+            left.append(one.done)
+            train(until)
+    one.leave()
+    with ours:
+        told = [Snapshot.parse(packet) for packet in iter(partial(ours.recv, MOST_BYTES), b"")]
+    changes = dict.fromkeys((each.change.step, len(each.members)) for each in told if each.view == each.change.view)
+    assert list(changes)[-2:] == [(step, size) for step, size in zip(left, (2, 1), strict=True)]
 
 
 @pytest.mark.parametrize(("num_updates", "is_past_request"), [(0, False), (1, False), (0, True)])
