@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean
 from typing import Final
 
 from gossip.membership import LEAVES
 
-from ..loop.inbox import OUT
+from ..loop.inbox import OUT, SILENT
 from ..telemetry.snapshot import SHORT, Change, Snapshot, renamed
 from .places import Place
 
@@ -29,12 +29,16 @@ class Untold:
         line: printed then, or at `until`.
         cost: of the change of the view; empty: not known yet.
         who: the peer that has died; empty: none has, as far as is known.
+        why: it has lost its seat, in parentheses, by the report that says most; empty: not known.
+        since_ns: events up to this time say nothing of that.
     """
 
     line: str
     until: float
     cost: str
     who: str = ""
+    why: str = ""
+    since_ns: int = 0
 
 
 class Progress:
@@ -117,6 +121,8 @@ class Progress:
         if self.done < 0 and standing.step >= 0:  # the time before that says nothing of the rate
             self._rated, self._rate_at = (now, standing.step), now + RATE_S
         self.done = max(self.done, standing.step)
+        if standing.view >= self._view:
+            self._ask_why(standing)
         if standing.view <= self._view or standing.change.view != standing.view:
             return []  # nothing new, or the view is not active yet
         before, self._members, is_first = self._members, dict(standing.members), not self._view
@@ -144,8 +150,8 @@ class Progress:
         for peer_id in dict.fromkeys((*self._untold, *before)):
             if peer_id not in before or peer_id in self._members:
                 continue
-            why = self._why_out(peer_id, standing)
-            line = f"peer {self.name(peer_id)} is out {after}{why}; {cost}"
+            why = self._why_out(peer_id, standing, self._told_ns)
+            line = f"peer {self.name(peer_id)} is out {after}"
             place = ours.get(peer_id)
             ending = None if place is None else place.ending
             if peer_id in self._untold:  # the peer has died, and the line about that is held back
@@ -153,9 +159,10 @@ class Progress:
             elif who := self._told_dead.pop(peer_id, ""):
                 lines.append(f"the others have gone on without {who} {after}; {cost}")
             elif place is not None and (place.child is not None or ending is None):
-                self._untold[peer_id] = Untold(line, now + PATIENCE_S, cost)  # a line about its death may follow
+                until = now + PATIENCE_S  # a line about its death may follow
+                self._untold[peer_id] = Untold(line, until, cost, why=why, since_ns=self._told_ns)
             elif ending is None or (ending.has_completed and not self._is_through_with_all(peer_id)):
-                lines.append(line)
+                lines.append(f"{line}{why}; {cost}")
         for peer_id, incarnation in self._members.items():
             if self._known.get(peer_id, incarnation) != incarnation:
                 lines += [self._tell(peer_id)] if peer_id in self._untold else []  # that it was out, which is over
@@ -164,8 +171,15 @@ class Progress:
                 lines.append(f"peer {self.name(peer_id)} has joined {after}; {waited(standing.change)}")
         return lines
 
-    def _why_out(self, peer_id: str, standing: Snapshot) -> str:
-        known = [text for at_ns, text in standing.events if peer_id in text and at_ns > self._told_ns]
+    def _ask_why(self, standing: Snapshot) -> None:
+        """Take reasons for lines that are held back from another reporter, which may have heard more than the first."""
+        for peer_id, untold in self._untold.items():
+            why = self._why_out(peer_id, standing, untold.since_ns)
+            if untold.cost and SILENT in why and SILENT not in untold.why:
+                self._untold[peer_id] = replace(untold, why=why)
+
+    def _why_out(self, peer_id: str, standing: Snapshot, since_ns: int) -> str:
+        known = [text for at_ns, text in standing.events if peer_id in text and at_ns > since_ns]
         own = [text for text in known if text.startswith(peer_id)] or known
         # A peer that has left or is out falls silent, and may be suspected before the next view: not the reason.
         final = [text for text in own if text == f"{peer_id} {LEAVES}" or text.startswith(f"{peer_id} {OUT}")]
@@ -193,7 +207,8 @@ class Progress:
         untold = self._untold.pop(peer_id)
         if not untold.cost:
             self._told_dead[peer_id] = untold.who
-        return untold.line
+            return untold.line
+        return f"{untold.line}{untold.why}; {untold.cost}"
 
     def _is_through_with_all(self, peer_id: str) -> bool:
         """Whether the peer and all members have left at the end of the run, so that none continues without it."""

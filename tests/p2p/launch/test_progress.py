@@ -223,6 +223,22 @@ def test_who_is_out_and_lives_is_said_to_be_out() -> None:
     ]
 
 
+def test_who_is_out_was_silent_though_the_first_that_says_so_was_stopped_itself_and_has_heard_no_silence() -> None:
+    run = Run()
+    run.places.append(Place(2, "2"))
+    run.places[2].child = run.places[0].child
+    run.progress = Progress(run.places, run.here.get, 100.0)
+    run.report(1)
+    run.members(2, (A, 1), (B, 1), (C, 1))
+    assert run.members(3, (A, 1), (C, 1), reasons=(f"{B} is out: not all others could hear it",)) == []
+    heard = ((2, f"{B} is out: silent for 2.7 s"), (3, f"{B} is suspect"))
+    change: Any = {"view": 3, "members": ((A, 1), (C, 1)), "change": Change(view=3)}
+    assert run.progress.take(run.places[2], replace(standing(C), has_begun=True, events=heard, **change), 100.1) == []
+    assert run.progress.look(101.5) == [
+        "peer 1 is out at step 5; 2 members (silent for 2.7 s); resumed after 14 ms, no step lost"
+    ]
+
+
 def test_a_view_that_not_all_have_come_to_yet_is_not_told() -> None:
     run = Run()
     run.members(2, (A, 1), (B, 1))
