@@ -60,7 +60,7 @@ class Ending:
             has_begun: the peer had a seat, or observed.
             is_through: it had left its run at the end, by its last report.
             is_removed: it was removed, by its last report.
-            is_slow: it was the slowest member, by its last report.
+            is_slow: it was the slowest member, and could not go on, by its last report.
             is_late: it replaced a failed peer, could not take part any more, and its place has never counted a step.
             has_left: it did not end in the middle of its run, as by `os._exit`.
         """
@@ -114,6 +114,11 @@ class Place:
         return self.standing.step if self.standing is not None and self.standing.has_begun else -1
 
     @property
+    def pid(self) -> int | None:
+        """Of the process that has joined here, by its last report; None: none has."""
+        return None if self.standing is None else self.standing.who.pid
+
+    @property
     def is_through(self) -> bool:
         """Whether the last process had left its run at the end."""
         return self.standing is not None and self.standing.is_through
@@ -133,16 +138,18 @@ class Place:
         if self.standing is not None:
             self.steps += self.standing.counted.steps
             self.samples += self.standing.counted.samples
-        is_slow = self.standing is not None and self.standing.slowest.startswith(f"peer {self.standing.who.peer_id} ")
         is_removed = self.standing is not None and self.standing.is_removed
         cannot_go_on = self.standing is not None and bool(self.standing.error)
+        is_slowest = self.standing is not None and self.standing.slowest.startswith(
+            f"peer {self.standing.who.peer_id} "
+        )
         self.child = None
         self.ending = Ending.of(
             code,
             has_begun=has_begun,
             is_through=self.is_through,
             is_removed=is_removed,
-            is_slow=is_slow,
+            is_slow=cannot_go_on and is_slowest,
             is_late=cannot_go_on and self.num_restarts > 0 and not self.steps,
             has_left=has_left,
         )

@@ -39,6 +39,7 @@ from .lineage import continued
 from .no_seat import why_no_seat
 from .same_run import SameRun
 from .state_edge import StateEdge
+from .status import too_slow
 
 logger = logging.getLogger("p2p")
 
@@ -56,7 +57,7 @@ class Membership:
         share: of the samples.
         history, replica: what is committed, and the state that it brings.
         edge: when the state after the last committed step is complete.
-        unusable: why this peer cannot continue; None: it can.
+        unusable, too_slow: why this peer cannot continue, and whether that is because it is slow; None: it can.
         leaving: stage of leaving.
         keeper, same_run: of checkpoints, if there is one; tells which run a state belongs to.
     """
@@ -66,6 +67,7 @@ class Membership:
         self._config = config
         self._incarnations = Incarnations(config)
         self.unusable: ShoalError | None = None
+        self.too_slow: TooSlow | None = None
         self.keeper: Keeper | None = None
         self._unrecorded: ShoalError | None = None
         try:
@@ -317,10 +319,8 @@ class Membership:
             raise arrival
         if isinstance(arrival, Commit):
             self.history.add(arrival, self.loop.core.me)
-            slowest = self.history.speeds.slowest
-            is_slow = slowest is not None and slowest.who == (self.me.peer_id, self.me.incarnation)
-            if is_slow and self._config.slow_peers == "leave":
-                self.unusable = self.unusable or TooSlow(str(slowest))
+            self.too_slow = self.too_slow or too_slow(self.history.speeds.slowest, self.me, self._config.slow_peers)
+            self.unusable = self.unusable or self.too_slow
 
     # State.
 

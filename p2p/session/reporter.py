@@ -224,7 +224,7 @@ class Reporter:
             num_files=num_files(),
             dropped=loop.dropped_frames,
             slowest="" if history.speeds.slowest is None else named(history.speeds.slowest),
-            error="" if failure is None else str(failure),
+            error=str(failure or self._session.membership.too_slow or ""),
             is_removed=isinstance(failure, RemovedFromView),
             is_through=self._is_over and loop.resources.registry.ends_well,
             waiting=self._waiting(),

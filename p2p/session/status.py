@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from gossip import Member
+
+from ..errors import TooSlow
 from ..loop.loop import Loop
 from ..step.speeds import Slowest
 
@@ -20,6 +23,13 @@ def describe(loop: Loop, swarm: str, slowest: Slowest | None) -> dict[str, Any]:
         "slowest": None if slowest is None else named(slowest),
         "dropped_frames": loop.dropped_frames,
     }
+
+
+def too_slow(slowest: Slowest | None, me: Member, slow_peers: str) -> TooSlow | None:
+    """The error of `me` if it is the slowest peer, and is configured to leave then."""
+    if slow_peers != "leave" or slowest is None or slowest.who != (me.peer_id, me.incarnation):
+        return None
+    return TooSlow(str(slowest))
 
 
 def named(slowest: Slowest) -> str:

@@ -31,14 +31,17 @@ def test_who_completes_or_was_asked_to_leave_is_not_replaced() -> None:
 
 def test_who_has_left_since_it_was_slow_is_not_replaced_and_who_ends_with_that_code_by_itself_is() -> None:
     place, told = Place(0, "0"), dataclasses.replace(standing(), step=5, has_begun=True)
-    place.standing = dataclasses.replace(told, slowest=f"peer {told.who.peer_id} is the slowest: its compute is")
+    slow = dataclasses.replace(told, slowest=f"peer {told.who.peer_id} is the slowest: its compute is")
+    place.standing = dataclasses.replace(slow, error="this peer is the slowest")
     assert place.end(TooSlow.exit_code, 1.0, 9) == "" and place.ending is not None
     assert (place.ending.exit_code, place.ending.words) == (
         0,
         "left, since it was much slower than the others (slow_peers)",
     )
-    place.standing = dataclasses.replace(told, slowest=f"peer {'b' * 16} is the slowest: its compute is")
-    assert "started again" in place.end(TooSlow.exit_code, 1.0, 9)
+    other = dataclasses.replace(told, slowest=f"peer {'b' * 16} is the slowest: its compute is")
+    for standing_now in (other, slow):  # slow, and only named
+        place.standing = standing_now
+        assert "started again" in place.end(TooSlow.exit_code, 1.0, 9)
 
 
 def test_who_had_left_when_sigterm_came_has_not_failed() -> None:
