@@ -127,11 +127,20 @@ class Child:
         """Wait until the process has ended, without reaping it."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
-    def signal(self, number: int, pid: int | None) -> None:
-        """Send a signal to the child, or to the process `pid` of its session that has joined in its place."""
+    def process(self, joined: int | None) -> int:
+        """Pid of the process `joined` of the child's session, as long as it runs; else that of the child itself.
+
+        The child may be a wrapper, which goes on after a process that it started has joined, and left.
+        """
+        with suppress(OSError):
+            if joined is not None and os.getsid(joined) == self.pid and process_start(joined) is not None:
+                return joined
+        return self.pid
+
+    def signal(self, number: int, joined: int | None) -> None:
+        """Send a signal to the child, or to the process `joined` of its session that has joined in its place."""
         with suppress(ProcessLookupError, PermissionError):
-            is_ours = pid is not None and os.getsid(pid) == self.pid
-            os.kill(pid if is_ours and pid is not None else self.pid, number)
+            os.kill(self.process(joined), number)
 
     def kill(self) -> None:
         """Kill the peer and what it forked."""

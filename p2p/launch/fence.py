@@ -42,7 +42,7 @@ class Fence:
         too_long = []
         for place in places:
             child = place.child
-            if child is None or not is_stopped(child.pid if place.standing is None else place.standing.who.pid):
+            if child is None or not is_stopped(child.process(place.pid)):
                 continue
             self._stopped_s[child] = before.get(child, 0.0) + LOOK_S * (child in before)
             if before.get(child, 0.0) < self.limit_s <= self._stopped_s[child]:

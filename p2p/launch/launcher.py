@@ -267,9 +267,8 @@ class Launcher:
         deaf = []
         for place in self._living():
             assert place.child is not None
-            pid = place.child.pid if place.standing is None else place.standing.who.pid
-            if catches(pid, signal.SIGUSR1):
-                place.child.signal(signal.SIGUSR1, pid)
+            if catches(place.child.process(place.pid), signal.SIGUSR1):
+                place.child.signal(signal.SIGUSR1, place.pid)
             else:
                 deaf.append(place)
         if deaf:
@@ -288,7 +287,7 @@ class Launcher:
         self._output.say(f"{why}: asking {names(living)} to leave")
         for place in living:
             assert place.child is not None
-            place.child.signal(signal.SIGTERM, None if place.standing is None else place.standing.who.pid)
+            place.child.signal(signal.SIGTERM, place.pid)
 
     def _end_unheard(self, error: OSError) -> None:
         if self._ended_by is None:

@@ -23,9 +23,9 @@ PEER_ID = "a" * 16
 class Hears(Child):
     """A child that records its signals."""
 
-    def signal(self, number: int, pid: int | None) -> None:
+    def signal(self, number: int, joined: int | None) -> None:
         vars(self).setdefault("heard", []).append(number)
-        super().signal(number, pid)
+        super().signal(number, joined)
 
 
 @pytest.fixture(params=[""])
