@@ -42,6 +42,7 @@ class Child:
             os.set_blocking(output.fileno(), False)
         self._reports, self._listener = reports, listener
         self._connection: socket.socket | None = None
+        self._later: list[socket.socket] = []
         for each in self.sources:
             each.setblocking(False)
         self._has_inherited = False
@@ -89,13 +90,16 @@ class Child:
     @property
     def sources(self) -> list[socket.socket]:
         """The sockets to `hear`, when they are readable."""
-        return [self._listener, self._reports, *filter(None, [self._connection])]
+        return [self._listener, self._reports, *filter(None, [self._connection]), *self._later]
 
-    def hear(self, source: socket.socket) -> bytes | None:
-        """The next report from `source`; b"": no more will arrive there; None: there is none now."""
+    def hear(self, source: socket.socket, joined: int | None = None) -> bytes | None:
+        """The next report from `source`; b"": no more will arrive there; None: there is none now.
+
+        `joined`: the process whose reports were heard so far; None: of none.
+        """
         try:
             if source is self._listener:
-                self._admit()
+                self._admit(joined)
                 return None
             if source is self._connection and self._has_inherited:  # it is of another process of the script
                 return b""
@@ -107,17 +111,21 @@ class Child:
         self._has_inherited = self._has_inherited or (source is self._reports and bool(report))
         return report
 
-    def _admit(self) -> None:
+    def _admit(self, joined: int | None) -> None:
         """Accept the first connection of our user, unless reports already arrive by the inherited socket.
 
-        Later connections are from other processes that the script started.
+        Later connections are from other processes that the script started, or from the process that has `joined`, if it
+        has left and joined again, or replaced its program (exec), which closes the inherited socket.
         """
         connection, _ = self._listener.accept()
-        if self._has_inherited or self._connection is not None or process_behind(connection)[1] != os.geteuid():
-            connection.close()
-        else:
-            connection.setblocking(False)
+        connection.setblocking(False)
+        pid, user = process_behind(connection)
+        if user == os.geteuid() and pid == joined:
+            self._later.append(connection)
+        elif user == os.geteuid() and not self._has_inherited and self._connection is None:
             self._connection = connection
+        else:
+            connection.close()
 
     def has_ended(self) -> bool:
         """Whether the process has ended; it is not reaped by this."""

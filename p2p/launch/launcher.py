@@ -184,7 +184,7 @@ class Launcher:
         """Take one report, if there is one."""
         if (child := place.child) is None:
             return
-        packet = child.hear(source)
+        packet = child.hear(source, place.pid)
         if packet is None:
             self._listen(place, child)
         elif not packet:
@@ -203,7 +203,12 @@ class Launcher:
 
     def _hear(self, place: Place, packet: bytes) -> None:
         with suppress(RemoteProtocolError):  # it runs another version of shoal
-            self._tell(self._progress.take(place, Snapshot.parse(packet), time.monotonic()))
+            standing, before = Snapshot.parse(packet), place.standing
+            if before is not None and standing.who.swarm not in (before.who.swarm, self._config.swarm_name):
+                return  # the script takes part in another swarm, too
+            if before is not None and before.who.peer_id != standing.who.peer_id:
+                self._postmortem.examine(place)  # what it has done since its last report
+            self._tell(self._progress.take(place, standing, time.monotonic()))
             self._traces.follow(place)
 
     def _end_if_hopeless(self) -> None:
@@ -334,7 +339,7 @@ class Launcher:
         while rest := [source for source in child.sources if source not in heard]:  # the listener may add one
             heard += rest
             for source in rest:
-                while packet := child.hear(source):
+                while packet := child.hear(source, place.pid):
                     self._hear(place, packet)
                 if source in self._selector.get_map():
                     self._selector.unregister(source)

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..telemetry.snapshot import Snapshot
+from ..telemetry.snapshot import Counted, Snapshot
 from .children import Child
 from .signals import signal_name
 
@@ -93,7 +93,7 @@ class Place:
         ending: of the last process; None: it has not ended.
         num_restarts: number of replacements.
         restart_at: when the next one is due; infinite: never.
-        steps, samples: contributions of all processes that have ended.
+        steps, samples: contributions of all peers that have ended here.
     """
 
     index: int
@@ -107,6 +107,7 @@ class Place:
     steps: int = 0
     samples: int = 0
     _deaths: list[int] = field(default_factory=list)
+    _former: dict[str, Counted] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -128,6 +129,13 @@ class Place:
         self.num_restarts += self.ending is not None
         self.child, self.started_s, self.standing, self.ending, self.restart_at = child, now, None, None, math.inf
 
+    def take(self, standing: Snapshot) -> None:
+        """Take a report. The process may have become another peer: it has joined again, or replaced its program."""
+        before = self.standing
+        if before is not None and before.who.peer_id != standing.who.peer_id and before.who.swarm == standing.who.swarm:
+            self._former[before.who.peer_id] = before.counted
+        self.standing = standing
+
     def end(self, code: int, now: float, num_allowed: int, *, has_left: bool = True) -> str:
         """Set the ending of the process; replacements are allowed `num_allowed` times. `has_left`: as of `Ending`.
 
@@ -136,8 +144,10 @@ class Place:
         """
         has_begun = self.standing is not None and self.standing.has_begun
         if self.standing is not None:
-            self.steps += self.standing.counted.steps
-            self.samples += self.standing.counted.samples
+            self._former[self.standing.who.peer_id] = self.standing.counted
+            self.steps += sum(counted.steps for counted in self._former.values())
+            self.samples += sum(counted.samples for counted in self._former.values())
+            self._former.clear()
         is_removed = self.standing is not None and self.standing.is_removed
         cannot_go_on = self.standing is not None and bool(self.standing.error)
         is_slowest = self.standing is not None and self.standing.slowest.startswith(

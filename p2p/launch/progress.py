@@ -88,10 +88,14 @@ class Progress:
 
     def take(self, place: Place, standing: Snapshot, now: float) -> list[str]:
         """Take a report of the peer in `place`. Returns lines about what is new."""
-        place.standing, self._heard_at = standing, now
+        former = "" if place.standing is None else place.standing.who.peer_id
+        place.take(standing)
+        self._heard_at = now
         self.name(standing.who.peer_id)
+        is_over = former in self._untold and former != standing.who.peer_id
+        past = [self._tell(former)] if is_over else []
         lines = self._who_comes_and_goes(standing, now)
-        return [*self._who_counts(place, standing), *lines, *self._who_waits(place, standing, now)]
+        return [*past, *self._who_counts(place, standing), *lines, *self._who_waits(place, standing, now)]
 
     def _who_counts(self, place: Place, standing: Snapshot) -> list[str]:
         """A line about the first step that counts a peer of this launch, and the time until then."""

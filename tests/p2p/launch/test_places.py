@@ -8,6 +8,7 @@ import pytest
 
 from p2p import RemovedFromView, TooSlow
 from p2p.launch.places import AT_START_S, MOST_BACK_OFF_S, Place
+from p2p.telemetry.snapshot import Counted
 from tests.p2p.launch.standings import standing
 
 
@@ -85,6 +86,19 @@ def test_who_was_removed_is_told_from_who_ends_with_that_code_by_itself() -> Non
         place.standing = dataclasses.replace(told, is_removed=is_removed)
         place.end(RemovedFromView.exit_code, 1.0, 0)
         assert place.ending is not None and (place.ending.exit_code, place.ending.words) == (exit_code, words)
+
+
+def test_what_a_place_has_contributed_is_that_of_each_peer_once_and_of_no_other_swarm() -> None:
+    place = Place(0, "0")
+    reports = [
+        dataclasses.replace(standing(peer_id * 16), counted=Counted(steps=steps, samples=2 * steps))
+        for peer_id, steps in (("a", 3), ("b", 1), ("a", 3), ("b", 5))
+    ]
+    other = dataclasses.replace(reports[0], who=dataclasses.replace(standing("c" * 16).who, swarm="other"))
+    for each in (other, *reports):
+        place.take(each)
+    place.end(0, 1.0, 0)
+    assert (place.steps, place.samples) == (8, 16)
 
 
 def test_each_time_it_takes_longer_until_another_one_is_started() -> None:
