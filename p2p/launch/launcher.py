@@ -252,11 +252,16 @@ class Launcher:
     def _living(self) -> list[Place]:
         return [place for place in self._places if place.child is not None]
 
+    def _ended(self) -> list[Place]:
+        """Places whose processes have ended, in that order as far as their records show it."""
+        ended = [place for place in self._living() if place.child is not None and place.child.has_ended()]
+        return sorted(ended, key=self._postmortem.last_ns) if len(ended) > 1 else ended
+
     def _receive_signal(self, number: int) -> None:
         if number == signal.SIGCHLD:
-            for place in self._living():
-                if place.child is not None and place.child.has_ended():
-                    self._bury(place, place.child)
+            for place in self._ended():
+                assert place.child is not None
+                self._bury(place, place.child)
             if os.getpid() == 1:
                 reap_orphans({child.pid for child in self._streams})
         elif number == signal.SIGUSR1:

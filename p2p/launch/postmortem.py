@@ -50,6 +50,13 @@ class Postmortem:
         )
         return seen
 
+    def last_ns(self, place: Place) -> int:
+        """When the last process in `place` was last active, by its page or its last report; 0: it had not joined."""
+        standing = place.standing
+        seen = None if standing is None else self._read(standing.who.peer_id)
+        known = 0 if standing is None else standing.time_ns
+        return known if seen is None or not seen.records else seen.records[-1].time_ns
+
     def conclude(
         self, place: Place, seen: Seen | None, last_words: str, now_ns: int = 0, others: Iterable[Place] = ()
     ) -> None:

@@ -111,3 +111,14 @@ def test_peers_are_asked_to_leave_once_though_the_last_news_cannot_be_written(la
     assert launcher._progress.died(first, "peer 0 was killed", 0.0) == []  # it is told with what it has cost
     launcher._end(signal.SIGTERM, "SIGTERM")
     assert vars(child)["heard"] == [signal.SIGTERM]
+
+
+def test_who_was_active_last_has_died_last_though_the_launcher_has_heard_of_all_deaths_at_once(
+    launcher: Launcher,
+) -> None:
+    for place, time_ns in zip(launcher._places, (3, 1, 2), strict=True):
+        child = begin(launcher, place.index)
+        place.standing = replace(standing(PEER_ID), time_ns=time_ns)
+        child.kill()
+        child.wait()
+    assert [place.name for place in launcher._ended()] == ["1", "2", "0"]

@@ -31,6 +31,15 @@ def test_who_was_killed_first_is_named_with_its_step_and_what_it_was_at(tmp_path
     assert (first.step, first.steps, first.samples) == (20, 19, 76)
 
 
+def test_when_a_peer_was_active_last_is_in_its_page_or_else_in_its_last_report(tmp_path: Path) -> None:
+    postmortem, joined = Postmortem(tmp_path), place("1")
+    assert joined.standing is not None
+    assert postmortem.last_ns(Place(0, "0")) == 0 < postmortem.last_ns(joined) == joined.standing.time_ns
+    made = page(tmp_path, identity())
+    made.loop.note(Kind.COMMITTED, 20)
+    assert postmortem.last_ns(joined) == made.loop.latest()[-1].time_ns
+
+
 def test_a_step_that_was_committed_without_a_word_to_the_script_any_more_counts_as_on_receipts(tmp_path: Path) -> None:
     """It was killed while it took the results."""
     made = page(tmp_path, identity())
