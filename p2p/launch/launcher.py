@@ -18,10 +18,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
-from ..errors import LaunchError, RemoteProtocolError
+from ..errors import LaunchError, RegistryError, RemoteProtocolError
 from ..host.files import raise_file_limit, why_too_few_files
 from ..host.folders import default_home
 from ..host.registry import Registry
@@ -74,9 +73,9 @@ class Launcher:
             RegistryError: the registry folder is unusable.
         """
         config = config.with_readable_key()
-        tcp = config.check()
+        self._tcp = config.check()
         self._of_devices = describe(environ, config.gpus, config.num_peers, is_auto=config.is_auto)
-        if why := why_too_few_files(config.num_peers, has_tcp=tcp is not None, num_open=FRESHLY_OPEN):
+        if why := why_too_few_files(config.num_peers, has_tcp=self._tcp is not None, num_open=FRESHLY_OPEN):
             raise LaunchError(f"nothing was started: {why}")
         if why := why_too_few_threads(PER_PEER * config.num_peers):
             raise LaunchError(f"nothing was started: {why}")
@@ -85,7 +84,7 @@ class Launcher:
             check_is_new(self._registry)
         check_runs_the_same(config, self._registry)
         self._why_over = why_nothing_to_join(config, self._registry) if config.only == "join" else ""
-        self._death_notices = DeathNotices(self._registry, tcp, time.monotonic)
+        self._death_notices = DeathNotices(self._registry, self._tcp, time.monotonic)
         self._config = replace(config, is_traced=True)
         self._environ = environ
         self._selector = selectors.DefaultSelector()
@@ -93,7 +92,7 @@ class Launcher:
         numbers, self._held = take_places(self._registry, config.num_peers)
         self._places = [Place(index, str(number)) for index, number in enumerate(numbers)]
         self._postmortem = Postmortem(self._registry.folder)
-        self._progress = Progress(self._places, partial(name_here, self._registry), time.monotonic())
+        self._progress = Progress(self._places, lambda peer_id: name_here(self._registry, peer_id), time.monotonic())
         self._traces = Traces(self._registry.folder, config.receipts, self._output.say)
         self._fence = Fence(config.fence_s)
         self._streams: dict[Child, tuple[Stream, ...]] = {}
@@ -202,14 +201,28 @@ class Launcher:
             self._end_if_hopeless()
 
     def _hear(self, place: Place, packet: bytes) -> None:
-        with suppress(RemoteProtocolError):  # it runs another version of shoal
+        with suppress(RemoteProtocolError, RegistryError):  # it runs another version of shoal
             standing, before = Snapshot.parse(packet), place.standing
             if before is not None and standing.who.swarm not in (before.who.swarm, self._config.swarm_name):
                 return  # the script takes part in another swarm, too
+            self._turn_to(standing.who.swarm)
             if before is not None and before.who.peer_id != standing.who.peer_id:
                 self._postmortem.examine(place)  # what it has done since its last report
             self._tell(self._progress.take(place, standing, time.monotonic()))
             self._traces.follow(place)
+
+    def _turn_to(self, swarm: str) -> None:
+        """Look after this swarm, which the script has named, unless a peer is in that of the launch."""
+        known = {place.standing.who.swarm for place in self._places if place.standing is not None}
+        if swarm == self._registry.swarm or (swarm != self._config.swarm_name and self._config.swarm_name in known):
+            return
+        self._registry = Registry(self._registry.folder.parent, swarm)
+        self._postmortem.folder = self._traces.pages = self._registry.folder
+        self._warn(self._death_notices.close())
+        tcp = None if self._tcp is None else replace(self._tcp, swarm=swarm)
+        self._death_notices = DeathNotices(self._registry, tcp, time.monotonic)
+        for child in self._streams:
+            self._death_notices.watch(child.pid, child.process_start)
 
     def _end_if_hopeless(self) -> None:
         """End the run if the first step waits for more peers than can still join, since some have died."""

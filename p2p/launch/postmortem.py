@@ -22,12 +22,13 @@ class Postmortem:
     Attributes:
         first: the first failure, in words; empty: there is none.
         is_news: whether `first` says more than the line about that end: the peer had joined, or others failed, too.
+        folder: of the registry, with the pages of dead peers.
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: of the registry, with the pages of dead peers."""
+        """No peer has failed yet; `folder` as above."""
         self.first, self.is_news = "", False
-        self._folder = folder
+        self.folder = folder
 
     def examine(self, place: Place) -> Seen | None:
         """Read the page of the last process in `place`, which has ended and is not reaped.
@@ -103,7 +104,7 @@ class Postmortem:
 
     def _read(self, peer_id: str) -> Seen | None:
         try:
-            return read_page(page_path(self._folder, peer_id))
+            return read_page(page_path(self.folder, peer_id))
         except (OSError, RemoteProtocolError):
             return None
 

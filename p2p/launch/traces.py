@@ -55,17 +55,18 @@ class Traces:
 
     Attributes:
         deadline: when to `look`.
+        pages: the registry's folder of the swarm.
     """
 
     def __init__(self, pages: Path, receipts: Path | None, say: Callable[[str], None]) -> None:
         """Start without any peers.
 
         Args:
-            pages: the registry's folder of the swarm.
+            pages: as above.
             receipts: folder to write to; None: traces are not written.
             say: called once if they cannot be written.
         """
-        self._pages, self._folder, self._say = pages, receipts, say
+        self.pages, self._folder, self._say = pages, receipts, say
         self._tails: dict[str, Tail] = {}
         self.deadline = math.inf
 
@@ -75,7 +76,7 @@ class Traces:
             return
         peer_id = place.standing.who.peer_id
         with suppress(OSError, RemoteProtocolError):  # the peer has left already, or runs another version
-            self._tails[peer_id] = Tail(page_path(self._pages, peer_id))
+            self._tails[peer_id] = Tail(page_path(self.pages, peer_id))
             self.deadline = 0.0
 
     def look(self, now: float) -> None:

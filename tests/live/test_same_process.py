@@ -1,7 +1,8 @@
-"""Processes of a launcher that are several peers: at once, in two swarms, or one after the other."""
+"""Processes of a launcher that are peers of another swarm than its own, or several peers, at once or in succession."""
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,29 @@ def test_peers_that_take_part_in_another_swarm_too_are_reported_as_of_the_run_on
     code, _, stderr = outcome(shoal("-n", "3", script(TWO_SWARMS)))
     assert code == 1 and rows(stderr) == ["0 completed 40 160", "1 was killed by SIGKILL 20 80", "2 completed 40 160"]
     assert not any("has joined" in line for line in stderr), stderr
+
+
+OWN_NAME = """
+import os
+import numpy as np
+import p2p
+
+peer = p2p.join(swarm="mine")
+peer.wait_view()
+while peer.last_step < 40:
+    if peer.last_step == 20 and os.environ["SHOAL_LOCAL_INDEX"] == "1":
+        os._exit(0)
+    with peer.step(samples=4):
+        peer.all_reduce(np.ones(3))
+peer.leave()
+"""
+
+
+def test_a_launcher_looks_after_the_swarm_that_the_script_names(shoal: Shoal, script: Script, tmp_path: Path) -> None:
+    code, _, stderr = outcome(shoal("-n", "3", "--receipts", "kept", script(OWN_NAME)))
+    one = "1 ended with exit code 0 without leaving its run (os._exit?) 20 80"
+    assert code == 1 and rows(stderr) == ["0 completed 40 160", one, "2 completed 40 160"], stderr
+    assert len(list((tmp_path / "kept" / "traces").iterdir())) == 3
 
 
 AGAIN = """
