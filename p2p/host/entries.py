@@ -7,22 +7,13 @@ from typing import Final, NamedTuple
 from ..errors import RegistryError
 from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, parse_entry
 from .exiting import lives
-from .folders import is_held
+from .folders import is_held, place_of
 from .processes import Offsets
 
 logger = logging.getLogger(__name__)
 
-FIRST_PLACE: Final = 1 << 32
-"""The first byte of the lock file that a peer may hold; lower bytes belong to launchers."""
-
-
 MOST_DEAD_PAGES: Final = 16
 """How many pages of dead peers are kept while others continue (telemetry/page.py)."""
-
-
-def place_of(peer_id: str) -> int:
-    """The byte of the lock file that a peer holds while it lives."""
-    return FIRST_PLACE + (int(peer_id, 16) >> 2)  # an offset has 63 bits
 
 
 class Found(NamedTuple):

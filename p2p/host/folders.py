@@ -19,6 +19,10 @@ SOCKET_PATH_MAX_BYTES: Final = 107
 """Capacity of `sun_path` of AF_UNIX on Linux, without the final zero byte."""
 
 
+FIRST_PLACE: Final = 1 << 32
+"""The first byte of the lock file that a peer may hold; lower bytes belong to launchers."""
+
+
 def absolute(path: Path) -> Path:
     """The absolute path; ShoalError if it is relative and the current folder was removed."""
     try:
@@ -113,6 +117,11 @@ def acquire(descriptor: int, *, timeout_s: float) -> bool:
 
     threading.Thread(target=wait, name="shoal-registry-lock", daemon=True).start()
     return granted.wait(timeout_s)
+
+
+def place_of(peer_id: str) -> int:
+    """The byte of the lock file that a peer holds while it lives."""
+    return FIRST_PLACE + (int(peer_id, 16) >> 2)  # an offset has 63 bits
 
 
 def hold(descriptor: int, place: int) -> bool:

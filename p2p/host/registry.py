@@ -31,9 +31,9 @@ from ..errors import RegistryError, RunEnded
 from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
-from .entries import Entries, place_of, sweep_pages
+from .entries import Entries, sweep_pages
 from .entry import HEX_NAME, Entry, Role, all_wait, heir, state_lost
-from .folders import absolute, check_socket_path, hold, locked, make_private, open_lock, replace_private
+from .folders import absolute, check_socket_path, hold, locked, make_private, open_lock, place_of, replace_private
 from .processes import UnknownOffsets, process_start, read_host, read_offsets
 
 logger = logging.getLogger(__name__)

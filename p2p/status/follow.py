@@ -109,7 +109,7 @@ class Follower:
         for path in paths:
             try:
                 page = self._pages.get(path) or Followed(path, self._num_records)
-                looked = looked_at(page.look(), self._where, self._clock_ns())
+                looked = looked_at(page.look(), self._where, self._clock_ns(), path.with_name("lock"))
             except (OSError, RemoteProtocolError):
                 continue  # the page is gone, still being written, or another user's
             self._pages[path] = page

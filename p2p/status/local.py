@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import LaunchError, RemoteProtocolError
+from ..host.folders import is_held, place_of
 from ..host.processes import Offsets, look_at, read_host, read_offsets
 from ..telemetry.page import SUFFIX, Seen, read_page
 from ..telemetry.snapshot import Identity
@@ -23,7 +24,7 @@ class Condition(StrEnum):
     STOPPED = "stopped"
     DEAD = "dead"
     ELSEWHERE = "elsewhere"
-    """On another host, or in another pid namespace."""
+    """On another host; or in another pid namespace of this one, where it lives, as its lock in the registry shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
         except RemoteProtocolError as error:
             unreadable = str(error)
             continue
-        found.setdefault(seen.identity.swarm, []).append(looked_at(seen, where, clock_ns()))
+        found.setdefault(seen.identity.swarm, []).append(looked_at(seen, where, clock_ns(), path.with_name("lock")))
     if not found and unreadable:
         raise LaunchError(f"{unreadable}; look with the version of shoal that its peer runs")
     if not found:
@@ -83,17 +84,20 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
     return found
 
 
-def looked_at(seen: Seen, where: Here, now_ns: int) -> Looked:
-    """Add the condition of the peer's process. `now_ns`: by this process's clock; the peer's clock may be offset."""
+def looked_at(seen: Seen, where: Here, now_ns: int, lock: Path) -> Looked:
+    """Add the condition of the peer's process. `now_ns`: by this process's clock; the peer's clock may be offset.
+
+    `lock`: of the peer's registry.
+    """
     now_ns += seen.identity.monotonic_offset_ns - where.offsets.monotonic_ns
     since_ns = seen.identity.joined_ns if seen.snapshot is None else seen.snapshot.time_ns
     age_s = max(0, now_ns - since_ns) / 1e9
-    return Looked(seen, _condition(seen.identity, where, age_s), age_s, now_ns)
+    return Looked(seen, _condition(seen.identity, where, age_s, lock), age_s, now_ns)
 
 
-def _condition(who: Identity, where: Here, age_s: float) -> Condition:
-    if who.host != where.host:
-        return Condition.ELSEWHERE
+def _condition(who: Identity, where: Here, age_s: float, lock: Path) -> Condition:
+    if who.host != where.host:  # of another pid namespace, or of an earlier boot
+        return Condition.ELSEWHERE if is_held(lock, place_of(who.peer_id)) else Condition.DEAD
     process = look_at(who.pid)
     shifted = 0 if process is None else process.start - where.offsets.ticks - who.process_start + who.offsets.ticks
     if process is None or abs(shifted) > (who.offsets != where.offsets):  # rounding of offsets: one tick at most

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import RegistryError
-from p2p.host.entries import place_of
 from p2p.host.entry import Role
-from p2p.host.folders import is_held
+from p2p.host.folders import is_held, place_of
 from tests.p2p.host.entries import registry
 
 Stranger = Callable[[str], tuple[subprocess.Popen[str], str]]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import RegistryError
-from p2p.host.entries import MOST_DEAD_PAGES, place_of
+from p2p.host.entries import MOST_DEAD_PAGES
 from p2p.host.entry import Entry, Role, parse_entry
 from p2p.host.exiting import Threads, lives
-from p2p.host.folders import acquire, default_home, is_held, make_private
+from p2p.host.folders import acquire, default_home, is_held, make_private, place_of
 from p2p.host.processes import process_start
 from p2p.host.registry import Registry
 from p2p.version import VERSION

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import LaunchError
+from p2p.host.folders import hold, open_lock, place_of
 from p2p.host.processes import process_start, read_host
 from p2p.status.local import Condition, look
 from tests.p2p.telemetry.pages import A, B, identity, page, snapshot
@@ -33,6 +34,8 @@ def test_each_peer_is_found_with_the_state_of_its_process(tmp_path: Path) -> Non
     elsewhere = identity("c" * 16, swarm="lake", host="0" * 16)
     (tmp_path / "lake").mkdir()
     page(tmp_path / "lake", elsewhere)
+    held = open_lock(tmp_path / "lake" / "lock")
+    assert hold(held, place_of(elsewhere.peer_id))
 
     def conditions(now_ns: int) -> list[tuple[str, str, float]]:
         found = look(tmp_path, "", lambda: now_ns)
@@ -48,6 +51,8 @@ def test_each_peer_is_found_with_the_state_of_its_process(tmp_path: Path) -> Non
     sleeper.communicate()
     assert [each[1] for each in conditions(6 * S)][1:] == [Condition.HANGS, Condition.DEAD]
     assert list(look(tmp_path, "pond", lambda: 3 * S)) == ["pond"]
+    os.close(held)  # a container that has ended, say, or a boot before this one
+    assert conditions(6 * S)[0] == ("0", Condition.DEAD, 5.0)
 
 
 def test_where_nobody_is_that_is_said_with_what_else_could_be_asked(tmp_path: Path) -> None:
