@@ -113,7 +113,8 @@ class Output:
         """
         self._selector = selector
         out = Sink(stdout)
-        self._sinks = out, out if stderr == stdout else Sink(stderr)
+        # Two sinks of one pipe (`2>&1`) would tear each other's lines whenever the pipe is full.
+        self._sinks = out, out if _are_same(stdout, stderr) else Sink(stderr)
         self._on_broken = on_broken
         self._unwritable: set[Path] = set()
 
@@ -208,6 +209,14 @@ class Output:
             while sink.paused:
                 stream = sink.paused.pop()
                 self._selector.register(stream.source, selectors.EVENT_READ, stream)
+
+
+def _are_same(one: int, other: int) -> bool:
+    """Whether both descriptors write to the same pipe, terminal or file; False if one is closed."""
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:
+        return one == other
 
 
 def prefix(name: str, sink: int) -> str:

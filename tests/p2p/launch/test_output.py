@@ -209,3 +209,24 @@ def test_a_log_that_cannot_be_written_is_named_once_for_both_outputs_of_its_peer
         [b"[5] one\n", b"[5] two\n"],
         [b"[5] one\n", said],
     ]
+
+
+def test_lines_stay_whole_where_both_outputs_of_a_run_are_one_pipe_that_is_full() -> None:
+    with ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        (reader, writer), *sources = (_pipe(stack) for _ in range(3))
+        again = os.fdopen(os.dup(writer.fileno()), "wb", 0)
+        with again:
+            output = Output(selector, writer.fileno(), again.fileno(), lambda error: None)
+            output.show(f"{'x' * FULL_BYTES}\n")  # more than the pipe holds, so that it is written in pieces
+            streams = output.follow("5", (sources[0][0], sources[1][0]))
+            for (_, peer), text in zip(sources, (b"out\n", b"err\n"), strict=True):
+                peer.write(text)
+                peer.close()
+            with ThreadPoolExecutor(1) as reading:
+                read = reading.submit(lambda: b"".join(iter(lambda: reader.read(1 << 16) or b"", b"")))
+                output.end(streams)
+                output.finish(None)
+                again.close()
+                writer.close()
+        assert read.result() == b"x" * FULL_BYTES + b"\n[5] out\n[5] err\n"
