@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from ..errors import LaunchError, RegistryError, RemoteProtocolError
@@ -205,18 +206,20 @@ class Launcher:
             standing, before = Snapshot.parse(packet), place.standing
             if before is not None and standing.who.swarm not in (before.who.swarm, self._config.swarm_name):
                 return  # the script takes part in another swarm, too
-            self._turn_to(standing.who.swarm)
+            self._turn_to(standing.who.swarm, standing.home)
             if before is not None and before.who.peer_id != standing.who.peer_id:
                 self._postmortem.examine(place)  # what it has done since its last report
             self._tell(self._progress.take(place, standing, time.monotonic()))
             self._traces.follow(place)
 
-    def _turn_to(self, swarm: str) -> None:
+    def _turn_to(self, swarm: str, home: str) -> None:
         """Look after this swarm, which the script has named, unless a peer is in that of the launch."""
+        before = self._registry.folder
+        folder = (Path(home) if home else before.parent) / swarm
         known = {place.standing.who.swarm for place in self._places if place.standing is not None}
-        if swarm == self._registry.swarm or (swarm != self._config.swarm_name and self._config.swarm_name in known):
+        if folder == before or (swarm != self._config.swarm_name and self._config.swarm_name in known):
             return
-        self._registry = Registry(self._registry.folder.parent, swarm)
+        self._registry = Registry(folder.parent, swarm)
         self._postmortem.folder = self._traces.pages = self._registry.folder
         self._warn(self._death_notices.close())
         tcp = None if self._tcp is None else replace(self._tcp, swarm=swarm)

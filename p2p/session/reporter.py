@@ -233,6 +233,7 @@ class Reporter:
             counted=Counted(steps=history.num_steps, samples=history.num_samples, since_ns=self._counted_ns),
             logged=self._session.logged.values,
             links=loop.measuring.shown(),
+            home=str(loop.resources.registry.folder.parent),
         )
 
     def _waiting(self) -> Waiting:

@@ -179,6 +179,7 @@ class Snapshot:
         is_through: it has left, and its script was not cut off.
         logged: the last values of `peer.log`, by name.
         links: to peers on other hosts.
+        home: folder of its registry; empty: unknown.
     """
 
     who: Identity
@@ -206,6 +207,7 @@ class Snapshot:
     logged: dict[str, float] = field(default_factory=dict)
     lineage: str = ""
     links: tuple[Link, ...] = ()
+    home: str = ""
 
     def pack(self) -> bytes:
         """Two lines of JSON, at most `MOST_BYTES`; some readers skip the second, with members, others and links."""

@@ -40,12 +40,12 @@ def test_peers_that_take_part_in_another_swarm_too_are_reported_as_of_the_run_on
     assert not any("has joined" in line for line in stderr), stderr
 
 
-OWN_NAME = """
+OWN_PLACE = """
 import os
 import numpy as np
 import p2p
 
-peer = p2p.join(swarm="mine")
+peer = p2p.join({given})
 peer.wait_view()
 while peer.last_step < 40:
     if peer.last_step == 20 and os.environ["SHOAL_LOCAL_INDEX"] == "1":
@@ -56,8 +56,11 @@ peer.leave()
 """
 
 
-def test_a_launcher_looks_after_the_swarm_that_the_script_names(shoal: Shoal, script: Script, tmp_path: Path) -> None:
-    code, _, stderr = outcome(shoal("-n", "3", "--receipts", "kept", script(OWN_NAME)))
+@pytest.mark.parametrize("given", ["swarm='mine'", "home=os.environ['SHOAL_HOME'] + '/other'"], ids=["swarm", "home"])
+def test_a_launcher_looks_after_the_swarm_that_the_script_names(
+    given: str, shoal: Shoal, script: Script, tmp_path: Path
+) -> None:
+    code, _, stderr = outcome(shoal("-n", "3", "--receipts", "kept", script(OWN_PLACE.replace("{given}", given))))
     one = "1 ended with exit code 0 without leaving its run (os._exit?) 20 80"
     assert code == 1 and rows(stderr) == ["0 completed 40 160", one, "2 completed 40 160"], stderr
     assert len(list((tmp_path / "kept" / "traces").iterdir())) == 3
