@@ -1,6 +1,7 @@
 """The entries in a swarm's folder, as one process sees them: of living peers, of dead ones, and of other namespaces."""
 
 import logging
+import socket
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -71,19 +72,32 @@ class Entries:
         if path != self._folder / f"{entry.peer_id}.json" or entry.swarm != self._swarm:
             raise ValueError(f"it is of peer {entry.peer_id!r} in swarm {entry.swarm!r}")
         for address in (entry.control_address, entry.data_address):
-            socket = Path(address.removeprefix("ipc://"))
-            if socket.parent != self._folder or not HEX_NAME.fullmatch(socket.name):
+            path_of = Path(address.removeprefix("ipc://"))
+            if path_of.parent != self._folder or not HEX_NAME.fullmatch(path_of.name):
                 raise ValueError(f"its address {address!r} is not in this folder")
+
+    def _is_replaced(self, entry: Entry) -> bool:
+        """Whether the process runs another program by now (exec), which has closed the lock and the sockets."""
+        if is_held(self._folder / "lock", place_of(entry.peer_id)):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+            caller.setblocking(False)
+            try:
+                caller.connect(entry.control_address.removeprefix("ipc://"))
+            except ConnectionRefusedError:
+                return True
+            except OSError:  # it is not bound yet, or too many wait to be accepted
+                return False
+        return False
 
     def _lives(self, entry: Entry) -> bool:
         try:
             if entry.host != self._host:
                 return False
-            if entry.offsets == self._offsets:
-                return lives(entry.pid, entry.process_start)
             # Start times are shifted by the boottime offset, and rounded.
             start = entry.process_start + self._offsets.ticks - entry.offsets.ticks
-            return any(lives(entry.pid, start + rounded) for rounded in (-1, 0, 1))
+            starts = [start] if entry.offsets == self._offsets else [start - 1, start, start + 1]
+            return any(lives(entry.pid, each) for each in starts) and not self._is_replaced(entry)
         except OSError as error:
             raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
 

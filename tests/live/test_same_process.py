@@ -116,3 +116,8 @@ def test_a_peer_that_replaces_its_program_is_heard_again_and_has_not_failed(shoa
     line_like(run, r"shoal: peer 1 counts, .*; 3 members")
     code, _, stderr = outcome(run)
     assert code == 0 and all("completed" in row for row in rows(stderr)), stderr
+
+
+def test_a_lone_peer_that_replaces_its_program_does_not_wait_for_itself(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(shoal("-n", "1", script(REPLACES_ITSELF.replace('"1"', '"0"'))))
+    assert code == 0 and sum("founded swarm" in line for line in stderr) == 2, stderr

@@ -15,7 +15,7 @@ from p2p.errors import RegistryError
 from p2p.host.entries import MOST_DEAD_PAGES
 from p2p.host.entry import Entry, Role, parse_entry
 from p2p.host.exiting import Threads, lives
-from p2p.host.folders import acquire, default_home, is_held, make_private, place_of
+from p2p.host.folders import acquire, default_home, hold, is_held, make_private, open_lock, place_of
 from p2p.host.processes import process_start
 from p2p.host.registry import Registry
 from p2p.version import VERSION
@@ -117,6 +117,8 @@ def test_a_peer_of_another_version_that_comes_later_ends_nobody_who_waits(home: 
     """The late peer is refused; one of version 1 does not understand the existing entries, and founds."""
     dead = enter_and_die(home, A, 1)
     one, late = registry(home), registry(home)
+    held = open_lock(one.lock)
+    assert hold(held, place_of(A))
     (one.folder / f"{A}.json").write_text(
         json.dumps({**asdict(dead), "pid": os.getpid(), "process_start": process_start(os.getpid())})
     )
@@ -124,6 +126,7 @@ def test_a_peer_of_another_version_that_comes_later_ends_nobody_who_waits(home: 
     write_as(1, late, replace(dead, peer_id=C, process_start=process_start(os.getpid()) or 0))
     (one.folder / f"{A}.json").unlink()
     assert one.take_over().own.role is Role.FOUNDER
+    os.close(held)
 
 
 def write_as(version: int, registry: Registry, entry: Entry) -> Path:
