@@ -26,7 +26,10 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `host:port`, `[IPv6]:port` or `*:port`; raise ValueError otherwise, and for link-local addresses."""
+        """Parse `host:port`, `[IPv6]:port` or `*:port`; raise ValueError otherwise, and for link-local addresses.
+
+        Of an address there is one spelling: `[FD00:0::5]:1` is read as `[fd00::5]:1`, `0:1` as `0.0.0.0:1`.
+        """
         host, colon, digits = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -39,7 +42,7 @@ class Endpoint:
             raise ValueError(
                 f"{text!r} is link-local, and not the same from everywhere: give another address of that host"
             )
-        return cls(host, int(digits))
+        return cls(_canonical(host), int(digits))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if self.is_ipv6 else f"{self.host}:{self.port}"
@@ -63,6 +66,17 @@ def _is_ip(host: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Add
     except ValueError:
         return False
     return True
+
+
+def _canonical(host: str) -> str:
+    """The numeric address `host` as the kernel writes it; a name stays as it is."""
+    if ":" in host:
+        address = ipaddress.IPv6Address(host)
+        return str(address.ipv4_mapped or address)
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host))  # as `getaddrinfo` reads numbers: 127.1, 0x7f.1, 0
+    except OSError:
+        return host
 
 
 def check_address(address: str) -> None:

@@ -27,6 +27,22 @@ def test_an_endpoint_is_read_and_written_alike(text: str, host: str, port: int) 
 
 
 @pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("[FD00:0::5]:1", "[fd00::5]:1"),
+        ("[::ffff:10.0.0.5]:1", "10.0.0.5:1"),
+        ("127.1:1", "127.0.0.1:1"),
+        ("[::0]:1", "[::]:1"),
+        ("[::ffff:0.0.0.0]:1", "0.0.0.0:1"),
+        ("0:1", "0.0.0.0:1"),
+    ],
+)
+def test_an_address_has_one_spelling_and_that_of_all_addresses_is_known_in_each(text: str, same: str) -> None:
+    assert str(Endpoint.parse(text)) == same
+    assert Endpoint.parse(text).is_wildcard == same.startswith(("[::]", "0.0.0.0"))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "", ":", "a", "a:", ":1", "a:b", "a:65536", "a:-1", "a:1:2", "::1:7", "[1.2.3.4]:7", "[::1]", "a b:1", "-a:1",
