@@ -26,7 +26,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ..errors import NetworkError, SecurityError
 from ..host.keys import derive
-from .addresses import ANY, Endpoint, advertised, resolve, to_listen_at
+from .addresses import ANY, Endpoint, advertised, is_interface, resolve, to_listen_at
 from .half_open import CURVE_BYTES, PLAIN_BYTES, HalfOpen
 from .half_open import MOST as MOST_HALF_OPEN
 from .links import HEARTBEAT_MS, MAX_DATA_BYTES, limit_silence, open_socket
@@ -152,7 +152,7 @@ class _Listener:
         self._failures: deque[str] = deque(maxlen=MOST_HALF_OPEN)
 
     def bind(self, where: Endpoint) -> Endpoint:
-        """Listen at `where`; returns it with the actual port.
+        """Listen at `where`; returns it with the actual port, and the address of an interface in place of its name.
 
         Raises:
             NetworkError: `where` cannot be bound.
@@ -170,13 +170,19 @@ class _Listener:
                     what = "give --bind an address of this machine"
                 raise NetworkError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}; {what}") from None
             port = self.port
-        return Endpoint(where.host, port)
+        named = is_interface(where.host) and not resolve(where.host)
+        return Endpoint.parse(self._endpoint) if named else Endpoint(where.host, port)
 
     @property
     def port(self) -> int:
+        return int(self._endpoint.rpartition(":")[2])
+
+    @property
+    def _endpoint(self) -> str:
+        """What was bound last, as libzmq says it."""
         endpoint = self.router.last_endpoint
         assert isinstance(endpoint, bytes)
-        return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+        return endpoint.rstrip(b"\0").decode().removeprefix("tcp://")
 
     def sent_away(self) -> list[str]:
         """The reason for each connection refused since the last call.

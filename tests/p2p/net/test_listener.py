@@ -431,6 +431,13 @@ def test_an_address_of_another_machine_is_named() -> None:
             TcpListeners(TcpConfig(swarm="pond", bind=Endpoint(host, 0), secret=SECRET), A)
 
 
+def test_at_an_interface_a_peer_listens_and_is_reached_by_the_address_of_that() -> None:
+    listeners = TcpListeners(TcpConfig(swarm="pond", bind=Endpoint("lo", 0), secret=SECRET), A)
+    assert listeners.control_address.startswith("tcp://127.0.0.1:")
+    assert listeners.data_address.startswith("tcp://127.0.0.1:")
+    listeners.close()
+
+
 def test_what_is_advertised_is_told_with_the_port_that_is_bound_or_the_given_one() -> None:
     for port, others in ((0, None), (8800, 8801)):
         config = TcpConfig(swarm="x", bind=Endpoint(ANY, 0), advertise=Endpoint("node1", port), secret=SECRET)
