@@ -107,6 +107,7 @@ class TcpOptions:
         known = {seed: resolve(seed.host) for seed in seeds}
         if why := next(filter(None, (why_ambiguous(seed, addresses) for seed, addresses in known.items())), ""):
             raise NetworkError(f"--seeds: {why}")
+        _check_distinct(known)
         unknown = frozenset(seed.address for seed, addresses in known.items() if not addresses)
         if self.key is not None and self.insecure:
             raise SecurityError("--key and --insecure contradict each other: give one")
@@ -174,6 +175,16 @@ def _parse_advertised(text: str) -> Endpoint:
     if endpoint.is_wildcard:
         raise NetworkError(f"--advertise is what others connect to, and nobody can connect to {text!r}")
     return endpoint
+
+
+def _check_distinct(known: Mapping[Endpoint, frozenset[str]]) -> None:
+    """Raise NetworkError if two seeds, with their numeric addresses, are one peer, which would wait for itself."""
+    first: dict[tuple[frozenset[str], int], Endpoint] = {}
+    for seed, addresses in known.items():
+        same = first.setdefault((addresses, seed.port), seed)
+        if addresses and same != seed:
+            at = ", ".join(str(Endpoint(address, seed.port)) for address in sorted(addresses))
+            raise NetworkError(f"--seeds: {same} and {seed} are the same peer, at {at}: give it once")
 
 
 def _check_ports(option: str, first: Endpoint, num_peers: int) -> None:

@@ -94,6 +94,14 @@ def test_where_nobody_can_listen_is_said_before_anybody_tries(options: TcpOption
         replace(options, insecure=True).check("pond", num_peers)
 
 
+def test_a_seed_that_is_given_twice_is_named_in_both_spellings() -> None:
+    said = r"--seeds: localhost:1 and LOCALHOST:1 are the same peer, at .*:1: give it once"
+    with pytest.raises(NetworkError, match=said):
+        TcpOptions(seeds="localhost:1,LOCALHOST:1", insecure=True).check("pond")
+    for seeds in ("localhost:1,LOCALHOST:2", "a.invalid:1,b.invalid:1"):
+        assert TcpOptions(seeds=seeds, insecure=True).check("pond") is not None
+
+
 def test_the_last_ports_and_the_name_of_an_interface_can_be_listened_at() -> None:
     _, interface = socket.if_nameindex()[0]
     assert TcpOptions(bind="*:65532", insecure=True).check("pond", 2) is not None
