@@ -362,6 +362,7 @@ class Loop:
             answer = StatusAnswer(time.monotonic_ns(), self.resources.seen.shown)
             self.resources.transport.answer(ANSWER_CODEC.encode(answer))
             return
+        self.seeds.hear(envelope.sender, self.core)
         effects = self.core.receive(self.now(), envelope)
         if effects and isinstance(envelope.body, m.Died):
             self.note(Kind.GONE, peer=peer_number(envelope.sender.peer_id), how=How.LAUNCHER)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Self
 
-from gossip import Core, Foundation, Policy, State
+from gossip import Core, Foundation, Member, Policy, State
 from gossip.founding import NO_HOSTS
 
 from ..config import LoopConfig
@@ -27,6 +27,8 @@ logger = logging.getLogger("p2p")
 CALL_S: Final = 0.25
 SILENT_S: Final = 5.0
 """A seed that is silent for this long is named in a warning; definite failures are named at once."""
+
+ITSELF: Final = "leads back to this very peer, which tells others that it is at {0}: give it that seed as --advertise"
 
 
 class Seeds:
@@ -53,6 +55,7 @@ class Seeds:
         self._verdicts: dict[str, Verdict] = {}
         self._warned: set[tuple[str, Verdict]] = set()
         self._other_version = ""
+        self._own = ""
 
     @classmethod
     def of(cls, config: LoopConfig, resources: Resources, frames: Frames) -> Self:
@@ -73,6 +76,11 @@ class Seeds:
         if isinstance(error, OtherVersion):
             self._other_version = str(error)
             core.heard_another_version(now)
+
+    def hear(self, source: Member, core: Core) -> None:
+        """Note who has sent a frame: a call that leads back to this peer (through a NAT, say) is heard by itself."""
+        if source == core.me:
+            self._own = core.claims()[0].contact.seed
 
     def call(self, now: float, core: Core) -> None:
         """Call the seeds that are not known yet, or are gone: others may have replaced them. For a slow cadence."""
@@ -98,9 +106,17 @@ class Seeds:
         is_time = verdict in (Verdict.OTHER_SWARM, Verdict.UNKNOWN) or now >= self._warn_from
         if is_time and (address, verdict) not in self._warned:
             self._warned.add((address, verdict))
-            logger.warning("seed %s %s", address, verdict.value)
+            logger.warning("seed %s %s", address, self._outcomes()[address])
+
+    def _outcomes(self) -> dict[str, str]:
+        """The outcome of the call to each seed that is not known yet, in words."""
+        verdicts = dict(self._verdicts)  # copied in one go: any thread may ask
+        leads_back = bool(self._own) and [*verdicts.values()].count(Verdict.ANSWERS) == 1
+        told = {address: verdict.value for address, verdict in verdicts.items()}
+        itself = {address for address, verdict in verdicts.items() if leads_back and verdict is Verdict.ANSWERS}
+        return told | dict.fromkeys(itself, ITSELF.format(self._own))
 
     def explain(self) -> str:
         """Problems with the seeds that are not known yet, or with incoming calls; empty: none."""
-        amiss = [f"seed {address} {verdict.value}" for address, verdict in self._verdicts.items()]
+        amiss = [f"seed {address} {outcome}" for address, outcome in self._outcomes().items()]
         return "; ".join([*([self._other_version] if self._other_version else []), *amiss])

@@ -17,9 +17,10 @@ SEEDS = "control a", "control b", "control c"
 
 
 class Calls:
-    """Replaces the calls and frames of `Seeds`: counts them, and never answers."""
+    """Replaces the calls and frames of `Seeds`: counts them, and has the same outcome for all."""
 
-    def __init__(self) -> None:
+    def __init__(self, verdict: Verdict = Verdict.SILENT) -> None:
+        self.verdict = verdict
         self.called: list[str] = []
         self.ended: list[str] = []
 
@@ -28,7 +29,7 @@ class Calls:
 
     def call(self, address: str, frames: Iterable[bytes]) -> Verdict:
         self.called.append(address)
-        return Verdict.SILENT
+        return self.verdict
 
     def hang_up(self, address: str) -> None:
         self.ended.append(address)
@@ -71,3 +72,24 @@ def test_who_calls_in_another_version_is_named_as_long_as_nobody_is_met() -> Non
     assert seeds.explain() == (
         f"a peer speaks version 9 of the wire, and this one version {VERSION}: run the same version of shoal everywhere"
     )
+
+
+def test_a_seed_that_leads_back_to_the_peer_itself_is_named_with_what_it_tells_others() -> None:
+    calls, peer = Calls(Verdict.ANSWERS), core(A)
+    seeds = Seeds(("control nat",), calls, calls, founds=True)  # type: ignore[arg-type]
+    seeds.call(1.0, peer)
+    seeds.hear(B, peer)
+    assert seeds.explain() == f"seed control nat {Verdict.ANSWERS.value}"
+    seeds.hear(A, peer)
+    assert seeds.explain() == (
+        "seed control nat leads back to this very peer, which tells others that it is at control a: "
+        "give it that seed as --advertise"
+    )
+
+
+def test_of_two_seeds_that_answer_none_is_taken_for_the_peer_itself() -> None:
+    calls, peer = Calls(Verdict.ANSWERS), core(A)
+    seeds = Seeds(("control nat", "control b"), calls, calls, founds=True)  # type: ignore[arg-type]
+    seeds.call(1.0, peer)
+    seeds.hear(A, peer)
+    assert "leads back" not in seeds.explain()
