@@ -188,6 +188,7 @@ class Neighbours:
     def check_links(self, now: float, core: Core) -> list[Effect]:
         """Tell `core` which members answer, which refuse a link, and which have none. Call this at a slow cadence."""
         self._retry(now, core)
+        self._transport.refuse_strangers()
         for peer_id in self._transport.broken_links():
             core.broke(now, self._linked[peer_id])
         for peer_id in self._transport.live_links():

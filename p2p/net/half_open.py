@@ -23,6 +23,10 @@ CURVE_BYTES: Final = GREETING_BYTES + 170
 PLAIN_BYTES: Final = GREETING_BYTES + 10
 """Greeting and WELCOME (ZMTP 3.1, RFC 37; CurveZMQ, RFC 26); READY follows."""
 
+MOST_HEARD_BYTES: Final = 4096
+"""What a handshake says is less. Beyond it, a stranger would fill the memory: libzmq takes in one frame of any kind, of
+the size that is allowed after the handshake."""
+
 _SENT: Final = struct.Struct("<QQ")
 _SENT_OFFSET: Final = 200  # of tcpi_bytes_sent and tcpi_bytes_retrans in struct tcp_info
 _NETWORK_BITS: Final = 64  # of an IPv6 address; one host controls all addresses below them
@@ -57,6 +61,17 @@ class HalfOpen:
     def num_received(self) -> int:
         """Bytes received over all connections, including those that were let in."""
         return sum(flow.received for each in self._connections.values() if (flow := each.flow()) is not None)
+
+    def silence(self) -> list[int]:
+        """Shut down those that have said more than a handshake does; libzmq then closes them."""
+        loud = []
+        for fd in list(self._ends):
+            flow = self._connections[fd].flow()
+            if flow is None or flow.received <= MOST_HEARD_BYTES:
+                continue
+            if self._is_half_open(fd, self._ends.pop(fd), shuts_down=True):
+                loud.append(fd)  # else it was let in, and is not looked at again
+        return loud
 
     def cut(self) -> list[int]:
         """If there are too many, shut down the oldest ones of the most frequent origin; libzmq then closes them.

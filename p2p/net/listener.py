@@ -47,6 +47,7 @@ _FAILURES: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it broke the handshake off",
 }
 _TOO_MANY: Final = f"more than {MOST_HALF_OPEN} connections say nothing, and the oldest of who opens most is cut"
+_LOUD: Final = "it says more than a handshake does, before it was let in"
 _NO_ZMTP: Final = "it does not speak ZMTP 3, or says nothing"
 _ANY_FAILURE: Final = sum(_FAILURES)
 _MONITORED: Final = _ANY_FAILURE | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -148,7 +149,7 @@ class _Listener:
         self.half_open = HalfOpen(CURVE_BYTES if credentials.is_secret else PLAIN_BYTES)
         self._num_let_in = 0
         self._before: dict[int, int] = {}
-        self._cut: set[int] = set()
+        self._cut: dict[int, str] = {}
         self._failures: deque[str] = deque(maxlen=MOST_HALF_OPEN)
 
     def bind(self, where: Endpoint) -> Endpoint:
@@ -184,13 +185,13 @@ class _Listener:
         assert isinstance(endpoint, bytes)
         return endpoint.rstrip(b"\0").decode().removeprefix("tcp://")
 
-    def sent_away(self) -> list[str]:
+    def sent_away(self, *, silences: bool = False) -> list[str]:
         """The reason for each connection refused since the last call.
 
         A failure is followed by the DISCONNECTED of its connection; with several I/O threads, events of other
         connections may come in between, and are then given its reason. A client that does not speak ZMTP 3 is cut off
         without an event; it is recognized by no connection having been let in since it was accepted. If too many are
-        half open, some are cut.
+        half open, some are cut; if it `silences`, also any that says too much.
         """
         reasons = []
         for _ in range(_MOST_EVENTS):  # the rest next time
@@ -208,7 +209,9 @@ class _Listener:
                     reasons.append(reason)
             else:
                 self._failures.append(_FAILURES[zmq.Event(event)])
-        self._cut.update(self.half_open.cut())
+        self._cut |= dict.fromkeys(self.half_open.cut(), _TOO_MANY)
+        if silences:
+            self._cut |= dict.fromkeys(self.half_open.silence(), _LOUD)
         return reasons
 
     def _why_gone(self, fd: int) -> str:
@@ -217,8 +220,7 @@ class _Listener:
         is_unheard = self._before.pop(fd, -1) == self._num_let_in
         self.half_open.closed(fd)
         if fd in self._cut:
-            self._cut.remove(fd)
-            return _TOO_MANY
+            return self._cut.pop(fd)
         return failure or (_NO_ZMTP if is_unheard else "")
 
     def close(self) -> None:
@@ -299,9 +301,13 @@ class TcpListeners:
             status = (b"200", b"") if is_known else (b"400", b"not for you")
             self.zap_socket.send_multipart([version, request_id, *status, b"", b""])
 
-    def count_refused(self) -> int:
-        """Number of connections refused since the last call, including those during the test; logs the first one."""
-        reasons = [reason for listener in self._listeners for reason in listener.sent_away()]
+    def count_refused(self, *, silences: bool = False) -> int:
+        """Number of connections refused since the last call, including those during the test; logs the first one.
+
+        `silences`: cut strangers that say too much, too, at some microseconds for each connection. To be done some
+        twenty times a second: what they say until then takes memory.
+        """
+        reasons = [reason for each in self._listeners for reason in each.sent_away(silences=silences)]
         if reasons and not self._has_warned:
             self._has_warned = True
             logger.warning(

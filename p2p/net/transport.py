@@ -217,8 +217,9 @@ class Transport:
         """Bytes of data received over TCP, on the open connections."""
         return 0 if self._listeners is None else self._listeners.accepted.num_received()
 
-    def _count_refused(self, listeners: TcpListeners) -> None:
-        if number := listeners.count_refused():
+    def refuse_strangers(self, *, silences: bool = True) -> None:
+        """As `TcpListeners.count_refused`."""
+        if self._listeners is not None and (number := self._listeners.count_refused(silences=silences)):
             self.dropped["refused"] += number
 
     # Frames.
@@ -368,7 +369,7 @@ class Transport:
             if ready.pop(listeners.zap_socket, 0):
                 listeners.answer()
             if any([ready.pop(monitor, 0) for monitor in listeners.monitors]):
-                self._count_refused(listeners)
+                self.refuse_strangers(silences=False)
         return Polled(is_control, is_data, tuple(ready))
 
     def wake(self) -> None:

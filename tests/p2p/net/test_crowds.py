@@ -38,6 +38,22 @@ def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pon
     assert 40 <= refused(a) <= most and a.dropped.keys() == {"refused"}, "not counted while a link comes again"
 
 
+def test_a_stranger_that_begins_a_long_frame_in_place_of_a_handshake_is_cut_before_that_fills_the_memory(
+    pond: Pond, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = pond.open(A, network=Network.WAN)  # a handshake may take five seconds
+    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\3\1" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    with socket.create_connection(("127.0.0.1", pond.port(A)), timeout=HANG_S) as stranger:
+        stranger.sendall(greeting + b"\6" + (1 << 20).to_bytes(8, "big") + bytes(1 << 16))
+
+        def is_refused() -> bool:
+            a.refuse_strangers()
+            return a.dropped["refused"] == 1
+
+        poll_until(is_refused, a)
+    assert "it says more than a handshake does" in caplog.text
+
+
 def is_cut(connection: socket.socket) -> bool:
     connection.settimeout(HANG_S)
     while received := connection.recv(4096):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from p2p.net.half_open import CURVE_BYTES, MOST, PLAIN_BYTES, HalfOpen, _origin
+from p2p.net.half_open import CURVE_BYTES, MOST, MOST_HEARD_BYTES, PLAIN_BYTES, HalfOpen, _origin
 
 
 class Door:
@@ -71,6 +71,19 @@ def test_of_too_many_the_oldest_are_shut_down(door: Door) -> None:
     half_open.closed(pairs[3][0].fileno())
     accept(half_open, door, 1)
     assert half_open.cut() == []
+
+
+def test_who_says_more_than_a_handshake_does_is_shut_down_unless_it_was_let_in(door: Door) -> None:
+    half_open = HalfOpen()
+    (loud, stranger), (_, quiet), (let_in, member) = accept(half_open, door, 3)
+    let_in.sendall(bytes(CURVE_BYTES + 1))
+    for theirs, number in ((stranger, MOST_HEARD_BYTES + 1), (quiet, MOST_HEARD_BYTES), (member, 1 << 16)):
+        theirs.sendall(bytes(number))
+    while half_open.num_received() < 2 * MOST_HEARD_BYTES + 1 + (1 << 16):
+        pass
+    assert half_open.silence() == [loud.fileno()]
+    assert half_open.silence() == []
+    assert len(member.recv(4096)) == CURVE_BYTES + 1 and not is_shut(member) and not is_shut(quiet)
 
 
 def test_who_is_far_away_is_not_cut_since_another_opens_many(door: Door) -> None:
