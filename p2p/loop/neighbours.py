@@ -202,10 +202,11 @@ class Neighbours:
         return [*effects, *core.unopened(now, unopened)]
 
     def _retry(self, now: float, core: Core) -> None:
-        """Retry links that libzmq refused, or that had to wait for the end of another link or for open files."""
+        """Retry links that libzmq refused, or another process, or that waited for another link or for open files."""
         if now < self._retry_at:
             return
         self._retry_at = now + RETRY_S
+        self._transport.retry_links()
         if not self._unlinked:
             return
         lost = {claim.member: claim for claim in core.claims() if claim.state is State.LOST}

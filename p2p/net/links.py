@@ -45,11 +45,16 @@ class _Connection(Enum):
     """State of a link according to its monitor."""
 
     OPENING = auto()
+    SHAKING = auto()  # open, and the handshake goes on
     OPEN = auto()
     BROKEN = auto()
     """Was open; libzmq will retry."""
     REFUSED = auto()
     """Was open, and the last attempt to reopen it failed."""
+    TAKEN = auto()
+    """Another process has answered; libzmq will not retry."""
+    GARBLED = auto()  # the same, but it does not speak ZMTP 3
+    RETRYING = auto()  # `Link.retry` has
 
 
 # libzmq 4.3.5 on ipc, seen from a DEALER whose peer is killed with SIGKILL: DISCONNECTED and CONNECT_RETRIED at once,
@@ -57,31 +62,26 @@ class _Connection(Enum):
 # CONNECT_RETRIED. The same when the peer closes its socket, and over TCP. An attempt before the peer has bound gives
 # CLOSED too, without DISCONNECTED. A live peer whose backlog is full also refuses: this is evidence, not proof.
 #
-# Over TCP another process may sit at the peer's port by now: the connection opens, but the handshake fails, after which
-# libzmq does not retry: HANDSHAKE_FAILED_AUTH if it is another peer (listener.py), HANDSHAKE_FAILED_PROTOCOL if it
-# speaks another protocol, or has no key where we have one. A process that has another key, or exits during the
-# handshake, hangs up: HANDSHAKE_FAILED_NO_DETAIL and DISCONNECTED, and libzmq retries.
+# Over TCP another process may answer in place of the peer, and libzmq does not retry: HANDSHAKE_FAILED_AUTH if it is
+# another peer (listener.py), HANDSHAKE_FAILED_PROTOCOL if it has no key where we have one, DISCONNECTED alone if it
+# does not speak ZMTP 3. So we retry: it may have been a proxy, or an old name. A process that has another key, or exits
+# during the handshake, hangs up: HANDSHAKE_FAILED_NO_DETAIL and DISCONNECTED, and libzmq retries.
+_STRANGE: Final = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _TRANSITIONS: Final[dict[tuple[_Connection, int], _Connection]] = {
     (_Connection.BROKEN, zmq.EVENT_CLOSED): _Connection.REFUSED,
     (_Connection.OPEN, zmq.EVENT_DISCONNECTED): _Connection.BROKEN,
-    **{(connection, zmq.EVENT_CONNECTED): _Connection.OPEN for connection in _Connection},
-    **{(connection, zmq.EVENT_HANDSHAKE_FAILED_AUTH): _Connection.REFUSED for connection in _Connection},
-    **{(connection, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): _Connection.REFUSED for connection in _Connection},
+    **{(connection, zmq.EVENT_CONNECTED): _Connection.SHAKING for connection in [*_Connection][:5]},
+    **{(connection, event): _Connection.TAKEN for connection in _Connection for event in _STRANGE},
+    (_Connection.SHAKING, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): _Connection.BROKEN,
+    (_Connection.GARBLED, zmq.EVENT_CONNECT_RETRIED): _Connection.BROKEN,  # it was a peer, and libzmq does retry
+    **{(each, zmq.EVENT_HANDSHAKE_SUCCEEDED): _Connection.OPEN for each in (_Connection.SHAKING, _Connection.RETRYING)},
+    **{(each, zmq.EVENT_DISCONNECTED): _Connection.GARBLED for each in (_Connection.SHAKING, _Connection.RETRYING)},
 }
 
 _READABLE: Final = int(zmq.POLLIN)
 _ENDS: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
-_FAILURES: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
-_MONITORED: Final = (
-    zmq.EVENT_CONNECTED
-    | zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)
+_GOES_ON: Final = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECT_RETRIED
+_MONITORED: Final = _GOES_ON | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | sum((*_STRANGE, *_ENDS))
 
 
 class _Monitor:
@@ -99,7 +99,7 @@ class _Monitor:
         self._events = socket.get_monitor_socket(_MONITORED)
 
     def look(self) -> None:
-        while self._is_readable():
+        while int(self._events.getsockopt(zmq.EVENTS)) & _READABLE:  # takes half the time of a poll
             message = recv_monitor_message(self._events)
             event = message["event"]
             if event == zmq.EVENT_CONNECTED:
@@ -116,11 +116,6 @@ class _Monitor:
         """As `Connection.renew`."""
         if self.over is not None and self._congestion_control:
             self.over.renew(self._congestion_control)
-
-    def _is_readable(self) -> bool:
-        events = self._events.getsockopt(zmq.EVENTS)  # takes half the time of a poll
-        assert isinstance(events, int)
-        return bool(events & _READABLE)
 
     def close(self) -> None:
         self._watched.disable_monitor()
@@ -179,7 +174,7 @@ class Link:
 
     def is_lost(self) -> bool:
         self._control_monitor.look()
-        return self._control_monitor.connection is _Connection.REFUSED
+        return self._control_monitor.connection in (_Connection.REFUSED, _Connection.TAKEN)
 
     def is_live(self) -> bool:
         self._control_monitor.look()
@@ -187,22 +182,22 @@ class Link:
 
     def has_broken(self) -> bool:
         """Whether the link was down at some time since the last call."""
-        is_live, monitor = self.is_live(), self._control_monitor
-        has_broken, monitor.has_broken = monitor.has_broken or not is_live, False
+        has_broken = not self.is_live() or self._control_monitor.has_broken
+        self._control_monitor.has_broken = False
         return has_broken
 
     def unopened(self) -> str:
         """An address without an open connection, not yet or not any more; empty: all are open."""
         for address, monitor in self._monitors.items():
             monitor.look()
-            if monitor.connection is not _Connection.OPEN:
+            if monitor.connection not in (_Connection.SHAKING, _Connection.OPEN):
                 return address
         return ""
 
     def flow(self) -> Flow | None:
         """The kernel's counters of the data sent on this link over TCP; None: no such connection."""
-        over = self._monitors[self._data_address].over if self._data_address in self._monitors else None
-        return None if over is None else over.flow()
+        monitor = self._monitors.get(self._data_address)
+        return None if monitor is None or monitor.over is None else monitor.over.flow()
 
     def renew(self) -> None:
         """Restart the congestion control of the data sent on this link, if one was configured."""
@@ -216,17 +211,22 @@ class Link:
 
     def num_broken(self) -> int:
         """Number of data connections over TCP that broke so far, without those closed by this side."""
-        monitor = self._monitors.get(self._data_address)
-        if monitor is None:  # closed, since its peer has lost its seat
+        if (monitor := self._monitors.get(self._data_address)) is None:  # closed, since its peer has lost its seat
             return 0
         monitor.look()
         return monitor.num_broken
 
     def reopen_data(self) -> None:
         """Send data over a new connection from now on; data not sent or not received yet are lost."""
-        with suppress(zmq.ZMQError):  # libzmq has none, since another process answered there
-            self.data.disconnect(self._data_address)
-            self.data.connect(self._data_address)
+        _reconnect(self.data, self._data_address)
+
+    def retry(self) -> None:
+        """Try again where another process has answered."""
+        for address, monitor in self._monitors.items():
+            monitor.look()
+            if monitor.connection in (_Connection.TAKEN, _Connection.GARBLED):
+                monitor.connection = _Connection.RETRYING
+                _reconnect(self.control if monitor is self._control_monitor else self.data, address)
 
     def close(self, linger_ms: int) -> None:
         self.close_data(linger_ms)
@@ -244,6 +244,12 @@ class Link:
         self.data.close(linger_ms)
 
 
+def _reconnect(socket: "zmq.Socket[bytes]", address: str) -> None:
+    for again in (socket.disconnect, socket.connect):
+        with suppress(zmq.ZMQError):  # libzmq has no connection, since another process answered there
+            again(address)
+
+
 class Verdict(Enum):
     """Outcome of a call to an address, in words that follow the address in a message."""
 
@@ -259,6 +265,7 @@ _VERDICTS: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: Verdict.OTHER_SWARM,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Verdict.OTHER_KEY,
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Verdict.OTHER_KEY,
+    zmq.EVENT_DISCONNECTED: Verdict.OTHER_KEY,  # in the middle of a handshake
     zmq.EVENT_CLOSED: Verdict.SILENT,
 }
 
@@ -275,6 +282,7 @@ class SeedCall:
         self.is_over = False
         """Whether libzmq will not retry."""
         self._verdict: Verdict | None = None
+        self._is_shaking = False
         with ExitStack() as on_failure:
             self._dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=10, is_tcp=True)
             on_failure.callback(self._dealer.close, 0)
@@ -282,8 +290,7 @@ class SeedCall:
             self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
             self._dealer.connect_timeout = _CALL_CONNECT_MS
             introduce(self._dealer, "", address)
-            events = zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED
-            self._monitor = self._dealer.get_monitor_socket(events)
+            self._monitor = self._dealer.get_monitor_socket(_MONITORED)
             on_failure.callback(self._monitor.close, 0)
             on_failure.callback(self._dealer.disable_monitor)
             self._dealer.connect(address)
@@ -293,8 +300,10 @@ class SeedCall:
         """The outcome so far; None: none yet."""
         while self._monitor.poll(0):
             event = zmq.Event(recv_monitor_message(self._monitor)["event"])
-            self._verdict = _VERDICTS[event]
-            self.is_over = event in (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+            was_shaking, self._is_shaking = self._is_shaking, event == zmq.EVENT_CONNECTED
+            if event != zmq.EVENT_DISCONNECTED or was_shaking:
+                self._verdict = _VERDICTS.get(event, self._verdict)
+                self.is_over = event in (*_STRANGE, zmq.EVENT_DISCONNECTED)
         return self._verdict
 
     def send(self, frame: bytes) -> None:
@@ -378,16 +387,13 @@ def open_socket(
     another's.
     """
     socket = context.socket(kind)
-    socket.linger = 0
-    socket.immediate = False
+    socket.linger, socket.immediate = 0, False
     socket.maxmsgsize = max_frame_bytes  # of each part; this is why parts are counted
     socket.sndhwm = socket.rcvhwm = high_water_mark
     if not is_tcp:
         socket.sndbuf = socket.rcvbuf = _IPC_BUFFER_BYTES
-    socket.connect_timeout = _CONNECT_MS
-    socket.handshake_ivl = _HANDSHAKE_MS
-    socket.reconnect_ivl = _RECONNECT_MS
-    socket.reconnect_ivl_max = _RECONNECT_MAX_MS
+    socket.connect_timeout, socket.handshake_ivl = _CONNECT_MS, _HANDSHAKE_MS
+    socket.reconnect_ivl, socket.reconnect_ivl_max = _RECONNECT_MS, _RECONNECT_MAX_MS
     if kind == zmq.DEALER:
         socket.rcvhwm = 1  # nothing is received on it
     return socket

@@ -93,8 +93,9 @@ class Transport:
         self._versions: set[int] = set()
         self._listeners = listeners
         self._introduce = None if listeners is None else listeners.credentials.introduce
-        self._heartbeat_ms = HEARTBEAT_MS if listeners is None else listeners.heartbeat_ms
-        self._congestion_control = "" if listeners is None else listeners.congestion_control
+        self._timing = (
+            (HEARTBEAT_MS, "") if listeners is None else (listeners.heartbeat_ms, listeners.congestion_control)
+        )
         self._links: dict[str, Link] = {}
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
         self._context = zmq.Context() if listeners is None else listeners.context
@@ -149,13 +150,7 @@ class Transport:
             raise ValueError("too many files are open")
         try:
             self._links[peer_id] = Link(
-                self._context,
-                peer_id,
-                control_address,
-                data_address,
-                self._introduce,
-                self._heartbeat_ms,
-                self._congestion_control,
+                self._context, peer_id, control_address, data_address, self._introduce, *self._timing
             )
         except zmq.ZMQError as error:  # no such name, or too many sockets
             raise ValueError(f"libzmq refuses to connect to {control_address}, {data_address}: {error}") from None
@@ -188,6 +183,11 @@ class Transport:
         """Peers without an open connection, not yet or not any more, with the reason."""
         found = {peer_id: link.unopened() for peer_id, link in self._links.items()}
         return {name: f"no connection to {address} can be opened" for name, address in found.items() if address}
+
+    def retry_links(self) -> None:
+        """Try again where another process has answered in place of a peer. Call this about twice a second."""
+        for link in self._links.values():
+            link.retry()
 
     def flows(self) -> dict[str, Flow]:
         """The kernel's counters of the data sent over TCP, by peer."""

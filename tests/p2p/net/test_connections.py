@@ -3,7 +3,8 @@
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ import zmq
 
 from p2p.net.flows import copy_of, ends_of
 from p2p.net.headers import HEADER_BYTES
-from p2p.net.links import Link
+from p2p.net.links import Link, Verdict
 from p2p.net.tcp import Network
 from p2p.net.transport import Transport
 from tests.p2p.net.pond import Pond, open_pond, poll_until
+from tests.p2p.net.test_listener import gather, two_free_ports
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -139,3 +141,53 @@ def connections(address: str, *, here: int) -> Iterator[socket.socket]:
                 ends = ends_of(copy) if copy.family in (socket.AF_INET, socket.AF_INET6) else None
                 if ends is not None and address.endswith(f":{ends[1 - here][1]}"):
                     yield copy
+
+
+NULL = b"\xff" + bytes(8) + b"\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 502 Bad Gateway\r\n\r\n", NULL], ids=["HTTP", "no key"])
+def test_a_link_is_tried_again_where_another_process_has_answered(pond: Pond, said: bytes) -> None:
+    b, port = pond.open(B), two_free_ports()
+    with ExitStack() as stack:
+
+        def answers(server: socket.socket) -> bool:
+            b.retry_links()
+            try:
+                caller, _ = server.accept()
+            except BlockingIOError:
+                return False
+            stack.enter_context(caller).sendall(said)
+            return True
+
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", port + index))) for index in range(2)]
+        b.connect(A, *(f"tcp://127.0.0.1:{port + index}" for index in range(2)))
+        for server in servers:
+            server.setblocking(False)
+            for _ in range(2):
+                poll_until(partial(answers, server), b)
+    a = pond.open(A, port=port)
+
+    def is_open() -> bool:
+        b.retry_links()
+        return not b.unopened_links()
+
+    poll_until(is_open, a, b)
+    b.send_control(A, b"hello")
+    b.send_data(A, b"h" * HEADER_BYTES, b"x")
+    assert gather(a, 1, b) == [b"hello"] and b.lost_links() == []
+    poll_until(lambda: len(list(a.receive_data())) == 1, a, b)
+
+
+def test_a_seed_is_called_again_where_something_that_is_no_peer_has_answered(pond: Pond) -> None:
+    b, port = pond.open(B), two_free_ports()
+    address = f"tcp://127.0.0.1:{port}"
+    with socket.create_server(("127.0.0.1", port)) as server:
+        b.seed_calls.call(address, [])
+        caller, _ = server.accept()
+        caller.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+        poll_until(lambda: b.seed_calls.call(address, []) is Verdict.OTHER_KEY, b)
+        caller.close()
+    a = pond.open(A, port=port)
+    poll_until(lambda: b.seed_calls.call(address, [b"hello"]) is Verdict.ANSWERS, a, b)
+    assert gather(a, 1, b)[0] == b"hello"
