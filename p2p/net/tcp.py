@@ -179,12 +179,20 @@ def _parse_advertised(text: str) -> Endpoint:
 
 def _check_distinct(known: Mapping[Endpoint, frozenset[str]]) -> None:
     """Raise NetworkError if two seeds, with their numeric addresses, are one peer, which would wait for itself."""
-    first: dict[tuple[frozenset[str], int], Endpoint] = {}
+    found: dict[tuple[frozenset[str], int], Endpoint] = {}
     for seed, addresses in known.items():
-        same = first.setdefault((addresses, seed.port), seed)
-        if addresses and same != seed:
+        if not addresses:
+            continue
+        same = found.setdefault((addresses, seed.port), seed)
+        if same != seed:
             at = ", ".join(str(Endpoint(address, seed.port)) for address in sorted(addresses))
             raise NetworkError(f"--seeds: {same} and {seed} are the same peer, at {at}: give it once")
+    for (addresses, port), seed in found.items():
+        if other := found.get((addresses, port + 1)):
+            raise NetworkError(
+                f"--seeds: {seed} and {other} cannot both be peers, each of which takes two ports from there on: "
+                f"those of one host are {PORTS_PER_PEER} ports apart"
+            )
 
 
 def _check_ports(option: str, first: Endpoint, num_peers: int) -> None:

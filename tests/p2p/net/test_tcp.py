@@ -98,8 +98,16 @@ def test_a_seed_that_is_given_twice_is_named_in_both_spellings() -> None:
     said = r"--seeds: localhost:1 and LOCALHOST:1 are the same peer, at .*:1: give it once"
     with pytest.raises(NetworkError, match=said):
         TcpOptions(seeds="localhost:1,LOCALHOST:1", insecure=True).check("pond")
-    for seeds in ("localhost:1,LOCALHOST:2", "a.invalid:1,b.invalid:1"):
+    for seeds in ("localhost:1,LOCALHOST:3", "a.invalid:1,b.invalid:1"):
         assert TcpOptions(seeds=seeds, insecure=True).check("pond") is not None
+
+
+@pytest.mark.parametrize("seeds", ["127.0.0.1:7,127.0.0.1:8", "127.0.0.1:8,127.0.0.1:7"])
+def test_seeds_of_which_one_has_the_second_port_of_another_are_named(seeds: str) -> None:
+    said = r"--seeds: 127\.0\.0\.1:7 and 127\.0\.0\.1:8 cannot both be peers, .* 2 ports apart"
+    with pytest.raises(NetworkError, match=said):
+        TcpOptions(seeds=seeds, insecure=True).check("pond")
+    assert TcpOptions(seeds="127.0.0.1:7,127.0.0.2:8", insecure=True).check("pond") is not None
 
 
 def test_the_last_ports_and_the_name_of_an_interface_can_be_listened_at() -> None:
