@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from ..errors import NetworkError
+
 ANY: Final = "*"
 """As a host to listen on: all addresses of this machine, IPv4 and IPv6."""
 
@@ -140,11 +142,16 @@ def why_ambiguous(seed: Endpoint, addresses: Collection[str], is_here: Callable[
     )
 
 
-def advertised(bound: Endpoint, seeds: Sequence[Endpoint]) -> Endpoint:
+def advertised(
+    bound: Endpoint, seeds: Sequence[Endpoint], leaves_from: Callable[[str], str | None] | None = None
+) -> Endpoint:
     """The endpoint to advertise for a socket bound to `bound`, if none was configured.
 
     The spelling of a seed if this peer is that seed, so that all peers name a seed alike; otherwise `bound`, if it is a
     single address; for a wildcard, the source address of packets to the first seed, or to the internet.
+
+    Raises:
+        NetworkError: a wildcard, and this machine has no route to any seed.
     """
     if not bound.is_wildcard:
         mine = resolve(bound.host)
@@ -152,9 +159,15 @@ def advertised(bound: Endpoint, seeds: Sequence[Endpoint]) -> Endpoint:
     for seed in seeds:
         if seed.port == bound.port and any(_is_here(host) for host in resolve(seed.host)):
             return seed
-    targets = (*(host for seed in seeds for host in sorted(resolve(seed.host))), _ELSEWHERE)
-    hosts = (_leaves_from(target) for target in targets)
-    return Endpoint(next((host for host in hosts if host is not None), "127.0.0.1"), bound.port)
+    targets = [host for seed in seeds for host in sorted(resolve(seed.host))]
+    hosts = ((leaves_from or _leaves_from)(target) for target in (*targets, _ELSEWHERE))
+    host = next((host for host in hosts if host is not None), None)
+    if host is None and targets:
+        raise NetworkError(
+            f"this machine has no route to {', '.join(map(str, seeds))}, and so no address to tell others: start the "
+            "peer when the network is up, or give --advertise"
+        )
+    return Endpoint(host or "127.0.0.1", bound.port)
 
 
 def _is_here(host: str) -> bool:

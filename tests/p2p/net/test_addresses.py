@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2p.errors import NetworkError
 from p2p.net.addresses import ANY, Endpoint, advertised, check_address, resolve, to_listen_at, why_ambiguous
 
 
@@ -108,6 +109,16 @@ def test_who_listens_everywhere_and_knows_nobody_tells_an_address_of_this_machin
     assert not told.is_wildcard and told.port == 7700
     with socket.socket(socket.AF_INET6 if told.is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind((told.host, 0))
+
+
+def test_who_has_no_route_to_any_seed_has_no_address_to_tell_and_says_so() -> None:
+    seeds = [Endpoint("192.0.2.77", 7700), Endpoint("192.0.2.78", 7700)]
+    with pytest.raises(NetworkError, match=r"no route to 192\.0\.2\.77:7700, 192\.0\.2\.78:7700, and so no address"):
+        advertised(Endpoint(ANY, 7702), seeds, lambda target: None)
+    told = advertised(Endpoint(ANY, 7702), seeds, {"192.0.2.78": "192.0.2.5"}.get)
+    assert told == Endpoint("192.0.2.5", 7702)
+    alone = advertised(Endpoint(ANY, 7702), [Endpoint("nobody.invalid", 7700)], lambda target: None)
+    assert alone == Endpoint("127.0.0.1", 7702), "its seed may be itself, and its name be known later"
 
 
 def test_a_name_that_nobody_knows_has_no_address() -> None:
