@@ -36,6 +36,7 @@ def test_from_the_second_time_on_that_a_step_stalls_connections_are_opened_anew(
             seen.append(until_opened(least, a, link, b))
     assert seen == [1, 2, 3, 3, 3, 4]
     said = [record.getMessage() for record in caplog.records]
+    said = [line for line in said if not line.startswith("refused a connection")]  # reopened during a handshake
     assert [line.partition(":")[0] for line in said] == ["step 7 has stalled twice", "step 9 has stalled twice"]
     assert "Does a proxy, a NAT or a firewall between hosts" in said[0]
     assert "packets that are large (net.ipv4.tcp_mtu_probing=2)" in said[0]
