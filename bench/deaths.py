@@ -15,7 +15,7 @@ from p2p.experiment.evaluation.cost import Cost as Measured
 from p2p.experiment.evaluation.report import Evaluated, evaluate, failures, metrics
 from p2p.experiment.evaluation.timeline import Timeline
 from p2p.experiment.folder import read_run
-from p2p.experiment.run.conduct import Conductor, plans
+from p2p.experiment.run.runner import ExperimentRunner, plans
 
 SCRIPT: Final = ROOT / "bench" / "small_training.py"
 LIMIT_S: Final = 120.0
@@ -115,7 +115,7 @@ def conduct(
     experiment = Experiment.parse(text, "elastic", ROOT)
     with TemporaryDirectory(prefix="shoal-") as folder:
         out = Path(folder) / "out"
-        if not Conductor(environ, say).conduct(experiment, plans(experiment, seed, 1), out):
+        if not ExperimentRunner(environ, say).run(experiment, plans(experiment, seed, 1), out):
             raise KeyboardInterrupt
         evaluated = evaluate(read_run(out / "run-1"))
     wrong = failures([evaluated], experiment.expect)
@@ -170,9 +170,9 @@ def kills(evaluated: Evaluated) -> list[Cost]:
 def pauses(evaluated: Evaluated) -> list[Pause]:
     """Costs of all pauses of one run, in order."""
     timeline = Timeline(evaluated.run, evaluated.chain)
-    account = evaluated.run.account
+    account = evaluated.run.log
     assert account is not None
-    codes = {each.index: None if each.was_ended else each.code for each in account.processes}
+    codes = {each.index: None if each.ended_by_experiment else each.code for each in account.processes}
     return [
         Pause(
             peers=len(members),

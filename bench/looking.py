@@ -28,7 +28,7 @@ from typing import Final
 from rich.console import Console
 
 from p2p.host.processes import process_start, read_host
-from p2p.status.follow import Follower
+from p2p.status.follow import StatusReader
 from p2p.status.screen import EVERY_S, MOST_EACH_SECOND
 from p2p.status.top import NUM_LATEST, screen
 from p2p.status.web import serving
@@ -90,7 +90,7 @@ def _identity(peer_id: str, index: int, start: int) -> Identity:
 def _snapshot(who: Identity, ids: Sequence[str], step: int) -> Snapshot:
     now_ns = time.monotonic_ns()
     return Snapshot(
-        who=who,
+        identity=who,
         time_ns=now_ns,
         phase="ACTIVE",
         view=7,
@@ -124,13 +124,13 @@ def serve(home: Path) -> None:
 
 def top(home: Path, num_peers: int) -> None:
     """Look as `shoal top` does, and print the processor time used so far for each line on stdin."""
-    follower = Follower(home, "pond", time.monotonic_ns, NUM_LATEST)
+    follower = StatusReader(home, "pond", time.monotonic_ns, NUM_LATEST)
     is_over = threading.Event()
 
     def look() -> None:
         while not is_over.is_set():
             shown = StringIO()
-            Console(file=shown, width=160, force_terminal=True).print(screen(follower.look(), follower.steps_us()))
+            Console(file=shown, width=160, force_terminal=True).print(screen(follower.read(), follower.steps_us()))
             assert shown.getvalue().count("running") == num_peers, shown.getvalue()
             is_over.wait(EVERY_S * max(1.0, num_peers / MOST_EACH_SECOND))
 

@@ -22,10 +22,10 @@ from typing import Any, Final
 
 from bench.wan import FOURS, PRICES, price_by_rows
 from collectives import all_reduce_schedule
-from collectives.formulas import FEW_RANKS, FORMULAS, look_at
+from collectives.formulas import FORMULA_MIN_RANKS, FORMULAS, look_at
 from collectives.links import MEMORY_DELAY_NS, Links, equal_links
 from collectives.price_table import SIZES_BYTES, tabulate
-from collectives.pricing import play, run_to_end
+from collectives.pricing import run_to_end, simulate
 from p2p.benchmark.results.files import Report, read_reports
 from p2p.benchmark.results.machine import commit, machine
 from p2p.config import WAN_SEGMENT_BYTES
@@ -80,7 +80,7 @@ def formulas(name: str, links: Links) -> list[dict[str, Any]]:
             all_reduce_schedule(algorithm, rank, links.world_size, links.hosts) for rank in range(links.world_size)
         ]
         sizes = SIZES_BYTES[::SIZES_APART]
-        ratios = [price_ns(size) / play(schedules, size, links).time_ns for size in sizes]
+        ratios = [price_ns(size) / simulate(schedules, size, links).time_ns for size in sizes]
         low, high = (round(each, 3) for each in (min(ratios), max(ratios)))
         limits = SHARED if links.has_shared_lines else FORMULA
         found.append({"links": name, "algorithm": algorithm, "low": low, "high": high, "limits": limits})
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
                 f"{name}: {made['took_ms']:.1f} ms in {made['num_slices']} slices, "
                 f"p99 {made['slice_p99_ms']:.2f} ms, longest {made['slice_longest_ms']:.2f} ms"
             )
-            if FEW_RANKS <= world_size <= MOST_PLAYED:
+            if FORMULA_MIN_RANKS <= world_size <= MOST_PLAYED:
                 found["formulas"] += (ours := formulas(name, links))
                 ratios = ", ".join(f"{each['algorithm']} {each['low']:.2f} to {each['high']:.2f}" for each in ours)
                 print(f"{name}: formula over play: {ratios}")

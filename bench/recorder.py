@@ -27,7 +27,7 @@ import numpy as np
 
 from bench.here import environment
 from p2p.benchmark.results.machine import commit, machine
-from p2p.telemetry.records import HALF_BYTES, Half, Kind, Memory, Note, read_half
+from p2p.telemetry.records import RING_BYTES, Kind, Memory, Note, RecordRing, read_ring
 
 MOST_NS: Final = 1000.0
 """Target for a record."""
@@ -44,14 +44,14 @@ NUM_RESAMPLES: Final = 10_000
 
 def ns_per_record() -> float:
     """The best time of five; checks that the last record reads as it was written."""
-    half = Half(memoryview(bytearray(HALF_BYTES)), time.monotonic_ns)
+    half = RecordRing(memoryview(bytearray(RING_BYTES)), time.monotonic_ns)
     took = []
     for _ in range(5):
         began = time.perf_counter_ns()
         for step in range(NUM_RECORDS):
             half.note(Kind.FINISHED, step, 3)
         took.append((time.perf_counter_ns() - began) / NUM_RECORDS)
-    last = read_half(half._memory)[-1]
+    last = read_ring(half._memory)[-1]
     assert (last.kind, last.step, last.view) == (Kind.FINISHED, NUM_RECORDS - 1, 3), last
     return min(took)
 
@@ -69,13 +69,13 @@ class Switch:
     def __init__(self) -> None:
         """The switch is on, and applies to all halves that are created from now on."""
         self.is_on, self.count = True, 0
-        make = Half.__init__
+        make = RecordRing.__init__
 
-        def made(half: Half, memory: Memory, clock: Callable[[], int]) -> None:
+        def made(half: RecordRing, memory: Memory, clock: Callable[[], int]) -> None:
             make(half, memory, clock)
             half.note = self._switched(half.note)
 
-        Half.__init__ = made  # type: ignore[method-assign, assignment]
+        RecordRing.__init__ = made  # type: ignore[method-assign, assignment]
 
     def _switched(self, written: Note) -> Note:
         def note(*arguments: Any, **values: Any) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from examples.gpt import CONTEXT, GPT
-from p2p.training.rounds.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import OuterConfig, OuterOptimizer
 
 NUM_WORKERS: Final = 4
 NUM_WINDOWS: Final = 8
@@ -178,12 +178,12 @@ class Rounds:
         self._workers = workers
         self._setting = setting
         self._outers = [self._outer(worker) for worker in workers]
-        self.num_bytes = sum(each.size for each in self._outers[0].nothing())
+        self.num_bytes = sum(each.size for each in self._outers[0].zero_payloads())
 
-    def _outer(self, worker: Worker) -> Outer:
+    def _outer(self, worker: Worker) -> OuterOptimizer:
         how = self._setting
         config = OuterConfig(codec=how.codec, outer_lr=how.outer_lr, momentum=how.momentum, decay=how.decay)
-        return Outer(dict(worker.model.named_parameters()), config)
+        return OuterOptimizer(dict(worker.model.named_parameters()), config)
 
     def run(self, first: int) -> None:
         """Run the inner steps of all workers, beginning with step `first`; then an exchange."""
@@ -201,7 +201,7 @@ class Rounds:
         self._outers[rank].load_state_dict(self._outers[0].state_dict())
 
 
-def exchange(outers: Sequence[Outer], num_samples: Sequence[int]) -> None:
+def exchange(outers: Sequence[OuterOptimizer], num_samples: Sequence[int]) -> None:
     """Carry out a committed exchange of all workers.
 
     Raises:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import p2p
 from p2p.benchmark.results.machine import commit, machine
-from p2p.benchmark.stages import FETCH, STORE, Watched
+from p2p.benchmark.stages import FETCH, STORE, TimedDevice
 from p2p.config import LoopConfig, PeerConfig
 from p2p.device import HOST, Device, FoundDevice, PinRefused
 from p2p.doctor.command import line
@@ -106,7 +106,7 @@ def _border(device: Device, where: str) -> Finding:
         outcome, works = "right" if memory.all() else "wrong", bool(memory.all())
     except (RuntimeError, AssertionError) as error:
         outcome, works = f"refused ({str(error).splitlines()[0]})", False
-    device.settle()
+    device.wait_for_copies()
     for piece in pieces:
         device.unpin(piece)
     return Finding("border", f"a copy across two registered pieces: {outcome}", facts={"works": works})
@@ -166,7 +166,7 @@ def _plain(where: str, num_bytes: int) -> float:
 
 def steps(device: Device, where: str, width: int) -> tuple[Finding, list[tuple[str, float, float]]]:
     """Durations of a step and of its stages, at a peer that trains alone."""
-    watched = Watched(device)
+    watched = TimedDevice(device)
     with TemporaryDirectory(prefix="shoal") as folder:
         loop = LoopConfig(device_of=lambda tensor: watched if isinstance(tensor, Tensor) else HOST)
         with p2p.Peer(PeerConfig(swarm="staging", home=Path(folder) / "home", loop=loop)) as peer:

@@ -3,9 +3,9 @@
 from collectives.algorithms import ALGORITHMS, Medium, all_reduce_schedule, choose_algorithm
 from collectives.codec import CODECS, Codec, codec_of
 from collectives.direct import direct_all_reduce
-from collectives.elements import BFLOAT16, Array, carried, is_half, type_name
+from collectives.elements import BFLOAT16, Array, as_bits, is_half, type_name
 from collectives.matching import ScheduleError
-from collectives.message_run import Awaited, Buffer, MessageRun, Outgoing
+from collectives.message_run import Buffer, MessageRun, MissingSegment, Outgoing
 from collectives.one_shot import one_shot_all_gather, one_shot_all_reduce
 from collectives.partition import split_by_weight
 from collectives.reduction import OPS, Reduction, check_reduction
@@ -22,12 +22,12 @@ __all__ = [
     "CODECS",
     "OPS",
     "Array",
-    "Awaited",
     "Buffer",
     "Codec",
     "Kind",
     "Medium",
     "MessageRun",
+    "MissingSegment",
     "Outgoing",
     "Reducer",
     "Reduction",
@@ -36,7 +36,7 @@ __all__ = [
     "Transfer",
     "TransferList",
     "all_reduce_schedule",
-    "carried",
+    "as_bits",
     "check_reduction",
     "choose_algorithm",
     "codec_of",

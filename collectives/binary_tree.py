@@ -15,26 +15,26 @@ def binary_tree_all_reduce(rank: int, world_size: int) -> Schedule:
     the tensor's type at every hop; all ranks get the same bits.
     """
     transfers, seats = TransferList(), range(world_size)
-    add_up(transfers, seats, rank, chunk=0)
-    hand_out(transfers, seats, rank, chunk=0)
+    reduce_to_root(transfers, seats, rank, chunk=0)
+    broadcast_from_root(transfers, seats, rank, chunk=0)
     return transfers.schedule(even_chunks(1))
 
 
 def binary_tree_broadcast(rank: int, world_size: int, root: int = 0) -> Schedule:
     """All ranks get the input of `root`: about log2(n) hops; an inner node sends 2S bytes."""
     transfers = TransferList()
-    hand_out(transfers, _seats_under(root, world_size), rank, chunk=0)
+    broadcast_from_root(transfers, _seats_under(root, world_size), rank, chunk=0)
     return transfers.schedule(even_chunks(1))
 
 
 def binary_tree_reduce(rank: int, world_size: int, root: int = 0) -> Schedule:
     """`root` gets the sum: about log2(n) hops; each rank sends S bytes. The others end with partial sums."""
     transfers = TransferList()
-    add_up(transfers, _seats_under(root, world_size), rank, chunk=0)
+    reduce_to_root(transfers, _seats_under(root, world_size), rank, chunk=0)
     return transfers.schedule(even_chunks(1), partial=() if rank == root else [0])
 
 
-def add_up(transfers: TransferList, seats: Sequence[int], rank: int, chunk: int) -> None:
+def reduce_to_root(transfers: TransferList, seats: Sequence[int], rank: int, chunk: int) -> None:
     """Add up towards the root of the tree in which these ranks have the seats 1, 2, ..."""
     parent, children = _neighbours(seats, rank)
     for child in children:
@@ -43,7 +43,7 @@ def add_up(transfers: TransferList, seats: Sequence[int], rank: int, chunk: int)
         transfers.send(parent, chunk)
 
 
-def hand_out(transfers: TransferList, seats: Sequence[int], rank: int, chunk: int) -> None:
+def broadcast_from_root(transfers: TransferList, seats: Sequence[int], rank: int, chunk: int) -> None:
     """Distribute from the root of the same tree."""
     parent, children = _neighbours(seats, rank)
     if parent is not None:

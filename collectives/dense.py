@@ -12,7 +12,7 @@ from collectives.scales import LEAST, find_unusable, folded, put_scales, rounded
 
 BLOCK: Final = 256
 HALF: Final = BLOCK // 2
-MIDDLE: Final = 8
+ZERO_POINT: Final = 8
 """The code of zero in `int4`; codes of -7 to 7 are written; code 0, for -8, is only read."""
 MOST: Final = np.float32(7)
 LOST: Final = float(LEAST) / 2
@@ -57,7 +57,7 @@ class Int4:
         np.rint(scaled, out=scaled)
         pairs = scaled[:, HALF:] * np.float32(16)
         pairs += scaled[:, :HALF]
-        pairs += np.float32(17 * MIDDLE)
+        pairs += np.float32(17 * ZERO_POINT)
         np.copyto(rows[:, 2:], pairs, casting="unsafe")
 
     def add(self, rows: Array, weight: np.float32, blocks: Array) -> None:
@@ -65,7 +65,7 @@ class Int4:
         np.bitwise_and(rows[:, 2:], 15, out=codes[:, :HALF])
         np.right_shift(rows[:, 2:], 4, out=codes[:, HALF:])
         values = codes.astype(np.float32)
-        values -= np.float32(MIDDLE)
+        values -= np.float32(ZERO_POINT)
         values *= scales_of(rows, 1)
         values *= weight
         blocks += values

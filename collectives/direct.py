@@ -41,7 +41,7 @@ def direct_all_reduce(rank: int, world_size: int, weights: Sequence[float] = ())
     are sent to first: their sums fill the lines while the others still add up.
     """
     peers = peers_after(rank, world_size)
-    transfers = _add_up(rank, sorted(peers, key=lambda peer: -weights[peer]) if weights else peers)
+    transfers = _reduce_scatter(rank, sorted(peers, key=lambda peer: -weights[peer]) if weights else peers)
     for peer in peers:
         transfers.send(peer, rank)
     for peer in peers:
@@ -51,10 +51,10 @@ def direct_all_reduce(rank: int, world_size: int, weights: Sequence[float] = ())
 
 def direct_reduce_scatter(rank: int, world_size: int) -> Schedule:
     """Rank r gets the sum of chunk r, and keeps its input elsewhere: one hop; each rank sends S(n-1)/n bytes."""
-    return _add_up(rank, peers_after(rank, world_size)).schedule(even_chunks(world_size))
+    return _reduce_scatter(rank, peers_after(rank, world_size)).schedule(even_chunks(world_size))
 
 
-def _add_up(rank: int, peers: Sequence[int]) -> TransferList:
+def _reduce_scatter(rank: int, peers: Sequence[int]) -> TransferList:
     """Send to `peers`, in this order, the chunks that they own, and add up the own chunk."""
     transfers = TransferList()
     for peer in peers:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 from xml.sax.saxutils import escape
 
-from collectives.pricing import Play, Sent
+from collectives.pricing import Sent, SimulatedRun
 
 WIDTH: Final = 1000
 LEFT, RIGHT, TOP, BOTTOM = 60, 20, 40, 30
@@ -17,7 +17,7 @@ BAR: Final = 12
 _STEPS: Final = (1, 2, 5)
 
 
-def draw_play(play: Play, title: str) -> str:
+def draw_simulation(play: SimulatedRun, title: str) -> str:
     """The text of an SVG file."""
     end_ns = max(play.time_ns, 1)
     height = TOP + LANE * len(play.done_ns) + BOTTOM
@@ -49,7 +49,7 @@ def _axis(end_ns: int, height: int) -> Iterator[str]:
         yield f'<text x="{x}" y="{height - 10}" text-anchor="middle">{at_ns // unit_ns} {unit}</text>'
 
 
-def _lanes(play: Play, end_ns: int) -> Iterator[str]:
+def _lanes(play: SimulatedRun, end_ns: int) -> Iterator[str]:
     for rank, done_ns in enumerate(play.done_ns):
         y, x = TOP + LANE * rank, _x(done_ns, end_ns)
         yield f'<text x="8" y="{y + 20}">rank {rank}</text>'

@@ -50,6 +50,6 @@ def is_half(dtype: DType) -> bool:
     return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
-def carried(array: Array) -> Array:
+def as_bits(array: Array) -> Array:
     """A view of the same memory that numpy copies fastest: of the bits, for a half type."""
     return array.view(np.uint16) if array.itemsize == 2 and is_half(array.dtype) else array

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from collectives.binary_tree import parents_of
 from collectives.halving_doubling import rank_at
 from collectives.links import MEMORY_BYTES_PER_S, MEMORY_DELAY_NS, SECOND_NS, Links
-from collectives.tree import two_seatings
+from collectives.tree import two_tree_orders
 
-FEW_RANKS: Final = 9
+FORMULA_MIN_RANKS: Final = 9
 """From this number of ranks on, formulas are used."""
 
 EDGES_PER_SLICE: Final = 64
@@ -229,7 +229,7 @@ def _way_up(parents: Mapping[int, int | None], rank: int) -> Iterator[Edge]:
 
 def tree(hosts: Hosts) -> Survey:
     """Two trees: an inner node of one is a leaf of the other."""
-    return _trees(hosts, two_seatings(hosts.links.world_size))
+    return _trees(hosts, two_tree_orders(hosts.links.world_size))
 
 
 def binary_tree(hosts: Hosts) -> Survey:

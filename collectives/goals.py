@@ -9,7 +9,7 @@ from typing import Final
 from collectives.algorithms import ALGORITHMS, Medium
 from collectives.binary_tree import binary_tree_broadcast, binary_tree_reduce
 from collectives.direct import direct_reduce_scatter
-from collectives.matching import MatchedSchedules, Place, ScheduleError
+from collectives.matching import MatchedSchedules, RankChunk, ScheduleError
 from collectives.one_shot import one_shot_all_gather, one_shot_broadcast
 from collectives.ring import ring_all_gather, ring_broadcast, ring_reduce_scatter
 from collectives.scatter import direct_all_to_all, direct_gather, direct_scatter
@@ -28,25 +28,26 @@ class Goal:
     """A collective in terms of chunks; the root of one that has a root is rank 0.
 
     Attributes:
-        ends: from (rank, chunk, world size): whose input the rank ends with in the chunk, or `SUM`; None: anything.
-        has: from the same: whether the rank has an input in the chunk at the start.
+        postcondition: from (rank, chunk, world size): whose input the rank ends with in the chunk, or `SUM`; None:
+            anything.
+        precondition: from the same: whether the rank has an input in the chunk at the start.
         chunks_per_rank: the number of chunks is the world size to this power; None: any number.
         has_root: whether the collective has a root, which may be any rank.
     """
 
-    ends: Callable[[int, int, int], int | None]
-    has: Callable[[int, int, int], bool] = lambda rank, chunk, n: True
+    postcondition: Callable[[int, int, int], int | None]
+    precondition: Callable[[int, int, int], bool] = lambda rank, chunk, n: True
     chunks_per_rank: int | None = None
     has_root: bool = False
 
     def needed(self, rank: int, chunk: int, world_size: int, root: int = 0) -> int | None:
-        """As `ends`, with that root."""
-        source = self.ends(*self._seen_from(root, rank, chunk, world_size), world_size)
+        """As `postcondition`, with that root."""
+        source = self.postcondition(*self._seen_from(root, rank, chunk, world_size), world_size)
         return source if source is None or source == SUM else (source + root) % world_size
 
-    def input_of(self, rank: int, chunk: int, world_size: int, root: int) -> bool:
-        """As `has`, with that root."""
-        return self.has(*self._seen_from(root, rank, chunk, world_size), world_size)
+    def has_input(self, rank: int, chunk: int, world_size: int, root: int) -> bool:
+        """As `precondition`, with that root."""
+        return self.precondition(*self._seen_from(root, rank, chunk, world_size), world_size)
 
     def _seen_from(self, root: int, rank: int, chunk: int, world_size: int) -> tuple[int, int]:
         """Rank and chunk, counted from the root; chunks only if there is one per rank."""
@@ -128,13 +129,13 @@ def verify_goal(collective: str, build: Callable[..., Schedule], world_size: int
     expressions = Expressions(world_size)
 
     def input_of(rank: int, chunk: int) -> int:
-        return rank if goal.input_of(rank, chunk, world_size, root) else expressions.garbage
+        return rank if goal.has_input(rank, chunk, world_size, root) else expressions.garbage
 
     check_goal(goal, evaluate(matched, expressions, input_of), expressions, world_size, root)
 
 
 def check_goal(
-    goal: Goal, results: Mapping[Place, int], expressions: Expressions, world_size: int, root: int = 0
+    goal: Goal, results: Mapping[RankChunk, int], expressions: Expressions, world_size: int, root: int = 0
 ) -> None:
     """Check that each rank ends with what it needs, and that all ranks with a sum have the same bits.
 

@@ -35,7 +35,7 @@ class Summand(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class ChunkSpan:
     """The place of a chunk in the bucket, in elements."""
 
     bounds: slice
@@ -101,7 +101,7 @@ class Followers:
 class Layout:
     """The tables of one rank."""
 
-    regions: tuple[Region, ...]
+    regions: tuple[ChunkSpan, ...]
     turns: tuple[tuple[Write, ...], ...]
     """Per chunk, its writes in order."""
 
@@ -140,10 +140,10 @@ def compile_layout(schedule: Schedule, rank: int, length: int, segment_length: i
     )
 
 
-def _regions(schedule: Schedule, length: int, segment_length: int) -> tuple[Region, ...]:
+def _regions(schedule: Schedule, length: int, segment_length: int) -> tuple[ChunkSpan, ...]:
     chunks = split_by_weight(length, schedule.chunks)
     spans = [_cut(chunk, segment_length) for chunk in chunks]
-    return tuple(map(Region, chunks, spans, accumulate(map(len, spans), initial=0)))
+    return tuple(map(ChunkSpan, chunks, spans, accumulate(map(len, spans), initial=0)))
 
 
 def _cut(chunk: slice, segment_length: int) -> tuple[slice, ...]:
@@ -154,7 +154,7 @@ def _cut(chunk: slice, segment_length: int) -> tuple[slice, ...]:
 class _Compiler:
     """Compiles a schedule entry by entry, and tracks the location of each chunk's value."""
 
-    def __init__(self, schedule: Schedule, rank: int, regions: tuple[Region, ...]) -> None:
+    def __init__(self, schedule: Schedule, rank: int, regions: tuple[ChunkSpan, ...]) -> None:
         self._transfers, self._partial = schedule.transfers, schedule.partial
         self._rank = rank
         self._regions = regions

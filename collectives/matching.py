@@ -10,7 +10,7 @@ from collectives.schedule import Kind, Schedule, Transfer, wire_numbers
 Node = tuple[int, int]
 """A rank, and an index into its transfers."""
 
-Place = tuple[int, int]
+RankChunk = tuple[int, int]
 """A rank, and one of its chunks."""
 
 
@@ -32,7 +32,7 @@ class MatchedSchedules:
             for rank, schedule in enumerate(schedules)
             for index, transfer in enumerate(schedule.transfers)
         }
-        self.own_inputs: dict[Place, Node] = {
+        self.own_inputs: dict[RankChunk, Node] = {
             (node[0], transfer.chunk): node for node, transfer in self.transfers.items() if transfer.peer == node[0]
         }
         """The transfer that adds the own input, if it is listed."""
@@ -45,7 +45,7 @@ class MatchedSchedules:
 
     def _find_previous_writes(self) -> dict[Node, Node]:
         """For each transfer the last write of its chunk that is listed before it, if there is one."""
-        latest: dict[Place, Node] = {}
+        latest: dict[RankChunk, Node] = {}
         previous = {}
         for node, transfer in self.transfers.items():
             place = node[0], transfer.chunk

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.elements import Array, carried, is_half
-from collectives.layout import Layout, Operand, Region, Send, Summand, Write, compile_layout
+from collectives.elements import Array, as_bits, is_half
+from collectives.layout import ChunkSpan, Layout, Operand, Send, Summand, Write, compile_layout
 from collectives.reduction import SUM, Reduction
 from collectives.schedule import Schedule
 from collectives.widening import Widening, scale
@@ -44,7 +44,7 @@ class Outgoing(NamedTuple):
     """Lent until the end of the operation."""
 
 
-class Awaited(NamedTuple):
+class MissingSegment(NamedTuple):
     """A segment that has not arrived yet."""
 
     peer: int
@@ -126,7 +126,7 @@ def compile_tables(schedule: Schedule, rank: int, length: int, segment_length: i
     return Tables(layout, rows, turns, tuple(sent), fits, num_slots, num_open)
 
 
-def _row(layout: Layout, region: Region, write: Write, num_turns: int) -> Row:
+def _row(layout: Layout, region: ChunkSpan, write: Write, num_turns: int) -> Row:
     followers = (layout.followers.get(transfer) for transfer in write.transfers)
     return Row(
         chunk=write.chunk,
@@ -186,7 +186,7 @@ class MessageRun:
         if not self._is_half:
             self._combine = reduction.combine(result.dtype)
         else:
-            input, result = carried(input), carried(result)
+            input, result = as_bits(input), as_bits(result)
             self._widening: Widening | None = None
         self._segment_length = segment_bytes // result.itemsize
         self._tables = tables = compile_tables(schedule, rank, result.size, self._segment_length)
@@ -342,11 +342,11 @@ class MessageRun:
             return self._kept.pop((slot, summand.turn))
         return self._result[span] if summand.operand is Operand.RESULT else self._own(span)
 
-    def missing(self) -> tuple[Awaited, ...]:
+    def missing(self) -> tuple[MissingSegment, ...]:
         """Segments that have not arrived yet, in the order in which they will be written."""
         layout = self._tables.layout
         return tuple(
-            Awaited(write.peer, write.number, segment, len(region.spans))
+            MissingSegment(write.peer, write.number, segment, len(region.spans))
             for region, turns in zip(layout.regions, layout.turns, strict=True)
             for write in turns
             for segment in range(len(region.spans))

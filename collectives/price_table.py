@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Final
 
 from collectives.algorithms import HIERARCHICAL, SHARES, all_reduce_schedule, with_shares
-from collectives.course import lay_out
 from collectives.direct import direct_shares
-from collectives.formulas import FEW_RANKS, FORMULAS, look_at
+from collectives.formulas import FORMULA_MIN_RANKS, FORMULAS, look_at
 from collectives.goals import COLLECTIVES, schedule_of
 from collectives.links import Links
-from collectives.pricing import play, run_slices
+from collectives.pricing import run_slices, simulate
 from collectives.schedule import Build
+from collectives.transfer_graph import build_graph
 
 
 def price_table(
@@ -27,7 +27,7 @@ def price_table(
     """
     prices: dict[tuple[str, int], int] = {}
     n = links.world_size
-    hosts = (yield from look_at(links)) if n >= FEW_RANKS else None
+    hosts = (yield from look_at(links)) if n >= FORMULA_MIN_RANKS else None
     for name, build in builds.items():
         if hosts is not None and name in FORMULAS:
             formula = yield from FORMULAS[name](hosts)
@@ -39,7 +39,7 @@ def price_table(
         for rank in range(n):
             schedules.append(build(rank, n))
             yield
-        course = yield from lay_out(schedules, links)
+        course = yield from build_graph(schedules, links)
         for size_bytes in sizes_bytes:
             prices[name, size_bytes] = max((yield from run_slices(course, size_bytes)))
     return prices
@@ -128,7 +128,7 @@ def cheapest_broadcast(links: Links, num_bytes: int, root: int) -> str:
 
     def price_ns(name: str) -> int:
         schedules = [schedule_of("broadcast", name, rank, links.world_size, root) for rank in range(links.world_size)]
-        return play(schedules, num_bytes, links, most_messages=BROADCAST_MESSAGES).time_ns
+        return simulate(schedules, num_bytes, links, most_messages=BROADCAST_MESSAGES).time_ns
 
     return min(COLLECTIVES["broadcast"], key=price_ns)
 
@@ -154,7 +154,7 @@ def tabulate(
     direct, candidates = "direct", CANDIDATES
     if not links.has_shared_lines:
         candidates = tuple(name for name in CANDIDATES if name != HIERARCHICAL)
-    if links.world_size < FEW_RANKS and not links.has_shared_lines:
+    if links.world_size < FORMULA_MIN_RANKS and not links.has_shared_lines:
         shares = direct_shares([min(pair) for pair in zip(links.up, links.down, strict=True)])
         if max(shares) * links.world_size > UNLIKE * sum(shares):
             direct = with_shares(shares)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeVar
 
-from collectives.course import MOST_MESSAGES, Course, Node, Segments, lay_out
 from collectives.links import SECOND_NS, Links
 from collectives.schedule import Schedule
+from collectives.transfer_graph import MOST_MESSAGES, Node, Segments, TransferGraph, build_graph
 
 Result = TypeVar("Result")
 
@@ -50,7 +50,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class SimulatedRun:
     """The result of a play.
 
     Attributes:
@@ -69,9 +69,11 @@ class Play:
         return max(self.done_ns)
 
 
-def play(schedules: Sequence[Schedule], num_bytes: int, links: Links, *, most_messages: int = MOST_MESSAGES) -> Play:
+def simulate(
+    schedules: Sequence[Schedule], num_bytes: int, links: Links, *, most_messages: int = MOST_MESSAGES
+) -> SimulatedRun:
     """Play an operation on `num_bytes` of each rank."""
-    return run_to_end(play_slices(schedules, num_bytes, links, most_messages))
+    return run_to_end(simulate_slices(schedules, num_bytes, links, most_messages))
 
 
 def run_to_end(slices: Generator[None, None, Result]) -> Result:
@@ -83,11 +85,11 @@ def run_to_end(slices: Generator[None, None, Result]) -> Result:
             return end.value  # type: ignore[no-any-return]
 
 
-def play_slices(
+def simulate_slices(
     schedules: Sequence[Schedule], num_bytes: int, links: Links, most_messages: int = MOST_MESSAGES
-) -> Generator[None, None, Play]:
-    """Like `play`, in slices."""
-    course, sent = (yield from lay_out(schedules, links)), list[Sent]()
+) -> Generator[None, None, SimulatedRun]:
+    """Like `simulate`, in slices."""
+    course, sent = (yield from build_graph(schedules, links)), list[Sent]()
     ends = yield from run_slices(course, num_bytes, most_messages, sent)
     told = (
         end + links.message_ns + links.delay_ns[source][peer]
@@ -95,25 +97,25 @@ def play_slices(
         for peer in range(len(ends))
         if peer != source
     )
-    return Play(tuple(ends), tuple(sent), max(told, default=ends[0]))
+    return SimulatedRun(tuple(ends), tuple(sent), max(told, default=ends[0]))
 
 
 def run_slices(
-    course: Course, num_bytes: int, most_messages: int = MOST_MESSAGES, sent: list[Sent] | None = None
+    course: TransferGraph, num_bytes: int, most_messages: int = MOST_MESSAGES, sent: list[Sent] | None = None
 ) -> Generator[None, None, list[int]]:
     """When each rank has its result, in ns, in slices. Messages that arrive are appended to `sent`."""
-    player = _Player(course, course.segments(num_bytes, most_messages), sent)
+    player = _Simulator(course, course.segments(num_bytes, most_messages), sent)
     yield from player.play()
     return player.done_ns
 
 
-class _Player:
+class _Simulator:
     """One play, event by event.
 
     A *place* identifies a segment of a transfer: number of the transfer + segment * number of transfers.
     """
 
-    def __init__(self, course: Course, segments: list[Segments], sent: list[Sent] | None) -> None:
+    def __init__(self, course: TransferGraph, segments: list[Segments], sent: list[Sent] | None) -> None:
         self._nodes, self._segments, self._sent = course.nodes, segments, sent
         message_ns = course.links.message_ns
         costs = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from collectives.goals import GOALS, check_goal
-from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
+from collectives.matching import MatchedSchedules, Node, RankChunk, ScheduleError
 from collectives.program import Copy, Instruction, Program, Publish, Reduce, Source, Wait
 from collectives.schedule import Schedule
 from collectives.verification import Expressions, check_all_gather, check_all_reduce, evaluate
@@ -59,7 +59,7 @@ def verify_goal_programs(collective: str, programs: Sequence[Program], root: int
     goal, world_size = GOALS[collective], len(programs)
 
     def has(rank: int, chunk: int) -> bool:
-        return goal.input_of(rank, chunk // num_blocks, world_size, root)
+        return goal.has_input(rank, chunk // num_blocks, world_size, root)
 
     expressions = Expressions(world_size)
     proof = _Proof(programs, expressions, has)
@@ -93,7 +93,7 @@ class _Proof:
             for program in programs
         ]
         self._check_shapes()
-        self._writes: dict[Place, list[Node]] = {}
+        self._writes: dict[RankChunk, list[Node]] = {}
         for node, instruction in self._instructions.items():
             if isinstance(instruction, Reduce | Copy):
                 self._writes.setdefault((node[0], instruction.chunk), []).append(node)
@@ -104,7 +104,7 @@ class _Proof:
         for node in order:
             self._carry_out(node)
 
-    def results(self) -> dict[Place, int]:
+    def results(self) -> dict[RankChunk, int]:
         """The final expression of each chunk of each rank."""
         ranks, chunks = range(len(self._programs)), range(self._programs[0].num_chunks)
         return {(rank, chunk): self.result(rank, chunk) for rank in ranks for chunk in chunks}

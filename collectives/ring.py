@@ -10,22 +10,22 @@ def ring_all_reduce(rank: int, world_size: int) -> Schedule:
     chunk r starts at rank r, and rounds to the tensor's type at every hop; all ranks get the same bits.
     """
     transfers = TransferList()
-    _add_up(transfers, rank, world_size, first=rank)
-    _hand_out(transfers, rank, world_size, first=rank + 1)
+    _reduce_scatter(transfers, rank, world_size, first=rank)
+    _all_gather(transfers, rank, world_size, first=rank + 1)
     return transfers.schedule(even_chunks(world_size))
 
 
 def ring_reduce_scatter(rank: int, world_size: int) -> Schedule:
     """Rank r gets the sum of chunk r, and partial sums in the others: n-1 hops; each rank sends S(n-1)/n bytes."""
     transfers = TransferList()
-    _add_up(transfers, rank, world_size, first=rank - 1)
+    _reduce_scatter(transfers, rank, world_size, first=rank - 1)
     return transfers.schedule(even_chunks(world_size), partial={*range(world_size)} - {rank})
 
 
 def ring_all_gather(rank: int, world_size: int) -> Schedule:
     """Chunk r of the result is the input of rank r: n-1 hops; for inputs of S bytes each rank sends S(n-1)."""
     transfers = TransferList()
-    _hand_out(transfers, rank, world_size, first=rank)
+    _all_gather(transfers, rank, world_size, first=rank)
     return transfers.schedule(even_chunks(world_size))
 
 
@@ -39,14 +39,14 @@ def ring_broadcast(rank: int, world_size: int, root: int = 0) -> Schedule:
     return transfers.schedule(even_chunks(1))
 
 
-def _add_up(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
+def _reduce_scatter(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
     """Send chunk `first`, then each chunk after the arriving one was added."""
     for chunk in range(first, first - world_size + 1, -1):
         transfers.send((rank + 1) % world_size, chunk % world_size)
         transfers.reduce((rank - 1) % world_size, (chunk - 1) % world_size)
 
 
-def _hand_out(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
+def _all_gather(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
     """Send chunk `first`, then each chunk that arrives."""
     for chunk in range(first, first - world_size + 1, -1):
         transfers.send((rank + 1) % world_size, chunk % world_size)

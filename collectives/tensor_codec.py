@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from collectives.codec import Codec
-from collectives.dense import BLOCK, HALF, MIDDLE, MOST
+from collectives.dense import BLOCK, HALF, MOST, ZERO_POINT
 from collectives.scales import LARGEST, LEAST, NORMAL, folded
 from collectives.sparse import BLOCK as SPARSE_BLOCK
 
@@ -89,13 +89,13 @@ class _Int4:
         scaled = (blocks * inverse).clamp_(-float(MOST), float(MOST)).round_()
         pairs = scaled[:, HALF:] * 16
         pairs += scaled[:, :HALF]
-        pairs += 17 * MIDDLE
+        pairs += 17 * ZERO_POINT
         rows[:, 2:] = pairs.to(torch.uint8)
 
     def add(self, rows: Tensor, weight: float, blocks: Tensor) -> None:
         codes = torch.cat([rows[:, 2:] & 15, rows[:, 2:] >> 4], 1)
         values = codes.to(torch.float32)
-        values -= MIDDLE
+        values -= ZERO_POINT
         values *= _scales_of(rows, 1)
         values *= weight
         blocks += values

@@ -4,7 +4,7 @@ An inner node of one tree sends and receives about three times as much as a leaf
 a second tree, in which the inner nodes of the first are leaves, and every link is used both ways.
 """
 
-from collectives.binary_tree import add_up, hand_out
+from collectives.binary_tree import broadcast_from_root, reduce_to_root
 from collectives.schedule import Schedule, TransferList, even_chunks
 
 
@@ -15,13 +15,13 @@ def tree_all_reduce(rank: int, world_size: int) -> Schedule:
     to the tensor's type at every hop; all ranks get the same bits.
     """
     transfers = TransferList()
-    for chunk, seats in enumerate(two_seatings(world_size)):
-        add_up(transfers, seats, rank, chunk)
-        hand_out(transfers, seats, rank, chunk)
+    for chunk, seats in enumerate(two_tree_orders(world_size)):
+        reduce_to_root(transfers, seats, rank, chunk)
+        broadcast_from_root(transfers, seats, rank, chunk)
     return transfers.schedule(even_chunks(2))
 
 
-def two_seatings(world_size: int) -> tuple[list[int], list[int]]:
+def two_tree_orders(world_size: int) -> tuple[list[int], list[int]]:
     """The ranks on seats 1, 2, ... of each tree.
 
     Inner nodes have even seats. Reversing an even number of ranks, or shifting an odd one, moves each of them to

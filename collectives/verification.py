@@ -15,7 +15,7 @@ it: a mean is divided there.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
+from collectives.matching import MatchedSchedules, Node, RankChunk, ScheduleError
 from collectives.schedule import Build, Kind, even_chunks
 
 
@@ -45,7 +45,7 @@ def verify_all_gather(build: Build, world_size: int) -> None:
     check_all_gather(results)
 
 
-def check_all_reduce(results: Mapping[Place, int], expressions: "Expressions", world_size: int) -> None:
+def check_all_reduce(results: Mapping[RankChunk, int], expressions: "Expressions", world_size: int) -> None:
     """Check that each chunk of each rank is the complete sum of all inputs, and has the same bits on all ranks.
 
     Raises:
@@ -71,7 +71,7 @@ def what_is_wrong(summands: Sequence[int], world_size: int) -> str:
     return said + (f"; has that of rank {', '.join(repeated)} more than once" if repeated else "")
 
 
-def check_all_gather(results: Mapping[Place, int]) -> None:
+def check_all_gather(results: Mapping[RankChunk, int]) -> None:
     """Check that chunk r of each rank is the input of rank r.
 
     Raises:
@@ -123,7 +123,7 @@ class Expressions:
 
 def evaluate(
     matched: MatchedSchedules, expressions: Expressions, inputs: Callable[[int, int], int]
-) -> dict[Place, int]:
+) -> dict[RankChunk, int]:
     """The final expression of each chunk of each rank, given the expressions of the inputs."""
     ranks, chunks = range(len(matched.schedules)), range(len(matched.schedules[0].chunks))
     results = {(rank, chunk): inputs(rank, chunk) for rank in ranks for chunk in chunks}

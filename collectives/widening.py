@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from collectives.elements import BFLOAT16, Array, DType, carried, is_half
+from collectives.elements import BFLOAT16, Array, DType, as_bits, is_half
 from collectives.reduction import Reduction
 
 BLOCK: Final = 32768
@@ -24,7 +24,7 @@ class Reducer(Protocol):
 
 
 class Widening:
-    """Reduces arrays of one half type, given as their bits: `carried` makes uint16 of them."""
+    """Reduces arrays of one half type, given as their bits: `as_bits` makes uint16 of them."""
 
     def __init__(self, dtype: DType, max_length: int) -> None:
         """Allocate scratch memory, for arrays of at most `max_length` elements."""
@@ -85,7 +85,7 @@ class Widening:
 def reducer(reduction: Reduction, dtype: DType) -> Reducer:
     """A function that reduces arrays into `out`, completely or as a partial result.
 
-    The bits are those of `MessageRun`; a single array is copied. Half types are given as views by `carried`. For one
+    The bits are those of `MessageRun`; a single array is copied. Half types are given as views by `as_bits`. For one
     thread at a time.
 
     Args:
@@ -120,7 +120,7 @@ def scale(array: Array, factor: float, out: Array) -> None:
     For a half type, the factor is rounded to float32.
     """
     if is_half(array.dtype):
-        Widening(array.dtype, array.size).scale(carried(array), factor, carried(out))
+        Widening(array.dtype, array.size).scale(as_bits(array), factor, as_bits(out))
     else:
         np.multiply(array, array.dtype.type(factor), out=out)
 

@@ -16,9 +16,9 @@ import numpy as np
 
 import p2p
 from collectives import ALGORITHMS, Schedule, TransferList, even_chunks, register_algorithm
-from collectives.drawing import draw_play
+from collectives.drawing import draw_simulation
 from collectives.links import equal_links
-from collectives.pricing import play
+from collectives.pricing import simulate
 
 NAME = "recursive-doubling"
 NUM_HOSTS, SIZE_BYTES, ROUNDS = 8, 64 << 10, 20
@@ -47,7 +47,7 @@ def recursive_doubling(rank: int, world_size: int) -> Schedule:
 
 def price(name: str) -> float:
     """Predicted time in ms."""
-    return play([ALGORITHMS[name](rank, NUM_HOSTS) for rank in range(NUM_HOSTS)], SIZE_BYTES, LINKS).time_ns / 1e6
+    return simulate([ALGORITHMS[name](rank, NUM_HOSTS) for rank in range(NUM_HOSTS)], SIZE_BYTES, LINKS).time_ns / 1e6
 
 
 def measure(peer: p2p.Peer, name: str) -> float:
@@ -76,8 +76,8 @@ def main() -> None:
             print(f"{'64 KiB':18} {NUM_HOSTS} hosts, by price   here, {peer.world_size} peers")
             for name, time_ms in times_ms.items():
                 print(f"{name:18} {price(name):15.1f} ms {time_ms:13.2f} ms")
-            played = play([recursive_doubling(rank, NUM_HOSTS) for rank in range(NUM_HOSTS)], SIZE_BYTES, LINKS)
-            svg.write_text(draw_play(played, f"{NAME}, {NUM_HOSTS} ranks, 64 KiB"))
+            played = simulate([recursive_doubling(rank, NUM_HOSTS) for rank in range(NUM_HOSTS)], SIZE_BYTES, LINKS)
+            svg.write_text(draw_simulation(played, f"{NAME}, {NUM_HOSTS} ranks, 64 KiB"))
 
 
 if __name__ == "__main__":

@@ -49,25 +49,26 @@ class AdmissionConfig:
     settled_s: float = 5.0
     """A removal after this long in a seat is not counted, unless the member flaps."""
 
-    late_max_s: float = 300.0
-    """Upper limit of the extended `late_s` of a peer that has lagged for long: see `gossip.pace.Patience`."""
+    load_timeout_max_s: float = 300.0
+    """Upper limit of the extended `load_timeout_s` of a peer that has lagged for long: see `gossip.pace.Patience`."""
 
-    late_s: float = 4.0
+    load_timeout_s: float = 4.0
     """A lagging peer that has not loaded the state this long after its admission is removed. That counts as a removal,
     so it is shorter than `settled_s`. It also bounds the wait for other joiners: how long their scripts may take for
     the steps that they lack."""
 
     def __post_init__(self) -> None:
         lags = (self.least_lag_s, self.lag_s, self.patience_s)
-        ends = (self.half_life_s, self.settled_s, self.late_s, self.late_max_s)
+        ends = (self.half_life_s, self.settled_s, self.load_timeout_s, self.load_timeout_max_s)
         values = (self.lease_s, *lags, self.hold_down_s, self.hold_down_max_s, *ends)
         is_ordered = self.least_lag_s <= self.lag_s and self.hold_down_s <= self.hold_down_max_s
-        is_ordered = is_ordered and self.late_s < min(self.settled_s, self.late_max_s)
+        is_ordered = is_ordered and self.load_timeout_s < min(self.settled_s, self.load_timeout_max_s)
         if not all(0 < value < math.inf for value in values) or not is_ordered:
             raise ValueError(
                 "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s, half_life_s, settled_s, "
-                "late_s and late_max_s positive and finite, least_lag_s <= lag_s, hold_down_s <= hold_down_max_s and "
-                f"late_s < settled_s and late_max_s, got {values}"
+                "load_timeout_s and load_timeout_max_s positive and finite, least_lag_s <= lag_s, "
+                "hold_down_s <= hold_down_max_s and "
+                f"load_timeout_s < settled_s and load_timeout_max_s, got {values}"
             )
 
 
@@ -115,7 +116,7 @@ class Admission:
         self._whole = NOTHING_DONE
         self.lags_until = -math.inf
 
-    def ask(self, now: float, joiner: Member, join: Join) -> None:
+    def receive_join(self, now: float, joiner: Member, join: Join) -> None:
         """`joiner` asks for a seat, perhaps again. Joiners are admitted in the order of their first asking."""
         known = self._joiners.get(joiner)
         lags_since = min(now, math.inf if known is None else known.lags_since) if join.lags else math.inf
@@ -144,7 +145,7 @@ class Admission:
         """The barrier of the installed view is complete; the view starts from step `done`."""
         self._entering, self._start = [], done
 
-    def succeeds(self, now: float, before: View, view: View) -> None:
+    def view_changed(self, now: float, before: View, view: View) -> None:
         """`view` is installed after `before`."""
         known = self._seated_at
         first = {member.peer_id: now if before.since(member) is None else -math.inf for member in view.members}
@@ -176,7 +177,7 @@ class Admission:
         while self._commits[0][0] < now - self._config.lag_s:
             self._commits.popleft()
 
-    def is_whole(self, step: int) -> None:
+    def state_available(self, step: int) -> None:
         """This member can give the state after `step`, until another one is committed."""
         self._whole = step
 
@@ -196,7 +197,7 @@ class Admission:
 
         The steps that an observer lacks must be in flight: committed in this view, and it is not one of the `unfed`. A
         lagging joiner needs the state. It is a candidate while this member has the state and has not finished the open
-        step; nor does this member finish that step before the view is installed (`Succession.holds_step`), since after
+        step; nor does this member finish that step before the view is installed (`ViewChange.holds_step`), since after
         an update no member has a complete state.
         """
         self._expire(now)
@@ -223,7 +224,7 @@ class Admission:
 
     def _most_lacking(self, now: float, joiner: _Joiner) -> int:
         """How many steps it may lack, by its script's time for one: all members wait until it has run them."""
-        most_s = self._patient_s(now, joiner, self._config.late_s)
+        most_s = self._patient_s(now, joiner, self._config.load_timeout_s)
         return max(1, int(most_s * 1e6 / max(joiner.join.step_us, 1)))
 
     def _patient_s(self, now: float, joiner: _Joiner, most_s: float) -> float:

@@ -46,7 +46,7 @@ Result = Send | WriteRecord | Decided
 """A result; the host carries results out in the order of the list."""
 
 
-class Round(Enum):
+class Proposal(Enum):
     """State of this member's own proposal."""
 
     IDLE = auto()
@@ -94,7 +94,7 @@ class Agreement:
         self._records: dict[Member, AcceptorRecord] = {}
         self._candidate: View | None = None
         self._heard = self._acceptor.promised
-        self._round = Round.IDLE
+        self._round = Proposal.IDLE
         self._ballot = NO_BALLOT
         self._began = -math.inf
         self._counted: Mapping[Member, AcceptorRecord] = {}
@@ -124,13 +124,13 @@ class Agreement:
 
     def is_under_way(self, now: float) -> bool:
         """Whether this member has proposed a view, or is about to, and knows of no decision."""
-        return self._round is not Round.IDLE or (self._candidate is not None and self._deadline <= now)
+        return self._round is not Proposal.IDLE or (self._candidate is not None and self._deadline <= now)
 
     def want(self, now: float, candidate: View | None, delay_s: float) -> None:
         """Propose `candidate` after `delay_s`, unless a view is decided before. None withdraws the wish."""
         assert candidate is None or is_successor(candidate, self._view), f"{candidate} cannot follow {self._view}"
         self._candidate = candidate
-        if self._round is not Round.IDLE:
+        if self._round is not Proposal.IDLE:
             return
         if candidate is not None:
             self._deadline = min(self._deadline, max(now + delay_s, self._not_before))
@@ -143,7 +143,7 @@ class Agreement:
         If the survivors are no quorum without the dead, a ballot in progress starts over at once, above all promises of
         the dead. Otherwise, and where the record says nothing about this view or is known already, nothing happens.
         """
-        if self._view.policy is not Policy.LIVE or self._round is Round.DECIDED or member in self._records:
+        if self._view.policy is not Policy.LIVE or self._round is Proposal.DECIDED or member in self._records:
             return []
         read = reading(record, self._view)
         if read is None or member == self._me or member not in self._view.members:
@@ -152,9 +152,9 @@ class Agreement:
         self._heard = max(self._heard, read.promised)
         self._attempts, self._not_before = 0, now  # the member that outbid us may be the dead one
         living = [other for other in self._view.members if other not in self._records]
-        if self._round is Round.IDLE or is_quorum(living, self._view):
+        if self._round is Proposal.IDLE or is_quorum(living, self._view):
             return []
-        self._round, self._deadline = Round.IDLE, now
+        self._round, self._deadline = Proposal.IDLE, now
         return self.tick(now)
 
     def tick(self, now: float) -> list[Result]:
@@ -163,27 +163,27 @@ class Agreement:
         if self._candidate is None:
             return self._rest()
         self._back_off(now)
-        if self._round is Round.IDLE or self._heard > self._ballot:
+        if self._round is Proposal.IDLE or self._heard > self._ballot:
             return self._begin(now, self._candidate)
-        if self._round is Round.PREPARING:
+        if self._round is Proposal.PREPARING:
             return self._tell_all(now, Prepare(self._ballot), answered=self._promises)
         return self._tell_all(now, Accept(Vote(self._ballot, self._proposal)), answered=self._accepted)
 
     def receive(self, now: float, source: Member, body: Body) -> list[Result]:
         """Handle a message of `source`, a member of the installed view. An invalid one changes nothing."""
-        if self._round is Round.DECIDED:
+        if self._round is Proposal.DECIDED:
             return []
         match body:
             case Prepare(ballot) if self._is_from(source, ballot):
                 return self._answer_prepare(now, source, ballot)
             case Accept(vote) if self._is_from(source, vote.ballot) and is_vote(vote, self._view):
                 return [] if self._acceptor.contradicts(vote) else self._answer_accept(now, source, vote)
-            case Promise(ballot, vote) if ballot == self._ballot and self._round is Round.PREPARING:
+            case Promise(ballot, vote) if ballot == self._ballot and self._round is Proposal.PREPARING:
                 if vote is None or (is_vote(vote, self._view) and vote.ballot < ballot):
                     self._promises[source] = body
                     self._round_trip_s = max(self._round_trip_s, now - self._began)
                     return self._ask_to_accept(now)
-            case Accepted(ballot) if ballot == self._ballot and self._round is Round.ACCEPTING:
+            case Accepted(ballot) if ballot == self._ballot and self._round is Proposal.ACCEPTING:
                 self._accepted.add(source)
                 return self._decide()
             case Nack(promised) if is_ballot(promised, self._view):
@@ -210,8 +210,8 @@ class Agreement:
     def _yield_to(self, now: float, ballot: Ballot) -> None:
         """A greater ballot of another member ends this one's; retry only if it leads to no decision."""
         self._heard = max(self._heard, ballot)
-        if ballot > self._ballot and (self._candidate is not None or self._round is not Round.IDLE):
-            self._round = Round.IDLE
+        if ballot > self._ballot and (self._candidate is not None or self._round is not Proposal.IDLE):
+            self._round = Proposal.IDLE
             self._back_off(now)
 
     # Proposer
@@ -224,7 +224,7 @@ class Agreement:
         if self._may_skip_phase_1():
             self._ballot = opening_promise(self._view)
             return self._propose(now, candidate)
-        self._round = Round.PREPARING
+        self._round = Proposal.PREPARING
         self._ballot = Ballot(self._heard.round + 1, self._rank)
         return self._tell_all(now, Prepare(self._ballot))
 
@@ -242,18 +242,18 @@ class Agreement:
         return self._rest() if proposal is None else self._propose(now, proposal)
 
     def _propose(self, now: float, proposal: View) -> list[Result]:
-        self._round, self._proposal = Round.ACCEPTING, proposal
+        self._round, self._proposal = Proposal.ACCEPTING, proposal
         self.proposed = proposal
         return self._tell_all(now, Accept(Vote(self._ballot, proposal)))
 
     def _decide(self) -> list[Result]:
         if not can_decide(self._accepted, self._counted, self._view):
             return []
-        self._round, self._deadline = Round.DECIDED, math.inf
+        self._round, self._deadline = Proposal.DECIDED, math.inf
         return [*decided_record(self._proposal), Decided(self._proposal)]
 
     def _rest(self) -> list[Result]:
-        self._round, self._deadline = Round.IDLE, math.inf
+        self._round, self._deadline = Proposal.IDLE, math.inf
         return []
 
     def _back_off(self, now: float) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from .claim import Claim, State, overrides
 from .deadlines import Deadlines
 from .effects import Discovered, Effect, Explain, Forget
-from .flapping import Flapping
+from .flap_damping import FlapDamping
 from .health import LocalHealth
 from .roster import Roster
 from .rumours import Rumours
@@ -27,17 +27,17 @@ class Beliefs:
 
     def __init__(self, me: Claim, known: tuple[Claim, ...], *, config: SwimConfig, now: float) -> None:
         self.me = me
-        self.is_denied = False
+        self.is_declared_gone = False
         self.health = LocalHealth(config.max_health if config.lifeguard else 0)
         self.rumours = Rumours()
         self._config = config
-        self._flapping = Flapping(config)
+        self._flapping = FlapDamping(config)
         self._doubted: set[str] = set()
         self.roster = Roster(me, known, self._is_held)
         self._suspicions: dict[str, Suspicion] = {}
         self._suspected_until = Deadlines()
         self._remembered_until = Deadlines()
-        self.kept: frozenset[str] = frozenset()
+        self.pinned: frozenset[str] = frozenset()
         """Names that are never forgotten, whatever their state."""
         self.signs = Signs(config, now)
         self._unlinked: set[str] = set()
@@ -46,7 +46,7 @@ class Beliefs:
             self.rumours.add(me.member.peer_id)
 
     @property
-    def orphans(self) -> tuple[Member, ...]:
+    def unconfirmed(self) -> tuple[Member, ...]:
         """Members that had a link before a long pause and have not been heard of since."""
         return tuple(self._orphans.values())
 
@@ -69,19 +69,19 @@ class Beliefs:
     def silence_s(self, now: float, member: Member) -> float:
         return self.signs.silence_s(now, member.peer_id)
 
-    def heard(self, now: float, member: Member) -> bool:
+    def frame_received(self, now: float, member: Member) -> bool:
         """A frame of `member` has arrived. Returns whether that ends its hold-down."""
         if not self._is_known(member):
             return False
-        self.signs.frame(now, member.peer_id)
+        self.signs.frame_received(now, member.peer_id)
         is_released = self._flapping.release(now, member.peer_id, self.signs.steady_since(member.peer_id))
         if is_released:
             self.roster.regroup()
         return is_released
 
-    def answers(self, now: float, member: Member) -> bool:
+    def link_answered(self, now: float, member: Member) -> bool:
         """The link to `member` is answered. Returns whether that counts as life: not for long without a frame of it."""
-        return self._is_known(member) and self.signs.answers(now, member.peer_id)
+        return self._is_known(member) and self.signs.link_answered(now, member.peer_id)
 
     def _is_known(self, member: Member) -> bool:
         known = self.roster.get(member.peer_id)
@@ -99,7 +99,7 @@ class Beliefs:
 
     # Claims
 
-    def hear(self, now: float, claim: Claim, *, spread: bool = True) -> list[Effect]:
+    def apply_claim(self, now: float, claim: Claim, *, spread: bool = True) -> list[Effect]:
         """Take in a claim; only a newer one counts. `spread`: pass it on, even if the member was unknown."""
         name = claim.member.peer_id
         if name == self.me.member.peer_id:
@@ -127,7 +127,7 @@ class Beliefs:
         if known is None or known.member != member or known.state > State.SUSPECT:
             return []
         state = State.SUSPECT if self._config.suspicion_mult else State.LOST
-        return self.hear(now, replace(known, state=state, accuser=self.me.member.peer_id))
+        return self.apply_claim(now, replace(known, state=state, accuser=self.me.member.peer_id))
 
     def say_of_itself(self, claim: Claim) -> None:
         """Replace this peer's claim about itself by the newer `claim`."""
@@ -141,9 +141,9 @@ class Beliefs:
             if claim.member.incarnation < mine.member.incarnation:
                 self.rumours.add(mine.member.peer_id)  # some peer has not heard of this process
             else:
-                self.is_denied = True
+                self.is_declared_gone = True
         elif claim.state >= State.LEFT:
-            self.is_denied = True
+            self.is_declared_gone = True
         elif claim.state >= State.SUSPECT and mine.refutation <= claim.refutation < MOST_REFUTATIONS:
             self.say_of_itself(replace(mine, refutation=claim.refutation + 1))
             self.health.worsen()
@@ -208,7 +208,7 @@ class Beliefs:
         if spread:
             self.rumours.add(name)
         if before is None:
-            self.signs.frame(now, name)
+            self.signs.frame_received(now, name)
         elif claim.state is before.state is not State.SUSPECT and claim.refutation == before.refutation:
             return []  # a newer status
         self._flapping.note(now, claim, len(self.roster.neighbours()) + 1, is_refuted=is_refuted)
@@ -262,9 +262,9 @@ class Beliefs:
             self.roster.regroup()
         effects: list[Effect] = []
         for name in self._suspected_until.pop(now):
-            effects += self._give_up(now, name)
+            effects += self._expire_suspicion(now, name)
         for name in self._remembered_until.pop(now):
-            if name in self.kept:
+            if name in self.pinned:
                 self._remembered_until.set(name, now + self._config.tombstone_s)
             else:
                 effects += self._forget(name)
@@ -303,15 +303,15 @@ class Beliefs:
                 self._orphans[name] = member
                 self._remembered_until.set(name, now + self._config.tombstone_s)
 
-    def _give_up(self, now: float, name: str) -> list[Effect]:
+    def _expire_suspicion(self, now: float, name: str) -> list[Effect]:
         """The suspicion was not refuted in time: `name` is lost, unless it was heard just now, whatever is claimed."""
         claim = self.roster.get(name)
         assert claim is not None
-        window_s = self._config.probe_interval_s * self.health.patience
+        window_s = self._config.probe_interval_s * self.health.multiplier
         if self._config.lifeguard and self.silence_s(now, claim.member) < window_s:
             self._suspected_until.set(name, now + window_s)
             return []
-        return self.hear(now, replace(claim, state=State.LOST, accuser=self.me.member.peer_id))
+        return self.apply_claim(now, replace(claim, state=State.LOST, accuser=self.me.member.peer_id))
 
     def _forget(self, name: str) -> list[Effect]:
         self._flapping.forget(name)

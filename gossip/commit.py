@@ -23,13 +23,13 @@ from hashlib import blake2b
 from .claim import State
 from .effects import (
     Aborted,
+    AbortReceived,
     Activated,
     Committed,
     Diverged,
     Effect,
     Installed,
     Outvoted,
-    Overheard,
     Removed,
     Send,
 )
@@ -252,7 +252,7 @@ class StepMachine:
         reason = self.why_contradicted(state_digest)
         return self._diverge(self.done + 1, reason) if reason else []
 
-    def disagree(self, abort: Abort) -> list[Effect]:
+    def send_abort(self, abort: Abort) -> list[Effect]:
         """Send the operation that is called here to all members, some of which have called another."""
         self._called[abort.operation] = abort
         return self._tell_all(abort)
@@ -275,7 +275,7 @@ class StepMachine:
         assert step == self.done + 1 and self.finish is None, f"step {step} finished after {self.done}, {self.finish}"
         view = self.view
         self.finish, self._finish_view = Finish(step, digest, state_digest, view.number, view.is_mixed), view
-        told = [] if is_shown else self._tell_all(self._standing())
+        told = [] if is_shown else self._tell_all(self._own_progress())
         return [*told, *self._try_commit()]
 
     def _compare_ends(self, source: Member, body: Progress) -> list[Effect]:
@@ -285,7 +285,7 @@ class StepMachine:
             return []
         if self.view is None or (finish.step, finish.view_number) != (self.done + 1, self.view.number):
             return []
-        return [Overheard(source, Abort(finish.step, body.submitted, NOT_CALLED))]
+        return [AbortReceived(source, Abort(finish.step, body.submitted, NOT_CALLED))]
 
     def all_finished(self) -> list[Effect]:
         """Commit: every other member has finished, in this view, the same step with the same bits."""
@@ -329,7 +329,7 @@ class StepMachine:
         is_stuck = all(number is None or number >= self.submitted for number in others)
         return (self.done + 1, self.submitted) if is_stuck else None
 
-    def handed_out(self) -> None:
+    def mark_in_use(self) -> None:
         """Results of the open step are used here before its commit: if other members redo it, all give it up."""
         self._giving_up.is_in_use = True
 
@@ -338,9 +338,9 @@ class StepMachine:
         if self.view is None:
             return []
         called = [effect for abort in self._called.values() for effect in self._tell_all(abort)]
-        return [*self._tell_all(Beat(self._ready[self._me], self._standing())), *called]
+        return [*self._tell_all(Beat(self._ready[self._me], self._own_progress())), *called]
 
-    def _standing(self) -> Progress:
+    def _own_progress(self) -> Progress:
         """Progress of this member; before it is seated nothing is done here, whatever it took over elsewhere."""
         if not self.seated:
             return Progress(NOTHING_DONE, b"", None)

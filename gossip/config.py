@@ -42,7 +42,7 @@ class CoreConfig:
     leave_s: float = 5.0
     """A leaving member waits at most this long for a view without it."""
 
-    opening_s: float = 2.5
+    connect_timeout_s: float = 2.5
     """A member to which no connection could be made for this long is reported, even if frames from it arrive: none
     reach it."""
 
@@ -96,7 +96,7 @@ _TIMERS = (
     "stall_s",
     "pause_s",
     "leave_s",
-    "opening_s",
+    "connect_timeout_s",
     "founding_s",
     "greeting_s",
     "status_s",
@@ -112,17 +112,17 @@ WAN: Final = CoreConfig(
         lost_interval_s=4.0,
         gap_s=3.0,
         gaps_window_s=40.0,
-        quiet_s=12.0,
+        steady_s=12.0,
     ),
-    reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, bridge_s=9.0),
-    admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0, settled_s=20.0, late_s=8.0),
+    reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, force_cut_s=9.0),
+    admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0, settled_s=20.0, load_timeout_s=8.0),
     agreement=AgreementConfig(retry_s=0.8, retry_max_s=8.0),
     beat_s=1.0,
     join_stagger_s=0.8,
     stale_s=8.0,
     stall_s=20.0,
     pause_s=3.0,
-    opening_s=10.0,
+    connect_timeout_s=10.0,
     greeting_s=8.0,
     state_s=4.0,
     heir_s=120.0,

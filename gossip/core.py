@@ -1,7 +1,7 @@
 """The core: one peer's protocol, which connects discovery, agreement and step commit, without I/O.
 
 The host owns sockets and clock. It passes in messages (`receive`), the time (`tick`, no later than `next_deadline`),
-the kernel's word (`declare_dead`, `refused`), arrived bytes (`fed`, `state_came`) and the progress of training
+the kernel's word (`declare_dead`, `link_refused`), arrived bytes (`fed`, `state_arrived`) and the progress of training
 (`found`, `ask_for_seat`, `submitted`, `finished`, `give_up`, `loaded`, `leave`), and carries out the returned effects,
 in order. Times are monotonic seconds.
 """
@@ -15,20 +15,20 @@ from .acceptor import BLANK
 from .agreement import Body as Paxos
 from .claim import Claim
 from .config import CoreConfig
-from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed, Send
+from .core_queries import CoreQueries
+from .effects import Discovered, DropState, Effect, Explain, Installed, Left, Removed, Send
 from .founding import Foundation
 from .given_up import Cause
 from .messages import AcceptorRecord, Envelope
 from .own_status import OwnStatus
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .run_description import Run
-from .standing import Standing
 from .swim import Body as SwimBody
+from .unopened_links import UnopenedLinks
 from .view import NO_NUMERICS, NO_VIEW, Member, Policy, Seat, founding_view
-from .ways import Ways
 
 
-class Core(Standing):
+class Core(CoreQueries):
     """The protocol of one peer. Its state: `phase`, `view`, `done`; the reason for it: `reason`."""
 
     def __init__(self, me: Claim, *, rng: Random, config: CoreConfig, now: float) -> None:
@@ -36,7 +36,7 @@ class Core(Standing):
         self._config = config
         self._next_beat = now
         self._status = OwnStatus(now=now, every_s=config.status_s)
-        self._ways = Ways(config.opening_s)
+        self._ways = UnopenedLinks(config.connect_timeout_s)
         self._leave_by = math.inf
         self._expected = now
         self._said_in = NO_VIEW
@@ -44,21 +44,21 @@ class Core(Standing):
     def next_deadline(self) -> float:
         if self.ended:
             return math.inf
-        return min(self._next_beat, self._swim.next_deadline(), self._next.next_deadline(), self._leave_by)
+        return min(self._next_beat, self._swim.next_deadline(), self._view_change.next_deadline(), self._leave_by)
 
     # Discovery and the first seat
 
     def meet(self, now: float, claim: Claim) -> list[Effect]:
         """Take in a peer that the host has discovered itself."""
-        return [] if self.ended else self._follow_up(now, self._swim.hear(now, claim))
+        return [] if self.ended else self._follow_up(now, self._swim.apply_claim(now, claim))
 
-    def return_from(self, former: Standing) -> None:
+    def return_from(self, former: CoreQueries) -> None:
         """This peer was `former`, which was removed (R9)."""
         self._observing.return_from(former._observing)
 
-    def describe(self, *, loss: float) -> None:
+    def set_loss(self, *, loss: float) -> None:
         """The loss of the last step, as the script gave it; spread with this peer's status, a few times a minute."""
-        self._status.describe(loss)
+        self._status.set_loss(loss)
 
     def found(self, now: float, lineage: bytes, founding_size: int, run: Run, policy: Policy) -> list[Effect]:
         """Begin a lineage. All others are compared with `run`, as long as this peer is a member."""
@@ -91,7 +91,7 @@ class Core(Standing):
     def replace_run(self, run: Run) -> None:
         """The members have agreed on another run, in the last committed step."""
         self._joining.run = run
-        self._membership.describe(run, self.done)
+        self._membership.replace_run(run, self.done)
 
     # The open step
 
@@ -105,7 +105,7 @@ class Core(Standing):
         if step == self.done + 1:
             self._steps.inner_steps = num_inner_steps
 
-    def handed_out(self, view_number: int) -> bool:
+    def mark_in_use(self, view_number: int) -> bool:
         """Results of step done + 1 are used here before its commit: if other members redo it, all give it up.
 
         Returns:
@@ -113,7 +113,7 @@ class Core(Standing):
         """
         is_current = self.view is not None and self.view.number == view_number
         if is_current:
-            self._steps.handed_out()
+            self._steps.mark_in_use()
         return is_current
 
     def contradiction(self, step: int, view_number: int, state_digest: bytes) -> list[Effect]:
@@ -122,9 +122,9 @@ class Core(Standing):
             return []
         return self._stamped(self._steps.contradict(state_digest))
 
-    def disagree(self, abort: Abort) -> list[Effect]:
+    def send_abort(self, abort: Abort) -> list[Effect]:
         """Send the operation called here to all members; again with every beat, in this view and step."""
-        return [] if self.view is None or abort.step != self.done + 1 else self._stamped(self._steps.disagree(abort))
+        return [] if self.view is None or abort.step != self.done + 1 else self._stamped(self._steps.send_abort(abort))
 
     def finished(
         self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False
@@ -150,19 +150,19 @@ class Core(Standing):
         """All other members show in their memory the same finish as this one: the same step, bits and view."""
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, self._steps.all_finished())])
 
-    def can_read(self, now: float, member: Member, *, is_so: bool) -> list[Effect]:
+    def set_readable(self, now: float, member: Member, *, is_so: bool) -> list[Effect]:
         """Whether the host can read the memory of `member`; takes effect with the next view.
 
         If `member` is the last one of the view, which this peer may know only through the view, a new view is asked for
         at once.
         """
         (self._steps.reads.add if is_so else self._steps.reads.discard)(member)
-        return self._start_over(now) if self._membership.restarts.share() else []
+        return self._start_over(now) if self._membership.restarts.request_if_readable() else []
 
-    def is_whole(self, now: float, step: int) -> list[Effect]:
+    def state_available(self, now: float, step: int) -> list[Effect]:
         """The host can give the state after `step`, until another one is committed."""
-        self._next.admission.is_whole(step)
-        return self._follow_up(now, []) if self.is_lagged(now) else []
+        self._view_change.admission.state_available(step)
+        return self._follow_up(now, []) if self.has_lagging_joiner(now) else []
 
     # Steps and states for a peer without a seat
 
@@ -170,14 +170,14 @@ class Core(Standing):
         """See `Observing.fed`: an observer has received the committed `step`, as bytes."""
         return [] if self.ended else self._observing.fed(step, previous, digest, num_bytes, is_own=is_own)
 
-    def state_comes(self, now: float, source: Member, step: int) -> bool:
+    def state_segment_arrived(self, now: float, source: Member, step: int) -> bool:
         """A segment of the state after `step` has arrived from `source`. Returns whether it is useful."""
-        return self._observing.comes(now, source, step)
+        return self._observing.segment_arrived(now, source, step)
 
-    def state_came(self, step: int, digest: bytes, lineage: bytes, numerics: bytes = NO_NUMERICS) -> list[Effect]:
+    def state_arrived(self, step: int, digest: bytes, lineage: bytes, numerics: bytes = NO_NUMERICS) -> list[Effect]:
         """The state after `step` has arrived, as bytes; `digest`: of the chain up to it; the rest is its donor's."""
-        self._joining.came(step, digest, numerics)
-        return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
+        self._joining.state_arrived(step, digest, numerics)
+        return [DropState(step, digest)] if self.ended else self._observing.state_arrived(step, digest, lineage)
 
     def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The script cannot load the state after `step` now: it waits for an operation of its own, step done + 1."""
@@ -222,7 +222,7 @@ class Core(Standing):
         return self._start_over(now) if restarts.give_up(step, cause, reason, is_told=is_told) else []
 
     def _start_over(self, now: float) -> list[Effect]:
-        return self._follow_up(now, self._next.observe(now, repeat=False))
+        return self._follow_up(now, self._view_change.send_reports(now, repeat=False))
 
     def declare_dead(
         self, now: float, member: Member, reason: str, record: AcceptorRecord | None = None
@@ -237,9 +237,9 @@ class Core(Standing):
         """A peer with another protocol version sends messages in this swarm, which may mean that a lineage exists."""
         self._joining.listen_anew(now)
 
-    def heard(self, now: float, member: Member) -> None:
+    def link_answered(self, now: float, member: Member) -> None:
         """`member` answers on its link, though it may be busy: a sign of life, but no proof that its frames arrive."""
-        self._swim.answers(now, member)
+        self._swim.link_answered(now, member)
 
     def broke(self, now: float, member: Member) -> None:
         """The link to `member` is broken, or was since the last look."""
@@ -248,22 +248,22 @@ class Core(Standing):
     def unopened(self, now: float, links: Mapping[Member, str]) -> list[Effect]:
         """All links that are not open, not yet or no longer, and why. To be called at a slow cadence."""
         effects = self._stamped(self._notice_pause(now))
-        for member, reason in self._ways.look(now, links).items():
-            effects += self.refused(now, member, reason)
+        for member, reason in self._ways.update(now, links).items():
+            effects += self.link_refused(now, member, reason)
         return effects
 
-    def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
+    def link_refused(self, now: float, member: Member, reason: str) -> list[Effect]:
         """The link to `member` was lost, and a new one refused. The caller repeats this while it is so."""
         effects = [] if self.ended else self._notice_pause(now)
-        is_void = self.ended or self._swim.is_gone(member) or self._ways.are_opening(now)
-        if is_void or not self._next.refuse(now, member):
+        is_void = self.ended or self._swim.is_gone(member) or self._ways.has_just_resumed(now)
+        if is_void or not self._view_change.link_refused(now, member):
             return self._stamped(effects)
         effects += [Explain(f"{member} may be dead: {reason}"), *self._swim.suspect(now, member)]
-        return self._follow_up(now, [*effects, *self._next.observe(now, repeat=False)])
+        return self._follow_up(now, [*effects, *self._view_change.send_reports(now, repeat=False)])
 
     def undelivered(self, now: float, member: Member) -> None:
         """Data do not reach `member`, which answers (G16). The caller repeats this while it is so."""
-        self._next.undelivered(now, member)
+        self._view_change.undelivered(now, member)
 
     def damaged(self, now: float, why: str) -> list[Effect]:
         """The parameters here have changed since the open step was computed with them (R28)."""
@@ -274,7 +274,7 @@ class Core(Standing):
 
         `outvoted`: the open step, if this peer differs in it from the members that stay.
         """
-        self._next.leavers[self.me] = None
+        self._view_change.leavers[self.me] = None
         if outvoted == self.done + 1:
             self._steps.go()
         else:
@@ -298,12 +298,12 @@ class Core(Standing):
             return self._membership.end(f"no view without it within {self._config.leave_s:g} s")
         effects += self._swim.tick(now)
         if self.view is not None:
-            effects += self._membership.take(now, self._next.agreement.tick(now))
+            effects += self._membership.take(now, self._view_change.agreement.tick(now))
         is_over = any(isinstance(effect, Removed | Left) for effect in effects)
         if now >= self._next_beat and not is_over:
             self._next_beat = now + self._config.beat_s
             effects += self._seek(now) if self.view is None else self._membership.beat(now)
-            effects += self._start_over(now) if self._membership.restarts.share() else []
+            effects += self._start_over(now) if self._membership.restarts.request_if_readable() else []
             self._show(now)
         return self._follow_up(now, effects)
 
@@ -315,7 +315,7 @@ class Core(Standing):
         if isinstance(body, m.Died):  # as certain as the word of this host's kernel, and no sign of life
             return self.declare_dead(now, source, "its launcher says that its process has ended", body.record)
         effects = self._notice_pause(now)
-        self._swim.heard(now, source)
+        self._swim.frame_received(now, source)
         in_view = self.view is not None and stamp == self.view.stamp
         if stamp.lineage not in (b"", self.stamp.lineage):
             meet = self._joining.hear_lineage if self.view is None else self._membership.meet_strangers
@@ -353,18 +353,18 @@ class Core(Standing):
         if not was_stopped:
             return []
         self._swim.resume(now)
-        self._next.resume(now)
+        self._view_change.resume(now)
         self._ways.resume(now)
         self._joining.listen_anew(now)
         return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
 
     def _follow_up(self, now: float, effects: list[Effect]) -> list[Effect]:
         """Apply the consequences of these effects inside this peer."""
-        if not self.ended and self._membership.may_found_step_0():
+        if not self.ended and self._membership.may_finish_step_0():
             effects = [*effects, *self._steps.finished(0, b"", b"")]
         if self.view is None:
             met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
-            effects = [*effects, *(self._joining.ask(met) if met else []), *self._heirs.go_on(now)]
+            effects = [*effects, *(self._joining.ask(met) if met else []), *self._heirs.advance(now)]
         elif not any(isinstance(effect, Removed | Left) for effect in effects):
             effects = [*effects, *self._observing.reconsider(now), *self._membership.reconsider(now, effects)]
         return self._done_with(now, effects)
@@ -396,5 +396,5 @@ class Core(Standing):
         foundation = self._joining.foundation(now)
         self._next_beat = min(now + 2 * self._config.beat_s, self._joining.foundation_due)
         if foundation is None or self._joining.run is None:
-            return [*self._joining.ask(), *self._heirs.go_on(now, repeat=True)]
+            return [*self._joining.ask(), *self._heirs.advance(now, repeat=True)]
         return self.found(now, foundation.lineage, foundation.size, self._joining.run, foundation.policy)

@@ -34,7 +34,7 @@ class Indirect:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class ProbeFailed:
     """`target` answered neither this peer nor its helpers."""
 
     target: Member
@@ -72,9 +72,9 @@ class Detector:
         self._indirect_at = math.inf
         self._next = now + self._rng.uniform(0.5, 1.0) * self._config.probe_interval_s
 
-    def tick(self, now: float, nonce: int) -> list[Probe | Indirect | Missed]:
+    def tick(self, now: float, nonce: int) -> list[Probe | Indirect | ProbeFailed]:
         """Returns what is due. A new probe takes `nonce`, which must never have been used before."""
-        results: list[Probe | Indirect | Missed] = []
+        results: list[Probe | Indirect | ProbeFailed] = []
         if now >= self._next:
             results += self._finish()
             results += self._begin(now, nonce)
@@ -102,8 +102,8 @@ class Detector:
         if pending is not None and nonce == pending.nonce and source in (pending.helpers or ()):
             pending.excused[source] = None
 
-    def _begin(self, now: float, nonce: int) -> list[Probe | Indirect | Missed]:
-        patience = self._health.patience
+    def _begin(self, now: float, nonce: int) -> list[Probe | Indirect | ProbeFailed]:
+        patience = self._health.multiplier
         self._next = now + self._config.probe_interval_s * patience
         target = self._next_target()
         if target is None:
@@ -112,7 +112,7 @@ class Detector:
         self._indirect_at = now + self._config.probe_timeout_s * patience
         return [Probe(target, nonce)]
 
-    def _ask_helpers(self) -> list[Probe | Indirect | Missed]:
+    def _ask_helpers(self) -> list[Probe | Indirect | ProbeFailed]:
         self._indirect_at = math.inf
         pending = self._pending
         assert pending is not None
@@ -122,14 +122,14 @@ class Detector:
         pending.helpers = tuple(helpers)
         return [Indirect(helper, pending.target, pending.nonce) for helper in helpers]
 
-    def _finish(self) -> list[Probe | Indirect | Missed]:
+    def _finish(self) -> list[Probe | Indirect | ProbeFailed]:
         pending, self._pending = self._pending, None
         self._indirect_at = math.inf
         if pending is None or not self._roster.is_neighbour(pending.target):
             return []
         helpers = pending.helpers or ()
         self._health.worsen(len(helpers) - len(pending.excused) if helpers else 1)
-        return [Missed(pending.target)]
+        return [ProbeFailed(pending.target)]
 
     def _next_target(self) -> Member | None:
         while True:

@@ -141,7 +141,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropState:
     """Drop the state after `step`, which has arrived and is not needed."""
 
     step: int
@@ -149,7 +149,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class DropStep:
     """At an observer: drop `step`, which it was fed and does not need."""
 
     step: int
@@ -157,7 +157,7 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class ResultUnavailable:
     """The script waits for the result of an operation of its own, `step`, which will not be fed any more."""
 
     step: int
@@ -200,7 +200,7 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
+class OtherSwarmFound:
     """Another swarm of the same name was found. Both continue separately; the reason names both founders."""
 
     reason: str
@@ -227,7 +227,7 @@ class Outvoted:
 
 
 @dataclass(frozen=True, slots=True)
-class Overheard:
+class AbortReceived:
     """ABORT of `source`, for the operations of this view."""
 
     source: Member
@@ -248,16 +248,16 @@ Effect = (
     | Provide
     | Apply
     | Load
-    | Drop
-    | Discard
-    | Missed
+    | DropState
+    | DropStep
+    | ResultUnavailable
     | Refused
     | Removed
     | Left
     | Paused
     | Resumed
-    | Strangers
+    | OtherSwarmFound
     | Diverged
     | Outvoted
-    | Overheard
+    | AbortReceived
 )

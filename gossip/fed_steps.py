@@ -26,7 +26,7 @@ NUM_NEXT: Final = 64
 FEWEST_KEPT: Final = 8
 """Number of steps that are kept at any size."""
 
-Place = tuple[int, bytes]
+ChainPosition = tuple[int, bytes]
 """A step, and a digest of the chain: up to it, or, as a key, before it."""
 
 
@@ -47,8 +47,8 @@ class FedSteps:
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self.most, self.most_bytes = most, most_bytes
-        self._kept: dict[Place, _Fed] = {}
-        self._sorted: list[Place] = []
+        self._kept: dict[ChainPosition, _Fed] = {}
+        self._sorted: list[ChainPosition] = []
         self._num_bytes = 0
 
     def newest(self, done: int) -> int:
@@ -57,7 +57,7 @@ class FedSteps:
 
     def after(self, done: int, digest: bytes) -> bytes | None:
         """Digest of the step that follows `done`, if it is kept."""
-        fed = self._kept.get(_behind((done, digest)))
+        fed = self._kept.get(_next_key((done, digest)))
         return None if fed is None else fed.digest
 
     def is_own(self, step: int, digest: bytes) -> bool:
@@ -74,9 +74,9 @@ class FedSteps:
         num_bytes: int,
         *,
         is_own: bool,
-        places: Sequence[Place],
+        places: Sequence[ChainPosition],
         coming: int = NOTHING_DONE,
-    ) -> list[Place]:
+    ) -> list[ChainPosition]:
         """Keep a step. Returns the steps, with their digests, that are dropped for it, perhaps itself.
 
         Without room it costs 5 to 12 us on average, and half a millisecond for one of some sixty.
@@ -93,7 +93,7 @@ class FedSteps:
         key = step, previous
         if (known := self._kept.get(key)) is not None:
             return [] if known.digest == digest else [(step, digest)]
-        is_needed = is_own and (key in map(_behind, places) or self._follows(key))
+        is_needed = is_own and (key in map(_next_key, places) or self._follows(key))
         self._kept[key] = _Fed(digest, num_bytes, is_own)
         self._num_bytes += num_bytes
         insort(self._sorted, key)
@@ -105,9 +105,9 @@ class FedSteps:
             return let_go
         return [*let_go, self._pop(key)]
 
-    def _make_room(self, newcomer: Place, needed: Collection[Place]) -> list[Place]:
+    def _make_room(self, newcomer: ChainPosition, needed: Collection[ChainPosition]) -> list[ChainPosition]:
         """Drop the oldest steps, and some more, so that the search is not repeated for each new one."""
-        let_go: list[Place] = []
+        let_go: list[ChainPosition] = []
         num_more = len(self._kept) // 16
         for key in [each for each in self._sorted if each not in needed]:
             num_more -= not self._is_full()
@@ -121,12 +121,12 @@ class FedSteps:
         """Limit of consecutive operations."""
         return max(NUM_NEXT, self.most // 2)
 
-    def _starts(self, places: Iterable[Place], coming: int = NOTHING_DONE) -> list[Place]:
+    def _starts(self, places: Iterable[ChainPosition], coming: int = NOTHING_DONE) -> list[ChainPosition]:
         """Keys of the steps that follow each of `places`, and the state that is `coming`, at any digest."""
         begin, end = (bisect_left(self._sorted, (step, b"")) for step in (coming + 1, coming + 2))
-        return [*map(_behind, places), *(self._sorted[begin:end] if coming != NOTHING_DONE else [])]
+        return [*map(_next_key, places), *(self._sorted[begin:end] if coming != NOTHING_DONE else [])]
 
-    def _follows(self, key: Place) -> bool:
+    def _follows(self, key: ChainPosition) -> bool:
         """Whether the step before it is kept."""
         begin, end = (bisect_left(self._sorted, (step, b"")) for step in (key[0] - 1, key[0]))
         return any(self._kept[each].digest == key[1] for each in self._sorted[begin:end])
@@ -135,13 +135,13 @@ class FedSteps:
         num = len(self._kept)
         return num > self.most or (num > FEWEST_KEPT and self._num_bytes > self.most_bytes)
 
-    def _pop(self, key: Place) -> Place:
+    def _pop(self, key: ChainPosition) -> ChainPosition:
         fed = self._kept.pop(key)
         del self._sorted[bisect_left(self._sorted, key)]
         self._num_bytes -= fed.num_bytes
         return key[0], fed.digest
 
-    def _needed(self, starts: Iterable[Place]) -> set[Place]:
+    def _needed(self, starts: Iterable[ChainPosition]) -> set[ChainPosition]:
         """Steps from `starts` on that the script may run before it can load a state: not within its own operations."""
         needed, num_next = set(), max(1, min(NUM_NEXT, len(self._kept) // 2))
         for key in starts:
@@ -151,10 +151,10 @@ class FedSteps:
                 if key[0] >= last and not (fed.is_own and key[0] < last_own and num_bytes >= 0):
                     break
                 needed.add(key)
-                key = _behind((key[0], fed.digest))
+                key = _next_key((key[0], fed.digest))
         return needed
 
-    def overtake(self, places: Sequence[Place], step: int) -> list[Place]:
+    def overtake(self, places: Sequence[ChainPosition], step: int) -> list[ChainPosition]:
         """The state after `step` has arrived. Drops and returns the steps, with their digests, that it replaces.
 
         The script may be at any of `places` when it can load the state.
@@ -163,11 +163,11 @@ class FedSteps:
         before = self._sorted[: bisect_left(self._sorted, (step + 1, b""))]
         return [self._pop(key) for key in before if key not in needed]
 
-    def forget(self, done: int) -> list[Place]:
+    def forget(self, done: int) -> list[ChainPosition]:
         """Drop and return the steps up to `done`."""
         return [self._pop(key) for key in self._sorted[: bisect_left(self._sorted, (done + 1, b""))]]
 
 
-def _behind(place: Place) -> Place:
+def _next_key(place: ChainPosition) -> ChainPosition:
     """Key of the step that follows."""
     return place[0] + 1, place[1]

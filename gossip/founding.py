@@ -55,11 +55,11 @@ class KnownLineages:
     """Members that have said that they have a lineage; kept by all peers, whether they may found or not.
 
     Attributes:
-        quiet_since: since then this peer has listened, and none of the members that it heard of is left.
+        listening_since: since then this peer has listened, and none of the members that it heard of is left.
     """
 
     def __init__(self, now: float) -> None:
-        self.quiet_since = now
+        self.listening_since = now
         self._sources: dict[Member, tuple[bytes, float]] = {}
 
     def hear(self, now: float, source: Member, lineage: bytes) -> None:
@@ -72,7 +72,7 @@ class KnownLineages:
         """A lineage that exists; empty: none is known. `is_gone`: of a source, and the time when it was heard."""
         for source, (_, heard_at) in list(self._sources.items()):
             if is_gone(source, heard_at):
-                self.quiet_since = max(self.quiet_since, heard_at)
+                self.listening_since = max(self.listening_since, heard_at)
                 del self._sources[source]
         return next((lineage for lineage, _ in self._sources.values()), b"")
 

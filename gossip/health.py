@@ -12,7 +12,7 @@ class LocalHealth:
         self.score = 0
 
     @property
-    def patience(self) -> int:
+    def multiplier(self) -> int:
         """Factor by which intervals and timeouts are stretched."""
         return 1 + self.score
 

@@ -62,7 +62,7 @@ class Joining:
         if not follows and run.numerics != NO_NUMERICS:  # the barrier decides whose state it receives
             self.numerics = apart(run.numerics, self._swim.me.member, NOTHING_DONE)
 
-    def came(self, step: int, digest: bytes, numerics: bytes) -> None:
+    def state_arrived(self, step: int, digest: bytes, numerics: bytes) -> None:
         """The state after `step` has arrived, from a member of this numerics class."""
         self._states.pop((step, digest), None)
         self._states[step, digest] = numerics
@@ -148,7 +148,7 @@ class Joining:
 
     def hear_of_itself(self) -> list[Effect]:
         """End if others claim that this peer is dead: without a seat, no view that removes it would tell it so."""
-        if self._steps.view is not None or not self._swim.is_denied:
+        if self._steps.view is not None or not self._swim.is_declared_gone:
             return []
         self._reason = "others take this peer for dead"
         return [Removed(self._reason)]
@@ -163,7 +163,7 @@ class Joining:
 
     def listen_anew(self, now: float) -> None:
         """This process was stopped, or hears a peer that it does not understand: listen for the full time again."""
-        self._lineages.quiet_since = now
+        self._lineages.listening_since = now
 
     def foundation(self, now: float) -> Foundation | None:
         """The foundation, if this peer has to found the swarm now."""
@@ -173,10 +173,10 @@ class Joining:
             self._reason = "a run of which this peer has been told a committed step is gone, and it founds no other"
             return None
         lineage = self._lineages.find(lambda source, heard_at: self._is_gone(now, source, heard_at))
-        contacts = {claim.member: claim.contact for claim in self._swim.acquaintances()}
+        contacts = {claim.member: claim.contact for claim in self._swim.known_claims()}
         alive = {member: contact.seed for member, contact in contacts.items() if self._swim.is_alive(member)}
         hosts = {member: contacts[member].host for member in alive}
-        founds, self._reason = self._founding.decide(now, alive, lineage, self._lineages.quiet_since, hosts)
+        founds, self._reason = self._founding.decide(now, alive, lineage, self._lineages.listening_since, hosts)
         return self._foundation if founds else None
 
     @property

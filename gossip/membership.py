@@ -1,6 +1,6 @@
 """Membership: a peer in the view that it has installed: messages, later views, and regular messages of its own.
 
-The view's successor is decided in succession.py, its steps are committed in commit.py; this module connects them.
+The view's successor is decided in view_change.py, its steps are committed in commit.py; this module connects them.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
 from .effects import (
+    AbortReceived,
     Activated,
     Committed,
     Effect,
@@ -19,7 +20,6 @@ from .effects import (
     Feed,
     Forget,
     Left,
-    Overheard,
     Proposed,
     Provide,
     Removed,
@@ -29,11 +29,11 @@ from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
 from .other_swarms import OtherSwarms
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
-from .restarts import Restarts
+from .redo_requests import RedoRequests
 from .run_description import Run, RunDescription
-from .succession import Succession
 from .swim import Swim
 from .view import LAST_VIEW, NO_VIEW, Member, Stamp, View, feeder_of
+from .view_change import ViewChange
 
 LEAVES = "leaves"
 """Verb of the `Explain` about a member that said LEAVE."""
@@ -49,8 +49,8 @@ class Membership:
         self, swim: Swim, steps: StepMachine, observing: Observing, *, rng: Random, config: CoreConfig
     ) -> None:
         self.me = swim.me.member
-        self.next = Succession(self.me, swim, rng=rng, config=config)
-        self.restarts = Restarts(steps, self.next, stall_s=config.stall_s)
+        self.view_change = ViewChange(self.me, swim, rng=rng, config=config)
+        self.restarts = RedoRequests(steps, self.view_change, stall_s=config.stall_s)
         self.run: Run | None = None
         self._former: tuple[RunDescription, int] | None = None
         self._swim = swim
@@ -67,12 +67,12 @@ class Membership:
 
     def receive(self, now: float, source: Member, body: m.Body) -> list[Effect]:
         assert self.view is not None
-        self.next.is_here(source)
+        self.view_change.clear_behind(source)
         match body:
             case _ if self.view.since(source) is None:
                 return []
             case m.Prepare() | m.Promise() | m.Accept() | m.Accepted() | m.Nack():
-                return self.take(now, self.next.agreement.receive(now, source, body))
+                return self.take(now, self.view_change.agreement.receive(now, source, body))
             case m.Report():
                 return self._hear_report(now, source, body)
             case Ready() | Progress() | Beat():
@@ -80,7 +80,7 @@ class Membership:
             case StateQuery(step, frozen) if self._steps.seated:
                 return [Provide(source, step, frozen)]
             case Abort():
-                return [Overheard(source, body)]
+                return [AbortReceived(source, body)]
             case _:
                 return []
 
@@ -101,13 +101,13 @@ class Membership:
         return self.hear_out_of_view(now, envelope)
 
     def _hear_leave(self, now: float, source: Member, stamp: Stamp, leave: m.Leave) -> list[Effect]:
-        self.next.admission.forget(source)
+        self.view_change.admission.forget(source)
         if self.view is None and stamp == NO_VIEW and self._swim.me.contact.remote_control:
             return self._swim.declare_dead(now, source, State.LEFT)  # else it may be waited for as the decider (R29)
         if self.view is None or self.view.since(source) is None:
             return []
-        effects: list[Effect] = [] if source in self.next.leavers else [Explain(f"{source} {LEAVES}")]
-        self.next.leavers[source] = None
+        effects: list[Effect] = [] if source in self.view_change.leavers else [Explain(f"{source} {LEAVES}")]
+        self.view_change.leavers[source] = None
         if stamp.lineage == self.view.lineage:  # else it counts other views
             self._steps.hear(leave.given_up)
         if stamp != self.view.stamp:
@@ -134,7 +134,7 @@ class Membership:
         if stamp.number == self.view.number:
             return []
         if self.view.since(source) is not None:
-            self.next.stays_behind(now, source)
+            self.view_change.mark_behind(now, source)
         return [Send(source, m.Decide(self.view))]
 
     # Views
@@ -155,16 +155,16 @@ class Membership:
         """`source` is in another swarm: ask for its view, and count `source` as refused if it has a seat here, too."""
         assert self.view is not None
         if self.view.since(source) is not None:
-            self.next.refuse(now, source)
+            self.view_change.link_refused(now, source)
         return [Send(source, m.ViewQuery())] if self._other_swarms.greets(now, lineage) else []
 
     def _be_removed(self, view: View) -> list[Effect]:
-        if self.next.leaving:
+        if self.view_change.leaving:
             return self.end(f"view {view.number} goes on without it")
-        self.next.reason = (
+        self.view_change.reason = (
             f"the others have gone on without this peer: view {view.number} is of {', '.join(map(str, view.members))}"
         )
-        return [Removed(self.next.reason)]
+        return [Removed(self.view_change.reason)]
 
     def end(self, reason: str) -> list[Effect]:
         """The end of this peer: `Left` if it left, `Removed` if it had to go for its parameters."""
@@ -174,23 +174,23 @@ class Membership:
     def found(self, now: float, view: View) -> list[Effect]:
         """Begin a lineage with its first view."""
         self._last_progress = now
-        self._swim.keep(view.members)
-        written = self.next.install(now, view)
+        self._swim.pin(view.members)
+        written = self.view_change.install(now, view)
         return [*written, *self._steps.found(view)]
 
     def _install(self, now: float, view: View) -> list[Effect]:
         before = () if self.view is None else self.view.members
         parted = tuple([(member, self._why_gone(member)) for member in before if view.since(member) is None])
-        has_stalled = not parted and self.next.reports.has_stalled(now, self._steps.done + 1)
+        has_stalled = not parted and self.view_change.reports.has_stalled(now, self._steps.done + 1)
         self._last_progress = now
-        self._swim.keep(view.members)
+        self._swim.pin(view.members)
         self._observing.install(view)
-        effects: list[Effect] = [*self.next.install(now, view)]
+        effects: list[Effect] = [*self.view_change.install(now, view)]
         effects += self._steps.install(view, parted, has_stalled=has_stalled)
         for seat in view.seats:  # the peers that knew a member may have died before they told of it
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
-                effects += self._swim.hear(now, Claim(seat.member, State.ALIVE, seat.contact))
-        effects += [Send(joiner, self._head(joiner)) for joiner in self.next.admission.joiners()]
+                effects += self._swim.apply_claim(now, Claim(seat.member, State.ALIVE, seat.contact))
+        effects += [Send(joiner, self._head(joiner)) for joiner in self.view_change.admission.joiners()]
         early, self._pending_ready = self._pending_ready, {}
         for envelope in early.values():  # READY took another path than DECIDE, and overtook it
             if envelope.stamp == view.stamp:
@@ -200,12 +200,12 @@ class Membership:
 
     def _why_gone(self, member: Member) -> State:
         """See `Installed.gone`."""
-        state = State.LEFT if member in self.next.leavers else self._swim.state_of(member)
+        state = State.LEFT if member in self.view_change.leavers else self._swim.state_of(member)
         return state if state in (State.LEFT, State.DEAD) else State.LOST
 
     def take(self, now: float, results: Sequence[Result]) -> list[Effect]:
         decided = next((result.view for result in results if isinstance(result, Decided)), None)
-        proposed, self.next.agreement.proposed = self.next.agreement.proposed, None
+        proposed, self.view_change.agreement.proposed = self.view_change.agreement.proposed, None
         effects: list[Effect] = [Proposed(proposed)] if proposed is not None else []
         effects += [result for result in results if not isinstance(result, Decided)]
         if decided is None:
@@ -219,8 +219,8 @@ class Membership:
         """`member` is gone by the kernel's word."""
         effects: list[Effect] = []
         if not self._swim.is_gone(member):
-            state = State.LEFT if member in self.next.leavers else State.DEAD
-            self.next.admission.forget(member)
+            state = State.LEFT if member in self.view_change.leavers else State.DEAD
+            self.view_change.admission.forget(member)
             effects = [Explain(f"{member} is {state.name.lower()}: {reason}")]
             effects += self._swim.declare_dead(now, member, state)
         has_seat = self.view is not None and self.view.since(member) is not None
@@ -235,13 +235,13 @@ class Membership:
             effects = self.consider_view(now, later)
             if any(isinstance(effect, Removed | Left) for effect in effects):
                 return effects
-        effects += self.take(now, self.next.declare_dead(now, member, record))
-        return [*effects, *self.next.observe(now, repeat=False)]
+        effects += self.take(now, self.view_change.declare_dead(now, member, record))
+        return [*effects, *self.view_change.send_reports(now, repeat=False)]
 
     def _hear_report(self, now: float, source: Member, report: Report) -> list[Effect]:
         if report.kind is not ReportKind.PROVEN:
             self._steps.hear(report.given_up)
-            self.next.reports.receive(now, source, report)
+            self.view_change.reports.receive(now, source, report)
             return []
         if report.subject == self.me or self.view is None or self.view.since(report.subject) is None:
             return []
@@ -255,10 +255,10 @@ class Membership:
         if self.view is None:  # this peer may be its feeder before it asks again
             is_heard = self._observing.follows and join.follows and not differences
             if is_heard and self._swim.is_alive(source):
-                self.next.admission.ask(now, source, join)
+                self.view_change.admission.receive_join(now, source, join)
             return []
         if self.view.since(source) is not None:
-            self.next.stays_behind(now, source)
+            self.view_change.mark_behind(now, source)
             return [Send(source, m.Decide(self.view))]
         if differences:
             described = tuple([m.Difference(name, self.run.texts.get(name)) for name in differences])
@@ -267,10 +267,10 @@ class Membership:
             return self._swim.tell(source)
         if not self._swim.is_alive(source):  # its death would not be noticed
             return []
-        self.next.admission.ask(now, source, join)
+        self.view_change.admission.receive_join(now, source, join)
         return [Send(source, self._head(source))]
 
-    def describe(self, run: Run, step: int) -> None:
+    def replace_run(self, run: Run, step: int) -> None:
         """The members have another run description from `step` on."""
         assert self.run is not None
         self._former = self.run.description, step
@@ -288,8 +288,8 @@ class Membership:
     def _head(self, joiner: Member) -> m.Head:
         """HEAD for `joiner`, about the installed view; only its feeder names the last step."""
         assert self.view is not None
-        steps, join = self._steps, self.next.admission.join_of(joiner)
-        absent_since = self.next.admission.absent_since(joiner, join.view_number)
+        steps, join = self._steps, self.view_change.admission.join_of(joiner)
+        absent_since = self.view_change.admission.absent_since(joiner, join.view_number)
         feeder = feeder_of(joiner, self.view, join.numerics)
         is_feeder = join.follows and feeder == self.me and steps.phase is Phase.ACTIVE
         step, digest = (steps.done, steps.digest) if is_feeder else (NOTHING_DONE, b"")
@@ -299,11 +299,11 @@ class Membership:
         """Effects that follow from the present knowledge, after these `effects`."""
         assert self.view is not None
         staying = [member for member in self.view.members if not self._swim.is_gone(member)]
-        if self.next.leaving and all(member in self.next.leavers for member in staying):
+        if self.view_change.leaving and all(member in self.view_change.leavers for member in staying):
             return self.end("every member leaves")
         is_followed = any(isinstance(effect, Forget) for effect in effects)  # maybe a member, by a later incarnation
-        news = self.next.observe(now, repeat=False) if is_followed else []
-        return [*news, *self.next.reconsider(now, self._steps)]
+        news = self.view_change.send_reports(now, repeat=False) if is_followed else []
+        return [*news, *self.view_change.reconsider(now, self._steps)]
 
     def note(self, now: float, effects: list[Effect]) -> list[Effect]:
         """Note progress and gone peers in `effects`, and add to commits the observers to be fed with them."""
@@ -314,9 +314,9 @@ class Membership:
                     effects[index] = Committed(effect.finish, effect.view, feeds)
             elif isinstance(effect, Activated):
                 self._last_progress = now
-                self.next.admission.seated(self._steps.done)
+                self.view_change.admission.seated(self._steps.done)
             elif isinstance(effect, Forget):  # a peer that returns is another member, at the same addresses
-                self.next.admission.forget(effect.member)
+                self.view_change.admission.forget(effect.member)
         return effects
 
     def _feed(self, now: float, view: View) -> tuple[Feed, ...]:
@@ -327,15 +327,15 @@ class Membership:
         """
         assert self.view is not None
         steps = self._steps
-        self.next.admission.committed(now, steps.done)
-        if self.next.admission.is_empty():
+        self.view_change.admission.committed(now, steps.done)
+        if self.view_change.admission.is_empty():
             return ()
-        views, admission = (view, self.view), self.next.admission
+        views, admission = (view, self.view), self.view_change.admission
         followers = [(member, admission.numerics_of(member)) for member in admission.followers(now)]
         mine = [member for member, own in followers if any(feeder_of(member, each, own) == self.me for each in views)]
         return tuple([Feed(member, steps.done, steps.previous, steps.digest) for member in mine])
 
-    def may_found_step_0(self) -> bool:
+    def may_finish_step_0(self) -> bool:
         """Whether to finish step 0, which is empty, and held until the founding members are present."""
         steps = self._steps
         if steps.view is None or steps.phase is not Phase.ACTIVE or steps.done != NOTHING_DONE:
@@ -344,8 +344,8 @@ class Membership:
 
     def beat(self, now: float) -> list[Effect]:
         self.restarts.watch(now)
-        effects = [*self._steps.beat(), *self.next.observe(now, repeat=True), *self._observing.beat(now)]
-        if self.next.leaving:
+        effects = [*self._steps.beat(), *self.view_change.send_reports(now, repeat=True), *self._observing.beat(now)]
+        if self.view_change.leaving:
             effects += self.say_goodbye()
         if now - self._last_progress >= self._config.stale_s:
             effects += self.ask_for_view(now)

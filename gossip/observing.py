@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .asked_states import AskedStates
 from .commit import StepMachine
 from .config import CoreConfig
-from .effects import Apply, Discard, Drop, Effect, Load, Missed, Removed, Send
-from .fed_steps import FedSteps, Place
+from .effects import Apply, DropState, DropStep, Effect, Load, Removed, ResultUnavailable, Send
+from .fed_steps import ChainPosition, FedSteps
 from .messages import Head
 from .pace import Pace
 from .progress import NOTHING_DONE, StateQuery
+from .state_fetch import StateFetch
 from .swim import Swim
 from .view import Member, View
 
@@ -46,6 +46,9 @@ class _State:
     digest: bytes
     lineage: bytes
 
+    def dropped(self) -> DropState:
+        return DropState(self.step, self.digest)
+
 
 class Observing:
     """States and steps of one peer without a seat: taken over, waited for, requested, to be loaded, to be run next.
@@ -59,15 +62,13 @@ class Observing:
     def __init__(self, swim: Swim, steps: StepMachine, *, config: CoreConfig) -> None:
         self.follows = self.knows_steps = False
         self.frozen = b""
-        self._swim = swim
-        self._steps = steps
-        self._config = config
+        self._swim, self._steps, self._config = swim, steps, config
         self._feeder: Member | None = None
         self._head: tuple[int, bytes] | None = None
         self._fed = FedSteps(config.most_fed, config.most_fed_bytes)
         self._applying: tuple[int, bytes] | None = None
         self._gap = NOTHING_DONE, -math.inf
-        self._asked = AskedStates()
+        self._asked = StateFetch()
         self._pace, self._held_at, self._late_at = Pace(config.admission), -math.inf, math.inf
         self._waiting: _State | None = None
         self._loading: _State | None = None
@@ -136,9 +137,9 @@ class Observing:
             return self._go_on()
         places = self._places(self._loading, self._waiting)
         let_go = self._fed.add(step, previous, digest, num_bytes, is_own=is_own, places=places, coming=self._asked.step)
-        return [*(Discard(*each) for each in let_go), *self._go_on()]
+        return [*(DropStep(*each) for each in let_go), *self._go_on()]
 
-    def _places(self, *states: _State | None) -> list[Place]:
+    def _places(self, *states: _State | None) -> list[ChainPosition]:
         """Places where the script is or may be soon: after the last step that it ran, and after these states."""
         here = [(state.step, state.digest) for state in states if state is not None]
         return [(self._steps.done, self._steps.digest), *here]
@@ -171,21 +172,20 @@ class Observing:
         """Whether `member` was asked for a state, and none has been loaded since."""
         return member in self._asked.members
 
-    def comes(self, now: float, source: Member, step: int) -> bool:
+    def segment_arrived(self, now: float, source: Member, step: int) -> bool:
         """A segment of the state after `step` has arrived. Whether it is useful: `source` was asked for it."""
-        return self._asked.comes(now, source, step)
+        return self._asked.segment_arrived(now, source, step)
 
-    def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
+    def state_arrived(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
         """The state after `step` has arrived completely. While another one is to be loaded, the latest one waits."""
         self.knows_steps |= step > NOTHING_DONE
-        self._asked.came()
+        self._asked.state_arrived()
         before, state = self._waiting, _State(step, digest, lineage)
         self._waiting = state
-        effects: list[Effect] = [] if before in (None, state, self._loading) else [Drop(before.step, before.digest)]
-        places = self._places(self._loading)
-        effects += self._load()
+        effects: list[Effect] = [before.dropped()] if before not in (None, state, self._loading) else []
+        places, effects = self._places(self._loading), [*effects, *self._load()]
         if state in (self._loading, self._waiting):
-            effects += (Discard(*each) for each in self._fed.overtake(places, step))
+            effects += (DropStep(*each) for each in self._fed.overtake(places, step))
         return effects
 
     def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
@@ -199,7 +199,7 @@ class Observing:
         self._needs = self._steps.done + 1, now
         self._loading, later = None, self._waiting
         self._waiting = state if later is None else later
-        dropped = [] if later is None or later == state else [Drop(step, digest)]
+        dropped = [] if later is None or later == state else [DropState(step, digest)]
         return [*dropped, *([Apply(*self._applying)] if self._applying is not None else self._go_on())]
 
     def put_off(self, now: float, step: int, digest: bytes) -> list[Effect] | None:
@@ -219,7 +219,7 @@ class Observing:
             return []
         self._loading = None
         self._asked.drop()
-        return [Drop(step, digest), *self._load(), *self._go_on()]
+        return [DropState(step, digest), *self._load(), *self._go_on()]
 
     def _misses(self, now: float) -> list[Effect]:
         """The result that the script needs has not arrived since it declined a state, which follows it in the stream.
@@ -231,7 +231,7 @@ class Observing:
         if not is_open or now - since < self._config.state_s:
             return []
         self._needs = NOTHING_DONE, -math.inf
-        return [Missed(needed)]
+        return [ResultUnavailable(needed)]
 
     def _load(self) -> list[Effect]:
         if self._waiting is None or self._loading is not None or self._needs[0] == self._steps.done + 1:
@@ -240,7 +240,7 @@ class Observing:
         view = self._steps.view
         is_strange = view is not None and state.lineage != view.lineage
         if is_strange or not self._steps.takes(state.step, state.digest):
-            return [Drop(state.step, state.digest)]
+            return [state.dropped()]
         self._loading = state
         return [Load(state.step, state.digest)]
 
@@ -258,7 +258,7 @@ class Observing:
             self._asked.loaded()
             self._least_lag = math.inf, -math.inf
         others = (each for each in self._fed.forget(step) if each != (step, digest))
-        effects = [*(Discard(*each) for each in others), *self._load(), *self._go_on()]
+        effects = [*(DropStep(*each) for each in others), *self._load(), *self._go_on()]
         if is_run:
             self._pace.ran(now, is_next_here=self.due is not None)
         else:
@@ -376,7 +376,7 @@ class Observing:
 
     def _look_back(self, now: float, num_lacking: int) -> None:
         """The script is no longer held, and lacks `num_lacking` steps; members may have admitted it as held."""
-        late_s = self._config.admission.late_s
+        late_s = self._config.admission.load_timeout_s
         was_held = now - self._held_at <= late_s and not self._lags
         if was_held and num_lacking > 1 and num_lacking * self._pace.step_s > late_s:
             self._late_at = self._pace.patience.begin(now)

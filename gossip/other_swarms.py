@@ -3,7 +3,7 @@
 import math
 
 from .config import CoreConfig
-from .effects import Effect, Strangers
+from .effects import Effect, OtherSwarmFound
 from .view import View
 
 MOST_STRANGERS = 64
@@ -35,7 +35,7 @@ class OtherSwarms:
             f"{view.lineage.hex()[:8]}, founded by {view.founder or '?'}, with {', '.join(map(str, view.members))}"
             for view in (mine, other)
         )
-        return [Strangers(f"two swarms of one name have met: {ours}, and {theirs}; this peer stays in its own")]
+        return [OtherSwarmFound(f"two swarms of one name have met: {ours}, and {theirs}; this peer stays in its own")]
 
     def _is_news(self, known_by: bytes) -> bool:
         return known_by not in self._known and len(self._known) < MOST_STRANGERS

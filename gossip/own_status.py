@@ -14,7 +14,7 @@ class OwnStatus:
         self._shown_at, self._done = now, NOTHING_DONE
         self._loss = 0.0
 
-    def describe(self, loss: float) -> None:
+    def set_loss(self, loss: float) -> None:
         """The loss of the last step, as the script gave it."""
         self._loss = loss if math.isfinite(loss) else 0.0
 

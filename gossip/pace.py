@@ -30,7 +30,7 @@ class Patience:
     def __init__(self, config: AdmissionConfig) -> None:
         self._config = config
         self._since = math.inf
-        self._given_s, self._vain_s = config.late_s, 0.0
+        self._given_s, self._vain_s = config.load_timeout_s, 0.0
 
     def waits(self, now: float) -> None:
         """The peer lacks a seat now."""
@@ -48,7 +48,7 @@ class Patience:
     def limit_s(self, now: float) -> float:
         """How long all may wait if the peer is admitted now."""
         waited_s = max(0.0, now - self._since)
-        return max(self._config.late_s, min(2 * SHARE * waited_s, self._config.late_max_s))
+        return max(self._config.load_timeout_s, min(2 * SHARE * waited_s, self._config.load_timeout_max_s))
 
     def begin(self, now: float) -> float:
         """The peer is admitted, and all wait for its state. Returns until when."""

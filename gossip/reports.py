@@ -38,16 +38,16 @@ class ReportsConfig:
     stable_s: float = 0.3
     """Silent members are cut when the reports have not changed for this long."""
 
-    bridge_s: float = 2.25
+    force_cut_s: float = 2.25
     """If only one member does not hear another, one of the two is cut after this long. Several silent members are cut
     this long after the first of them, even if reports still change."""
 
     def __post_init__(self) -> None:
-        values = (self.silent_s, self.lease_s, self.stable_s, self.bridge_s)
-        if not all(0 < value < math.inf for value in values) or not self.stable_s <= self.bridge_s:
+        values = (self.silent_s, self.lease_s, self.stable_s, self.force_cut_s)
+        if not all(0 < value < math.inf for value in values) or not self.stable_s <= self.force_cut_s:
             raise ValueError(
-                "need silent_s, lease_s, stable_s and bridge_s positive and finite, "
-                f"and stable_s <= bridge_s, got {values}"
+                "need silent_s, lease_s, stable_s and force_cut_s positive and finite, "
+                f"and stable_s <= force_cut_s, got {values}"
             )
 
 
@@ -59,13 +59,13 @@ class Cut:
         gone: in rank order.
         is_urgent: none of them is merely silent.
         settles_at: when to propose a view without them; reports may change until then.
-        restart: why the same members should restart the step; empty: they should not.
+        redo_reason: why the same members should restart the step; empty: they should not.
     """
 
     gone: tuple[Member, ...] = ()
     is_urgent: bool = True
     settles_at: float = -math.inf
-    restart: str = ""
+    redo_reason: str = ""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class _Lease:
     since: float
     until: float
     is_old: bool
-    """The report has been repeated for `bridge_s`."""
+    """The report has been repeated for `force_cut_s`."""
 
 
 _Leases = Mapping[tuple[ReportKind, Member, Member, int], _Lease]
@@ -122,7 +122,7 @@ class Reports:
         lease = self._leases.get(key)
         is_new = lease is None or lease.until <= now
         since = now if lease is None or is_new else lease.since
-        is_old = now - since >= self.config.bridge_s
+        is_old = now - since >= self.config.force_cut_s
         if lease is None or is_new or lease.is_old != is_old:
             self._last = None
         self._leases[key] = _Lease(since, now + self.config.lease_s, is_old)
@@ -227,7 +227,7 @@ class Reports:
             self._silent, self._silent_since = ordered, now
 
     def _settles_at(self) -> float:
-        return min(self._unsettled_since + self.config.bridge_s, self._silent_since + self.config.stable_s)
+        return min(self._unsettled_since + self.config.force_cut_s, self._silent_since + self.config.stable_s)
 
     def _restart(self, key: tuple[ReportKind, Member, Member, int]) -> str:
         kind, source, _, step = key

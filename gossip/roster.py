@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from .anti_entropy import Buckets
 from .claim import Claim, State
+from .claim_digests import Buckets
 from .view import NOWHERE, Member
 
 MOST_TOMBSTONES = 4096

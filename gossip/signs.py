@@ -43,7 +43,7 @@ class Signs:
         self._watched[name] = None
         self._begin_anew(name)
 
-    def frame(self, now: float, name: str) -> None:
+    def frame_received(self, now: float, name: str) -> None:
         """A frame of `name` has arrived."""
         if now - self._begun(now, name) >= self._config.gap_s:
             gaps, since = self._series(now, name), now - self._config.gaps_window_s
@@ -57,7 +57,7 @@ class Signs:
         """Since when frames of `name` have arrived without a gap, up to the last one."""
         return self._steady.get(name, math.inf)
 
-    def answers(self, now: float, name: str) -> bool:
+    def link_answered(self, now: float, name: str) -> bool:
         """The link to `name` is answered. Returns whether that counts as life: not for long without a frame (G11)."""
         if name in self._gaps:
             broke = self._broke.get(name, -math.inf)
@@ -81,7 +81,7 @@ class Signs:
             self._flapping[name] = None
         return name in self._flapping
 
-    def is_quiet(self, now: float, name: str) -> bool:
+    def is_steady(self, now: float, name: str) -> bool:
         """Whether `name` may have a seat: not while its gaps repeat, even if they are too few for flapping."""
         return not self.flaps(now, name) and len(self._series(now, name)) < LEAST_GAPS - 1
 
@@ -103,7 +103,7 @@ class Signs:
     def _series(self, now: float, name: str) -> list[Gap]:
         """Gaps of `name` since it was last quiet."""
         gaps = self._gaps.get(name, [])
-        if not gaps or self._begun(now, name) - gaps[-1][1] >= self._config.quiet_s:
+        if not gaps or self._begun(now, name) - gaps[-1][1] >= self._config.steady_s:
             gaps = []
             self._begin_anew(name)
         return gaps

@@ -1,8 +1,8 @@
 """Discovery and failure detection of peers (SWIM, Das et al. 2002; Lifeguard, Dadgar et al. 2018).
 
 Probes find silent peers. Claims are piggybacked on probes and spread in rounds of gossip, and at intervals two peers
-compare all that they know (comparison.py). A peer is never declared dead here: a death is the kernel's word, which the
-host passes to `declare_dead`. Leaves out: a bounded-degree overlay; `neighbours` is where it will be.
+compare all that they know (anti_entropy.py). A peer is never declared dead here: a death is the kernel's word, which
+the host passes to `declare_dead`. Leaves out: a bounded-degree overlay; `neighbours` is where it will be.
 """
 
 import math
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
+from .anti_entropy import AntiEntropy
 from .beliefs import Beliefs
 from .claim import Claim, State, Status, order
-from .comparison import Comparison
 from .detector import Detector, Indirect, Probe, Relays
 from .effects import Discovered, Effect, Forget, Send
 from .messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
@@ -40,7 +40,7 @@ class Swim:
         self._due: float | None = None  # None: to be computed anew
         self._next_gossip = now
         self._next_lost = now
-        self._comparison = Comparison(self._beliefs, rng=rng, config=config, now=now, is_met=bool(known))
+        self._comparison = AntiEntropy(self._beliefs, rng=rng, config=config, now=now, is_met=bool(known))
 
     # Queries
 
@@ -50,9 +50,9 @@ class Swim:
         return self._beliefs.me
 
     @property
-    def is_denied(self) -> bool:
+    def is_declared_gone(self) -> bool:
         """Whether other peers claim that this very process has ended, which it cannot refute."""
-        return self._beliefs.is_denied
+        return self._beliefs.is_declared_gone
 
     def alive(self) -> tuple[Member, ...]:
         """All other peers that are alive or suspect, without those held down."""
@@ -90,7 +90,7 @@ class Swim:
         claim = self._beliefs.latest(member.peer_id)
         return claim if claim is not None and claim.member >= member else None
 
-    def acquaintances(self) -> tuple[Claim, ...]:
+    def known_claims(self) -> tuple[Claim, ...]:
         """Claims about all others that are not gone for good."""
         return tuple(claim for claim in self._roster.others() if claim.state < State.LEFT)
 
@@ -102,30 +102,30 @@ class Swim:
         """Whether `member` flaps (G12): silent for most of the last seconds, though never for long."""
         return self._beliefs.signs.flaps(now, member.peer_id)
 
-    def is_quiet(self, now: float, member: Member) -> bool:
+    def is_steady(self, now: float, member: Member) -> bool:
         """Whether `member` is steady, without a recent gap, so that it may have a seat."""
-        return self._beliefs.signs.is_quiet(now, member.peer_id)
+        return self._beliefs.signs.is_steady(now, member.peer_id)
 
-    def patience(self) -> int:
+    def health_multiplier(self) -> int:
         """Factor by which each limit on the silence of others is to be stretched: this peer may be unhealthy itself."""
-        return self._beliefs.health.patience
+        return self._beliefs.health.multiplier
 
     # Commands.
 
-    def hear(self, now: float, claim: Claim) -> list[Effect]:
+    def apply_claim(self, now: float, claim: Claim) -> list[Effect]:
         """Take in a claim about a peer; only a newer one changes anything."""
         self._notice_lateness(now)
-        return self._greet(self._beliefs.hear(now, claim))
+        return self._greet(self._beliefs.apply_claim(now, claim))
 
-    def heard(self, now: float, member: Member) -> None:
+    def frame_received(self, now: float, member: Member) -> None:
         """A frame of `member`, of any kind, has arrived: the member is alive and need not answer a probe."""
-        is_released = self._beliefs.heard(now, member)
+        is_released = self._beliefs.frame_received(now, member)
         if self._detector.receive_sign(member) or is_released:
             self._due = None
 
-    def answers(self, now: float, member: Member) -> None:
+    def link_answered(self, now: float, member: Member) -> None:
         """The link to `member` is answered, maybe not by its interpreter. Counts for a while after its last frame."""
-        if self._beliefs.answers(now, member) and self._detector.receive_sign(member):
+        if self._beliefs.link_answered(now, member) and self._detector.receive_sign(member):
             self._due = None
 
     def broke(self, now: float, member: Member) -> None:
@@ -139,8 +139,8 @@ class Swim:
         self._notice_lateness(now)
         known = self.claim_of(member)
         claim = Claim(member, state, NOWHERE) if known is None else replace(known, state=state, accuser="")
-        effects = self._beliefs.hear(now, claim)
-        if len(self.alive()) > self._config.everybody:
+        effects = self._beliefs.apply_claim(now, claim)
+        if len(self.alive()) > self._config.broadcast_max:
             return effects  # the next round of gossip is due
         return [*effects, *(Send(other, Gossip((claim,))) for other in self.alive())]
 
@@ -158,10 +158,10 @@ class Swim:
         """Messages to a peer known only by address: this peer's claim about itself, and digests of all it knows."""
         return Gossip((self.me,)), Sync(self._roster.digests())
 
-    def keep(self, members: Iterable[Member]) -> None:
+    def pin(self, members: Iterable[Member]) -> None:
         """Never forget `members`, however long they are lost: they have seats in a view."""
-        before, self._beliefs.kept = self._beliefs.kept, frozenset(member.peer_id for member in members)
-        for name in sorted(self._beliefs.kept - before):
+        before, self._beliefs.pinned = self._beliefs.pinned, frozenset(member.peer_id for member in members)
+        for name in sorted(self._beliefs.pinned - before):
             self._beliefs.signs.watch(name)
 
     def set_status(self, now: float, status: Status) -> None:
@@ -274,7 +274,7 @@ class Swim:
         if source.peer_id == self.me.member.peer_id:
             return []
         self._notice_lateness(now)
-        self._beliefs.heard(now, source)
+        self._beliefs.frame_received(now, source)
         match body:
             case Ping(nonce, claims):
                 self._strangers.discard(source.peer_id)
@@ -299,7 +299,7 @@ class Swim:
     def _hear_all(self, now: float, source: Member, claims: tuple[Claim, ...], *, spread: bool = True) -> list[Effect]:
         effects: list[Effect] = []
         for claim in claims:
-            effects += self._beliefs.hear(now, claim, spread=spread)
+            effects += self._beliefs.apply_claim(now, claim, spread=spread)
         return self._greet(effects, source) if effects else effects
 
     def _receive_ack(self, source: Member, nonce: int) -> list[Effect]:
@@ -346,7 +346,7 @@ class Swim:
         self._strangers.update(member.peer_id for member in met)
         if source is not None:
             self._strangers.discard(source.peer_id)
-        if len(self.neighbours()) > self._config.everybody:
+        if len(self.neighbours()) > self._config.broadcast_max:
             return effects
         return [*effects, *(Send(m, self._ping(m, self._new_nonce())) for m in met if m != source)]
 

@@ -48,7 +48,7 @@ class SwimConfig:
     lost_interval_s: float = 1.0
     """Interval between pings to a lost member, one at a time: a partition may have healed."""
 
-    everybody: int = 64
+    broadcast_max: int = 64
     """Up to this many neighbours, each certain death is sent to all of them at once, and newcomers are greeted by
     all."""
 
@@ -84,7 +84,7 @@ class SwimConfig:
     gaps_window_s: float = 10.0
     """A member that was silent for more than half of this window, in several gaps, flaps."""
 
-    quiet_s: float = 3.0
+    steady_s: float = 3.0
     """A member that flaps is taken for steady again this long after its last gap."""
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ _POSITIVE = (
     "mute_s",
     "gap_s",
     "gaps_window_s",
-    "quiet_s",
+    "steady_s",
     "gossip_interval_s",
     "sync_interval_s",
     "tombstone_s",
@@ -121,4 +121,4 @@ _POSITIVE = (
     "hold_down_max_s",
 )
 _AT_LEAST_ONE = ("gossip_fanout", "spread_mult", "claims_per_message", "suspicion_max_ratio", "flap_refutations")
-_NOT_NEGATIVE = ("num_indirect", "suspicion_mult", "num_confirmations", "everybody", "max_health")
+_NOT_NEGATIVE = ("num_indirect", "suspicion_mult", "num_confirmations", "broadcast_max", "max_health")

@@ -258,7 +258,7 @@ class Change:
         witnessed: those of `proven` whose acceptor records were read.
         leaving: members that said LEAVE. They still vote.
         joiners: peers that ask for a seat and may have one, in order of admission.
-        restart: why the same members should restart the step in a new view; empty: they should not.
+        redo_reason: why the same members should restart the step in a new view; empty: they should not.
     """
 
     gone: Collection[Member] = ()
@@ -266,7 +266,7 @@ class Change:
     witnessed: Collection[Member] = ()
     leaving: Collection[Member] = ()
     joiners: Mapping[Member, Joiner] = field(default_factory=dict)
-    restart: str = ""
+    redo_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def propose_view(view: View, change: Change) -> Decision:
     admitted = _admissible(view, change)[: max(0, min(len(staying), MOST_MEMBERS - len(staying)))]
     leaving = [str(seat.member) for seat in view.seats if seat not in staying]
     count = f"{len(living)} of {len(view.members)} members of view {view.number} are here"
-    if not leaving and not admitted and not change.restart:
+    if not leaving and not admitted and not change.redo_reason:
         return Decision(None, count)
     if not can_decide(living, change.witnessed, view):
         rest = [member for member in view.members if member not in change.proven]
@@ -302,12 +302,12 @@ def propose_view(view: View, change: Change) -> Decision:
     if not staying:
         return Decision(None, f"{count}, and none of them stays")
     if view.number + 1 >= LAST_VIEW:
-        must = bool(leaving or change.restart)  # joiners alone do not pause the view: they get no seat
+        must = bool(leaving or change.redo_reason)  # joiners alone do not pause the view: they get no seat
         return Decision(None, f"{count}, and no view has a greater number", quorum_lost=must, is_final=must)
     reasons = [count]
     reasons += [f"without {', '.join(leaving)}"] if leaving else []
     reasons += [f"with {', '.join(map(str, admitted))}"] if admitted else []
-    reasons += [change.restart] if change.restart else []
+    reasons += [change.redo_reason] if change.redo_reason else []
     number = view.number + 1
     known = [(joiner, change.joiners[joiner]) for joiner in admitted]
     seats = (*staying, *(Seat(member, number, joiner.contact, joiner.numerics) for member, joiner in known))

@@ -8,13 +8,13 @@ def main() -> None:
     """Run the command line; an error of a user or peer is printed as one line, with exit code 2."""
     _open_closed()
     if sys.argv[1:2] == ["status"]:
-        from .status.asked import asked
+        from .status.arguments import parse_arguments
 
-        found = asked(sys.argv[2:], os.environ)
+        found = parse_arguments(sys.argv[2:], os.environ)
         if found is not None:
-            from .status.screen import answer
+            from .status.screen import run_status
 
-            sys.exit(answer(found))
+            sys.exit(run_status(found))
     from .cli import main as parse
 
     parse()

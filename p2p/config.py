@@ -50,7 +50,7 @@ class LoopConfig:
     """Interval of the checks for lost links."""
     least_shared_bytes: int = 8 << 20
     """A state whose shared part is smaller than this comes from a single donor."""
-    look_s: float = 1.0
+    member_check_s: float = 1.0
     """Interval at which a waiting joiner checks whether a member is still alive."""
     tcp: TcpConfig | None = None
     """TCP configuration; None: this host only."""
@@ -58,7 +58,7 @@ class LoopConfig:
     """As in `PeerConfig`."""
     since_ns: int = 0
     """As in `PeerConfig`."""
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    other_hosts: Mapping[str, str] = field(default_factory=dict)
     """As in `PeerConfig`."""
     restarts: bool = False
     """Whether peers without a seat continue when all members have died."""
@@ -99,13 +99,13 @@ class PeerConfig:
         may_found: whether this peer founds the swarm if there is none; False: it waits for one.
         since_ns: this peer replaces one that has ended, of peers that were started then (nanoseconds since 1970): it
             founds no swarm if a run of the swarm has ended since. 0: it replaces none.
-        elsewhere: other hosts with members of the replaced peer's run, each with an address there: this peer founds no
-            swarm before all of them have answered that they know of no run.
+        other_hosts: other hosts with members of the replaced peer's run, each with an address there: this peer founds
+            no swarm before all of them have answered that they know of no run.
         only_founds: whether this peer leaves a swarm that had committed a step before it joined.
         script: file name of this peer's script, shown to others on this host.
         program: traits of the script that must be equal on all peers: by name, digest and text; empty: no script.
         may_differ: names of arguments in which this peer may differ from others, or `script`.
-        place: of this peer among those of `shoal run` on this host; -1: unknown.
+        local_index: of this peer among those of `shoal run` on this host; -1: unknown.
         local_peers: number of peers of `shoal run` on this host.
         mixed: treatment of peers that compute other bits, with another processor, torch or optimizer: `resync` (they
             train together, and one slice of the replica is resynchronised in each step) or `refuse`.
@@ -122,8 +122,8 @@ class PeerConfig:
         tcp: seeds, addresses of this peer for other hosts, and kind of network: `network="wan"` replaces the timers of
             `loop.core`.
         loop: timers and sizes, for tests and experiments: `core`, `segment_bytes`, `least_shared_bytes`,
-            `link_check_s`, `look_s` and `device_of` of a `p2p.config.LoopConfig`. Its other fields are derived from the
-            settings above.
+            `link_check_s`, `member_check_s` and `device_of` of a `p2p.config.LoopConfig`. Its other fields are derived
+            from the settings above.
 
     Raises:
         ValueError: a number or the policy is out of range.
@@ -142,12 +142,12 @@ class PeerConfig:
     arena_bytes: int | None = None
     may_found: bool = True
     since_ns: int = 0
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    other_hosts: Mapping[str, str] = field(default_factory=dict)
     only_founds: bool = False
     script: str = ""
     program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
     may_differ: Sequence[str] = ()
-    place: int = -1
+    local_index: int = -1
     local_peers: int = 1
     mixed: str = "resync"
     on_all_dead: str = "stop"
@@ -201,7 +201,7 @@ class PeerConfig:
             arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
             since_ns=self.since_ns,
-            elsewhere=self.elsewhere,
+            other_hosts=self.other_hosts,
             restarts=self.on_all_dead == "restart",
             tcp=tcp,
         )
@@ -236,7 +236,7 @@ class PeerConfig:
             if seconds := environ.get(f"SHOAL_{name.upper()}"):
                 found[f"{name}_s"] = _number(f"SHOAL_{name.upper()}", seconds, "a number of seconds")
         if place := environ.get("SHOAL_LOCAL_INDEX"):
-            found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
+            found["local_index"] = _whole("SHOAL_LOCAL_INDEX", place)
         if local_peers := environ.get("SHOAL_LOCAL_PEERS"):
             found["local_peers"] = max(1, _whole("SHOAL_LOCAL_PEERS", local_peers))
         if resume := environ.get("SHOAL_RESUME"):
@@ -244,7 +244,7 @@ class PeerConfig:
         if since := environ.get("SHOAL_SINCE_NS"):
             found["since_ns"] = _whole("SHOAL_SINCE_NS", since)
         if elsewhere := environ.get("SHOAL_ELSEWHERE"):
-            found["elsewhere"] = dict(each.split("@", 1) for each in elsewhere.split(",") if "@" in each)
+            found["other_hosts"] = dict(each.split("@", 1) for each in elsewhere.split(",") if "@" in each)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         found |= {name: word for name in CHOICES if (word := environ.get(f"SHOAL_{name.upper()}"))}

@@ -38,7 +38,7 @@ class CudaMark:
     """An event, and the tensors in use until it is over."""
 
     def __init__(self, stream: torch.cuda.Stream, *in_use: torch.Tensor) -> None:
-        """Mark the work submitted to `stream` so far."""
+        """Mark the work submitted to `current_stream` so far."""
         self._in_use = in_use
         event: Any = torch.cuda.Event
         self.event = event(blocking=True)
@@ -79,8 +79,8 @@ class CudaDevice:
         except torch.OutOfMemoryError:
             raise MemoryShort(count * like.itemsize, torch.cuda.mem_get_info(self.index)[0]) from None
 
-    def stream(self) -> Hashable:
-        """As `Device.stream`."""
+    def current_stream(self) -> Hashable:
+        """As `Device.current_stream`."""
         return torch.cuda.current_stream(self.index)
 
     def on(self, stream: Hashable) -> AbstractContextManager[object]:
@@ -104,8 +104,8 @@ class CudaDevice:
         """As `Device.store`."""
         return self._copy(self._storing, _of_bytes(source), into.view(torch.uint8), after)
 
-    def hold(self, mark: Mark) -> None:
-        """As `Device.hold`."""
+    def order_after(self, mark: Mark) -> None:
+        """As `Device.order_after`."""
         if isinstance(mark, CudaMark):
             self._current().wait_event(mark.event)
 
@@ -127,8 +127,8 @@ class CudaDevice:
         if int(error):
             _forget_error()
 
-    def settle(self) -> None:
-        """As `Device.settle`. A lost device copies no data."""
+    def wait_for_copies(self) -> None:
+        """As `Device.wait_for_copies`. A lost device copies no data."""
         with suppress(RuntimeError):
             for mark in list(self._open):
                 mark.wait()
@@ -174,8 +174,8 @@ class CudaAdder:
         self._open: deque[CudaMark] = deque()
         self._lock = threading.Lock()  # the training thread drains, too
 
-    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
-        """As `Adder.takes`."""
+    def supports(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+        """As `Adder.supports`."""
         return can_add(reduction, dtype)
 
     def add(

@@ -66,7 +66,7 @@ class Adder(Protocol):
     @property
     def least_bytes(self) -> int: ...
 
-    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+    def supports(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
         """Whether this device supports this reduction of this type."""
         ...
 
@@ -88,7 +88,7 @@ class Adder(Protocol):
             sources: of equal length, as `carried` has them; each lies in one piece of pinned memory. One alone is
                 copied.
             into: likewise.
-            reduction: as `takes` allows.
+            reduction: as `supports` allows.
             dtype: of the elements.
             completes: whether the result is that of all ranks.
 
@@ -137,12 +137,12 @@ class Device(Protocol):
         """
         ...
 
-    def stream(self) -> Hashable:
+    def current_stream(self) -> Hashable:
         """The current stream of the script."""
         ...
 
     def on(self, stream: Hashable) -> AbstractContextManager[object]:
-        """Context in which `stream`, an earlier current one, is current again."""
+        """Context in which `current_stream`, an earlier current one, is current again."""
         ...
 
     def mark(self) -> Mark:
@@ -157,7 +157,7 @@ class Device(Protocol):
         """Copy host memory into a tensor of the device, once the marks of `after` are over."""
         ...
 
-    def hold(self, mark: Mark) -> None:
+    def order_after(self, mark: Mark) -> None:
         """Have later work of the current stream wait for `mark`. The host does not wait."""
         ...
 
@@ -173,7 +173,7 @@ class Device(Protocol):
         """Unregister memory before it is unmapped; no copy of it may be open. RuntimeError: the device is lost."""
         ...
 
-    def settle(self) -> None:
+    def wait_for_copies(self) -> None:
         """Wait until no copy is open."""
         ...
 
@@ -219,7 +219,7 @@ class _Host:
     def zeros(self, count: int, like: Any) -> Any:
         return like.new_zeros(count)
 
-    def stream(self) -> Hashable:
+    def current_stream(self) -> Hashable:
         return None
 
     def on(self, stream: Hashable) -> AbstractContextManager[object]:
@@ -234,7 +234,7 @@ class _Host:
     def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
         return OVER
 
-    def hold(self, mark: Mark) -> None:
+    def order_after(self, mark: Mark) -> None:
         pass
 
     def pin(self, memory: Array) -> None:
@@ -243,7 +243,7 @@ class _Host:
     def unpin(self, memory: Array) -> None:
         pass
 
-    def settle(self) -> None:
+    def wait_for_copies(self) -> None:
         pass
 
 

@@ -32,10 +32,10 @@ class ShoalError(Exception):
     at once, a forked child), for a loop that has failed, and for receipts that cannot be written.
 
     Attributes:
-        goes_on: whether the peer that raises it may call the next operation.
+        is_recoverable: whether the peer that raises it may call the next operation.
     """
 
-    goes_on = False
+    is_recoverable = False
 
 
 class RemoteProtocolError(ShoalError):
@@ -76,7 +76,7 @@ class JoinRefused(ShoalError):
 class DatasetRefused(ShoalError, TypeError):
     """A loader was given data that cannot be read by index: an IterableDataset, a DataLoader, a tuple of arrays."""
 
-    goes_on = True
+    is_recoverable = True
 
 
 class JoinTimeout(ShoalError):
@@ -85,7 +85,7 @@ class JoinTimeout(ShoalError):
     `Peer.wait_view` may be called again to continue waiting. A late step raises `StepTimeout`.
     """
 
-    goes_on = True
+    is_recoverable = True
 
 
 SAME_ON_ALL = (
@@ -109,14 +109,14 @@ class OperationMismatch(ShoalError):
     Attributes:
         is_alone: all others call the same, so this peer has left, and they continue. Otherwise the error is raised on
             every member, and the next operation may be called.
-        goes_on: not `is_alone`.
+        is_recoverable: not `is_alone`.
     """
 
     def __init__(self, reason: str, *, is_alone: bool = False) -> None:
         outcome = "this peer has left, the run goes on" if is_alone else "nothing was summed, and no majority can go on"
         advice = "; ".join([SAME_ON_ALL, *(hint for sign, hint in HINTS.items() if sign in f" {reason} ")])
         super().__init__(f"{reason}; {outcome}: {advice}")
-        self.is_alone, self.goes_on = is_alone, not is_alone
+        self.is_alone, self.is_recoverable = is_alone, not is_alone
 
 
 class OperationInterrupted(ShoalError):
@@ -129,7 +129,7 @@ class OperationInterrupted(ShoalError):
     operations called since the last commit. It is not raised on the member whose own exception ended the block.
     """
 
-    goes_on = True
+    is_recoverable = True
 
     def __init__(self, step: int, view_number: int, reason: str) -> None:
         super().__init__(
@@ -145,7 +145,7 @@ class RootLost(ShoalError):
     member, and all other operations of the step count.
     """
 
-    goes_on = True
+    is_recoverable = True
 
     def __init__(self, step: int, operation: str) -> None:
         super().__init__(
@@ -171,7 +171,7 @@ class NonFiniteGradient(ShoalError):
     A script that catches the error continues with other samples: this peer then adds none to the step.
     """
 
-    goes_on = True
+    is_recoverable = True
 
 
 class QuorumLost(ShoalError):

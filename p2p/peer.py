@@ -151,7 +151,7 @@ class Peer(Operations):
             ShoalError: this process is a forked child of the peer.
         """
         self._session.callers.check_process("peer.log")
-        half = self._session.loop.resources.seen.training  # of the current loop: a peer may return
+        half = self._session.loop.resources.telemetry_page.training  # of the current loop: a peer may return
         self._session.logged.log(numbers, self.done, half, self._session.done)
 
     def on_log(self, listener: Callable[[int, dict[str, float]], None]) -> None:
@@ -283,10 +283,10 @@ class Peer(Operations):
             JoinRefused: the swarm has another loader in its place.
             ShoalError: there is a loader of the same arguments already.
         """
-        from .data.loader import Loader, Script
+        from .data.loader import Loader, PeerInterface
 
         session = self._session
-        script = Script(self.peer_id, session.share, self.wait_view, session.begin_batch, self._calls.gather)
+        script = PeerInterface(self.peer_id, session.share, self.wait_view, session.begin_batch, self._calls.gather)
         batches = {"global_batch": global_batch, "batch_per_peer": batch_per_peer}
         settings = {name: size for name, size in batches.items() if size is not None}
         settings |= {"epochs": epochs, "seed": seed, "shuffle": shuffle}

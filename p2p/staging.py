@@ -69,30 +69,30 @@ class Staged:
         with self._failures_told():
             return self._device.zeros(count, like)
 
-    def stream(self) -> Hashable:
+    def current_stream(self) -> Hashable:
         """As `Device` does."""
-        return self._device.stream()
+        return self._device.current_stream()
 
-    def follow(self, stream: Hashable) -> None:
-        """Have later work of the current stream wait for the work submitted to `stream` so far."""
+    def order_after_stream(self, stream: Hashable) -> None:
+        """Have later work of the current stream wait for the work submitted to `current_stream` so far."""
         device = self._device
-        if stream is not None and stream != device.stream():
+        if stream is not None and stream != device.current_stream():
             with self._failures_told():
                 with device.on(stream):
                     mark = device.mark()
-                device.hold(mark)
+                device.order_after(mark)
 
     @contextmanager
     def beside(self, stream: Hashable) -> Iterator[None]:
-        """Context in which `stream` is current: it waits for the current one, which then waits for it."""
-        here = self._device.stream()
+        """Context in which `current_stream` is current: it waits for the current one, which then waits for it."""
+        here = self._device.current_stream()
         if stream == here:
             yield
             return
         with self._device.on(stream):
-            self.follow(here)
+            self.order_after_stream(here)
             yield
-        self.follow(stream)
+        self.order_after_stream(stream)
 
     def fetch(self, *pairs: tuple[Any, Array]) -> None:
         """Begin to copy tensors, after the current work of the stream, into host memory."""
@@ -122,11 +122,11 @@ class Staged:
             for piece in self._cut(source):
                 self._stored.append(self._device.store(source[piece], into[piece], after=[self._device.mark()]))
 
-    def hold(self) -> None:
+    def order_after_stores(self) -> None:
         """Make the stored results visible to later work of the current stream."""
         with self._failures_told():
             for mark in self._stored:
-                self._device.hold(mark)
+                self._device.order_after(mark)
 
     @contextmanager
     def _failures_told(self) -> Iterator[None]:

@@ -17,11 +17,11 @@ from gossip import WAN, CoreConfig
 from gossip.swim_config import SwimConfig
 from tests.simulated import flock_figures as flocks
 from tests.simulated import wide_area
-from tests.simulated.network import Weather
+from tests.simulated.network import LinkConditions
 from tests.simulated.plan import Plan
 from tests.simulation import Simulation
 
-LAN = Weather(delay_s=0.002, data_delay_s=0.002)
+LAN = LinkConditions(delay_s=0.002, data_delay_s=0.002)
 """One-way delays up to 2 ms, one in twenty up to 16 ms."""
 
 DEATH_S = 4.0

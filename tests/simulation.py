@@ -20,7 +20,7 @@ from p2p.host.entry import Entry, Role, heir
 
 from .simulated.calling import Calling
 from .simulated.faults import Faults
-from .simulated.hosts import Hosts, Place
+from .simulated.hosts import Hosts, ProcessTraits
 from .simulated.invariants import Invariants, Lineage, Violation
 from .simulated.liveness import judge, suspicions, why_lost
 from .simulated.membership import MOST_CHURN, Membership
@@ -189,7 +189,7 @@ class Simulation:
         if self._groups is not None:
             self._groups.setdefault(peer_id, self.rng.randrange(2))
         rng, drift = self.rng, self.plan.drift
-        place = Place(self.hosts.pick(), Arena(), hardware=self.plan.hardware_of(peer_id))
+        place = ProcessTraits(self.hosts.pick(), Arena(), hardware=self.plan.hardware_of(peer_id))
         if drift:
             offset_s, rate = rng.uniform(0.0, 1000.0), 1.0 + rng.uniform(-drift, drift)
             place = replace(place, offset_s=offset_s, rate=rate)
@@ -231,7 +231,7 @@ class Simulation:
         self._num_lineages += 1
         return f"lineage {self._num_lineages}".encode().ljust(16)
 
-    def _enter(self, peer_id: str, place: Place, behind: Member | None = None) -> Peer:
+    def _enter(self, peer_id: str, place: ProcessTraits, behind: Member | None = None) -> Peer:
         self._num_processes += 1
         member = Member(peer_id, 10 * self._num_processes)
         if behind is not None and Member(peer_id, behind.incarnation - 5) not in self.peers:
@@ -284,7 +284,7 @@ class Simulation:
         if not is_odd and (self.plan.is_quiet or self.clock.now > self.plan.calm_s + SETTLED_S):
             raise Violation("I14", f"{brief(peer.member)} is removed, and nothing had happened to it: {reason}")
         again = self._go_on_as_another(peer)
-        again.meet(peer.core.acquaintances())
+        again.meet(peer.core.bootstrap_claims())
         again.ask_for_seat()
 
     def _go_on_as_another(self, peer: Peer) -> Peer:
@@ -304,7 +304,7 @@ class Simulation:
         said = {entry_of(peer): peer for peer in waiting}
         first = heir([*said])
         assert first is not None and first.held > 0
-        if newer := [brief(peer.member) for peer in waiting if peer.core.held > first.held]:
+        if newer := [brief(peer.member) for peer in waiting if peer.core.held_step > first.held]:
             raise Violation(
                 "S26", f"{first.peer_id} goes on with step {first.held}, and {newer[0]} holds a newer state"
             )
@@ -320,7 +320,7 @@ class Simulation:
         others = [p for p in self.alive() if p.view is not None and p.view.lineage == last.lineage]
         living = [p.member for p in others if self.invariants.was_active(last.lineage, p.member)]
         self.invariants.inherits(peer.member, last, living)
-        self._begin_lineage(peer, peer.core.acquaintances())
+        self._begin_lineage(peer, peer.core.bootstrap_claims())
 
     def _begin_lineage(self, peer: Peer, acquaintances: Iterable[Claim]) -> Peer:
         lineage, state = self.lineage_after(peer), peer.training.state
@@ -378,7 +378,7 @@ def entry_of(peer: Peer) -> Entry:
         pid=1,
         process_start=1,
         host=str(peer.host),
-        held=max(peer.core.held, 0),
+        held=max(peer.core.held_step, 0),
     )
 
 

@@ -89,22 +89,22 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs, script: 
         if code:
             return code
         found = [json.loads(_read(folder / f"{index}.json")) for index in range(plan.num_peers)]
-    return hand_out(plan, found, described, network, outputs)
+    return report_results(plan, found, described, network, outputs)
 
 
 def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs, find: Find | None = None) -> int:
     """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it; `find`: as `storage_of`."""
-    from .measuring.swarm import bring
+    from .measuring.swarm import submit_plan
 
     outputs.check()
     if find is None:
         check_devices(plan, os.environ)
     described = machine()
-    agreed, found = bring(plan, told, find or cuda_devices)
-    return hand_out(agreed, found, described, None, outputs)
+    agreed, found = submit_plan(plan, told, find or cuda_devices)
+    return report_results(agreed, found, described, None, outputs)
 
 
-def hand_out(
+def report_results(
     plan: Plan,
     found: Sequence[Mapping[str, Any]],
     described: Mapping[str, Any],

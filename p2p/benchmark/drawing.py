@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Final
 
 from collectives import ALGORITHMS
-from collectives.drawing import draw_play
-from collectives.pricing import play
+from collectives.drawing import draw_simulation
+from collectives.pricing import simulate
 
 from ..errors import LaunchError
 from .measuring.prediction import links_of
@@ -28,11 +28,11 @@ def draw_all_reduce(algorithm: str, num_peers: int, size_bytes: int, net: str, p
     if per_host < 1 or num_peers % per_host:
         raise LaunchError(f"--per-host is a divisor of -n, which is {num_peers}, got {per_host}")
     schedules = [ALGORITHMS[algorithm](rank, num_peers) for rank in range(num_peers)]
-    played = play(schedules, size_bytes, links_of(net, num_peers, MESSAGE_NS, per_host))
+    played = simulate(schedules, size_bytes, links_of(net, num_peers, MESSAGE_NS, per_host))
     what = f"{algorithm}, {num_peers} peers, {format_size(size_bytes)}, {net}: {played.time_ns / 1e6:.2f} ms"
     path = Path(f"{algorithm}-{num_peers}.svg")
     try:
-        path.write_text(draw_play(played, what))
+        path.write_text(draw_simulation(played, what))
     except OSError as error:
         raise LaunchError(f"{path} cannot be written here: {error.strerror}") from None
     return f"{what} by the model; drawn in {path}"

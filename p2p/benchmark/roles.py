@@ -130,7 +130,7 @@ class Role:
         """Whether the result is a sum."""
         return any(source == SUM for _, source in self.needed())
 
-    def is_wrong(self, result: Array, shift: int) -> int:
+    def num_wrong(self, result: Array, shift: int) -> int:
         """Number of wrong elements, if the inputs were shifted by `shift`; all of them, if the length is wrong."""
         if len(result) != len(self.expected):
             return max(len(result), len(self.expected))

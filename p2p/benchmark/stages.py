@@ -26,7 +26,7 @@ STORE: Final = "H2D"
 STAGES: Final = (FLATTEN, FETCH, EXCHANGE, STORE)
 
 
-class WatchedCopy:
+class TimedCopy:
     """The mark of a copy, with the times at which its stages were observed.
 
     Attributes:
@@ -87,9 +87,9 @@ class CountedAdder:
         """As of `Adder`."""
         return self._adder.least_bytes
 
-    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
-        """As `Adder.takes`."""
-        return self._adder.takes(reduction, dtype)
+    def supports(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+        """As `Adder.supports`."""
+        return self._adder.supports(reduction, dtype)
 
     def add(
         self, sources: Sequence[Array], into: Array, reduction: Reduction, dtype: np.dtype[Any], *, completes: bool
@@ -104,7 +104,7 @@ class CountedAdder:
         self._adder.drain()
 
 
-class Watched:
+class TimedDevice:
     """A device whose copies are recorded, and whose sums are counted.
 
     Attributes:
@@ -116,7 +116,7 @@ class Watched:
         self._device = device
         self.numerics = device.numerics
         self.adder = None if device.adder is None else CountedAdder(device.adder)
-        self.copies: list[WatchedCopy] = []
+        self.copies: list[TimedCopy] = []
         self.refused = ""
 
     def check(self) -> None:
@@ -127,9 +127,9 @@ class Watched:
         """As `Device.zeros`."""
         return self._device.zeros(count, like)
 
-    def stream(self) -> Hashable:
-        """As `Device.stream`."""
-        return self._device.stream()
+    def current_stream(self) -> Hashable:
+        """As `Device.current_stream`."""
+        return self._device.current_stream()
 
     def on(self, stream: Hashable) -> AbstractContextManager[object]:
         """As `Device.on`."""
@@ -142,7 +142,7 @@ class Watched:
     def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
         """As `Device.fetch`."""
         after = [_unwatched(each) for each in after]
-        copy = WatchedCopy(FETCH, after)
+        copy = TimedCopy(FETCH, after)
         copy.mark = self._device.fetch(source, into, after)
         self.copies.append(copy)
         return copy
@@ -150,14 +150,14 @@ class Watched:
     def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
         """As `Device.store`."""
         after = [_unwatched(each) for each in after]
-        copy = WatchedCopy(STORE, after)
+        copy = TimedCopy(STORE, after)
         copy.mark = self._device.store(source, into, after)
         self.copies.append(copy)
         return copy
 
-    def hold(self, mark: Mark) -> None:
-        """As `Device.hold`."""
-        self._device.hold(_unwatched(mark))
+    def order_after(self, mark: Mark) -> None:
+        """As `Device.order_after`."""
+        self._device.order_after(_unwatched(mark))
 
     def pin(self, memory: Array) -> None:
         """As `Device.pin`."""
@@ -171,16 +171,16 @@ class Watched:
         """As `Device.unpin`."""
         self._device.unpin(memory)
 
-    def settle(self) -> None:
-        """As `Device.settle`."""
-        self._device.settle()
+    def wait_for_copies(self) -> None:
+        """As `Device.wait_for_copies`."""
+        self._device.wait_for_copies()
 
 
 def _unwatched(mark: Mark) -> Mark:
-    return mark.mark if isinstance(mark, WatchedCopy) else mark
+    return mark.mark if isinstance(mark, TimedCopy) else mark
 
 
-def times_of_stages(copies: Iterable[WatchedCopy], start_s: float, end_s: float) -> tuple[float, ...]:
+def times_of_stages(copies: Iterable[TimedCopy], start_s: float, end_s: float) -> tuple[float, ...]:
     """Seconds of each of `STAGES` of an operation that lasted from `start_s` to `end_s`; they add up to its duration.
 
     Raises:

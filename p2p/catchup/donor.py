@@ -1,11 +1,11 @@
 """The donor: a member gives its state, and the steps that it commits, to peers without a seat. Belongs to the loop.
 
 The state after a step is complete from the first forward pass after the step's commit until the next commit; from the
-last backward pass on, where forward passes change any of it (p2p/training/state/edge.py). The copy begins in that time:
-one for all waiting peers, made by a thread for which the next update waits (`PackedState.aside`), into memory that was
-prepared before (rooms.py). It is sent afterwards, piece by piece, while training continues. Donors on other hosts are
-asked for shares of a large state (shares.py), and copy only these. The results of a step are copied before they are
-handed out, if an observer is to be fed with them.
+last backward pass on, where forward passes change any of it (p2p/training/state/forward_state.py). The copy begins in
+that time: one for all waiting peers, made by a thread for which the next update waits
+(`PackedState.run_in_background`), into memory that was prepared before (rooms.py). It is sent afterwards, piece by
+piece, while training continues. Donors on other hosts are asked for shares of a large state (shares.py), and copy only
+these. The results of a step are copied before they are handed out, if an observer is to be fed with them.
 
 Everything for one observer goes through one *stream*, in order, with a few segments in flight at a time (window.py);
 the receiver acknowledges how many it has taken. The donor does not wait for an observer that takes nothing. When steps
@@ -26,15 +26,15 @@ from gossip.view import NO_NUMERICS
 
 from ..device import MemoryShort
 from ..net.frames import Taken
-from ..net.parcels import SOON, Chunk, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord, Wish
+from ..net.parcels import SOON, Chunk, PackedState, Parcel, ParcelSegment, ShareRequest, StateRecord, StepRecord
 from ..step.notices import Commit
 from ..step.receipts import counts_of
 from .frozen import FrozenDiffer
 from .replica import Packer, Replica
 from .rooms import Make, Rooms, check_memory
-from .shares import Wishes
+from .shares import ShareRequests
 from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of, sizes_for, sizes_of
-from .state_requests import Asked, StateRequests
+from .state_requests import StateRequest, StateRequests
 from .stream import Stream, is_of_script
 from .window import Window
 
@@ -48,7 +48,7 @@ FEWEST_FED = 4
 """How many steps may always be queued (at most `MOST_FED`). Members commit steps while a state is in flight; an
 observer that lacks one of them must ask for another state, which takes as long again."""
 
-PATIENCE_S = 10.0
+ACK_TIMEOUT_S = 10.0
 """An observer that takes nothing for this long is sent nothing more until it asks again."""
 
 UNPACKABLE = TypeError, ValueError, RuntimeError, MemoryError
@@ -63,7 +63,7 @@ class Donor:
 
     Attributes:
         waiting: for a state.
-        wishes: of other donors.
+        share_requests: of other donors.
         show: what this peer's replica is compared by.
         digest: of its parameters; None: as of `Replica`.
     """
@@ -71,7 +71,7 @@ class Donor:
     def __init__(
         self,
         send: Callable[[Member, int, ParcelSegment], None],
-        send_wish: Callable[[Member, Wish], None],
+        send_wish: Callable[[Member, ShareRequest], None],
         *,
         segment_bytes: int,
         most_fed_bytes: int = MOST_WAITING_BYTES,
@@ -93,7 +93,7 @@ class Donor:
         self.show: Callable[[], bytes] = bytes
         self.digest: Callable[[], bytes] | None = None
         self._lends = True
-        self.wishes = Wishes()
+        self.share_requests = ShareRequests()
         self._rooms = Rooms(make_room)
         self._send, self._send_wish = send, send_wish
         self._segment_bytes = min(segment_bytes, MOST_SEGMENT_BYTES)
@@ -114,7 +114,7 @@ class Donor:
     @property
     def is_asked(self) -> bool:
         """Whether a peer waits for the state or a share of it, or has announced that it will."""
-        return bool(self.waiting or self.wishes.waiting or self._rooms.expected)
+        return bool(self.waiting or self.share_requests.waiting or self._rooms.expected)
 
     def use(self, replica: Replica) -> None:
         """Of this state."""
@@ -135,7 +135,7 @@ class Donor:
         self._requests.forget(member)
         self._streams.pop(member, None)
         self._kept.pop(member, None)
-        self.wishes.forget(member)
+        self.share_requests.forget(member)
         self._rooms.forget(member)
         for stream in self._streams.values():
             stream.drop_shares(member)
@@ -161,14 +161,14 @@ class Donor:
         steps += [kept[0].step] if kept is not None else []
         is_coming = any(not has_seat or each == step for each in steps)
         if not is_coming:
-            self._requests.ask(member, Asked(step, has_seat, frozen))
+            self._requests.ask(member, StateRequest(step, has_seat, frozen))
 
-    def wish(self, wish: Wish) -> None:
+    def request_share(self, wish: ShareRequest) -> None:
         """Another donor asks for a share, or says that it will."""
         if wish.step == SOON:
             self._rooms.expect(wish)
         else:
-            self.wishes.ask(wish)
+            self.share_requests.ask(wish)
 
     def ask_for_chunks(self, now: float, member: Member, step: int, chunks: Sequence[Chunk]) -> None:
         """`member` needs these of the state after `step`, of which this peer is the first donor; none: nothing more."""
@@ -201,7 +201,7 @@ class Donor:
         """
         is_complete = self._packer is not None and self._packer[0] == done
         withheld, patience_s = self._withheld or (None, 0.0)
-        for wish, is_given in self.wishes.due(done, is_complete=is_complete, is_withheld=withheld == done):
+        for wish, is_given in self.share_requests.due(done, is_complete=is_complete, is_withheld=withheld == done):
             self._put(now, wish.observer, self._share(wish) if is_given else declined(wish))
         if not is_complete and withheld != done:
             return
@@ -235,7 +235,7 @@ class Donor:
     def why_damaged(self, now: float, done: int, differs: Callable[[bytes], str]) -> str:
         """Why the state after `done`, if it is about to be copied, must not be given away; `differs` says it (R28)."""
         is_complete = self._packer is not None and self._packer[0] == done
-        is_now = bool(self.wishes.waiting) or (bool(self.waiting) and not self._rooms.is_held(now))
+        is_now = bool(self.share_requests.waiting) or (bool(self.waiting) and not self._rooms.is_held(now))
         is_due = is_complete and not self._has_copy(done) and is_now
         return differs(self.digest()) if is_due and self.digest is not None else ""
 
@@ -264,7 +264,7 @@ class Donor:
         is_shared = len(donors) > 1 and is_worth_sharing(state, chunk_bytes, self._least_shared_bytes)
         if is_shared:
             for index, donor in enumerate(donors[1:], 1):
-                wish = Wish(donors[0], observer, step, index, len(donors), chunk_bytes, state.known)
+                wish = ShareRequest(donors[0], observer, step, index, len(donors), chunk_bytes, state.known)
                 self._send_wish(donor, wish)
         return is_shared
 
@@ -293,7 +293,7 @@ class Donor:
         self._kept[member] = copy, donors[0], now
         return copy.shared(record, donors)
 
-    def _share(self, wish: Wish) -> Parcel:
+    def _share(self, wish: ShareRequest) -> Parcel:
         assert self._packer is not None
         try:
             with self._rooms.taken(wish.observer) as room:
@@ -358,7 +358,7 @@ class Donor:
     def _give_up(self, member: Member, *, is_unlike: bool = False) -> None:
         self._streams.pop(member, None)
         self._kept.pop(member, None)
-        self._requests.take_back(member, is_unlike=is_unlike)
+        self._requests.cancel_given(member, is_unlike=is_unlike)
 
     def begin_exchange(self) -> None:
         """The exchange of a step began: it may commit before other donors have heard of a copy."""
@@ -368,20 +368,20 @@ class Donor:
         """The exchange has committed or is redone; from now on a copy may make the step wait."""
         self._is_exchanging = False
 
-    def go_on(self, now: float) -> None:
+    def resume_streams(self, now: float) -> None:
         """A state is whole by now."""
         self._kept = {member: (copy, me, now) for member, (copy, me, _) in self._kept.items()}
         for member, stream in list(self._streams.items()):
             self._pump(now, member, stream)
 
-    def taken(self, now: float, taken: Taken) -> None:
+    def acked(self, now: float, taken: Taken) -> None:
         """A receiver acknowledges segments of its stream."""
         stream = self._streams.get(taken.source)
         is_news = stream is not None and stream.number == taken.stream
-        if stream is None or not is_news or not stream.num_taken < taken.num_segments <= stream.num_sent:
+        if stream is None or not is_news or not stream.num_acked < taken.num_segments <= stream.num_sent:
             return
-        stream.window.taken(now, taken.num_segments - stream.num_taken)
-        stream.num_taken, stream.moved = taken.num_segments, now
+        stream.window.acked(now, taken.num_segments - stream.num_acked)
+        stream.num_acked, stream.moved = taken.num_segments, now
         if (kept := self._kept.get(taken.source)) is not None:
             self._kept[taken.source] = *kept[:2], now
         self._pump(now, taken.source, stream)
@@ -393,7 +393,7 @@ class Donor:
         """
         self._rooms.expire(now, is_wanted=bool(self.waiting))
         for member, stream in list(self._streams.items()):
-            if stream.num_taken < stream.num_sent and now - stream.moved > PATIENCE_S:
+            if stream.num_acked < stream.num_sent and now - stream.moved > ACK_TIMEOUT_S:
                 self._give_up(member)
         for member in [member for member, (_, _, at) in self._kept.items() if now - at > KEPT_S]:
             del self._kept[member]

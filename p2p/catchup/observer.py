@@ -21,19 +21,19 @@ from gossip import Core, Member
 from gossip import effects as fx
 
 from ..errors import OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
-from ..host.ready_memory import room_of
+from ..host.prefaulted_memory import room_of
 from ..net.frames import Delivery
 from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
+from ..step.call_path import CallPath
 from ..step.effects import Leave, Note, StepEffect, Tell
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
-from ..step.place import Place
 from ..step.submission import Submission
 from ..step.transitions import Stage
 from ..telemetry.records import Kind
+from .multi_donor_states import MultiDonorStates
 from .replica import Replica
 from .rooms import LEAST_BYTES, Make, Room
-from .shared_states import SharedStates
 from .stream import is_of_script
 
 logger = logging.getLogger("p2p")
@@ -98,7 +98,7 @@ class Observer:
         self._send_taken = send_taken
         self._streams: dict[Member, tuple[int, int]] = {}
         self._assemblies: dict[Member, Assembly] = {}
-        self._shared = SharedStates(ask_for_chunks, lambda: self._room)
+        self._shared = MultiDonorStates(ask_for_chunks, lambda: self._room)
         self._make_room = make_room
         self._room: Room | None = None
         self._sizes: Sequence[int] = ()
@@ -106,7 +106,7 @@ class Observer:
         self._offered: tuple[int, bytes] | None = None
         self._is_told = self._is_of_other_run = False
         self._find_out: Callable[[PackedState, bytes], bool] = lambda state, lineage: False
-        self._sought: Place | None = None
+        self._sought: CallPath | None = None
         self._sought_since = 0.0
         self._steps: dict[tuple[int, bytes], Parcel] = {}
         self._arrival = Arrival(-1)
@@ -154,7 +154,7 @@ class Observer:
             self._assemblies[source] = Assembly(segment.step, is_state=segment.is_state)
         if source not in self._assemblies:
             return []
-        if segment.is_state and not self._core.state_comes(now, source, segment.step):
+        if segment.is_state and not self._core.state_segment_arrived(now, source, segment.step):
             return []
         noted: list[Effect] = []
         if segment.is_state and is_first:
@@ -189,7 +189,7 @@ class Observer:
     def _take_share(self, now: float, source: Member, segment: ParcelSegment) -> list[Effect]:
         """Take a segment of a share, of a state whose first donor may be another member."""
         first = self._shared.first_of(source, segment)
-        if first is None or not self._core.state_comes(now, first, segment.step):
+        if first is None or not self._core.state_segment_arrived(now, first, segment.step):
             return []
         return self._take_all(self._shared.receive(now, source, first, segment))
 
@@ -213,7 +213,7 @@ class Observer:
         if isinstance(record, StateRecord):
             self._states[step, record.digest] = parcel
             whole = Note(Kind.WHOLE, step, max(1, len(record.donors)), float(parcel.num_bytes))
-            return [whole, *self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
+            return [whole, *self._core.state_arrived(step, record.digest, record.view.lineage, record.numerics)]
         assert isinstance(record, StepRecord)
         if step <= self._core.done:
             return []
@@ -251,7 +251,7 @@ class Observer:
         assert isinstance(record, StateRecord)
         return [Tell(StateOffer(parcel.step, record.digest, record.view, _state_of(parcel), record.is_due))]
 
-    def _find(self, now: float, place: Place) -> list[Effect]:
+    def _find(self, now: float, place: CallPath) -> list[Effect]:
         """Give the training thread the result for which it waits at `place`, if members have reached that place."""
         since = self._sought_since if self._sought is place else now
         self._sought, self._sought_since = place, since
@@ -259,7 +259,7 @@ class Observer:
             record = self._steps[step].record
             assert isinstance(record, StepRecord)
             if record.path == place.path and self._open_step.is_like(record):
-                return [Tell(self._open_step.find(record, self._steps[step].parts))]
+                return [Tell(self._open_step.adopt_renumbered(record, self._steps[step].parts))]
         return [Tell(RemovedFromView(NOWHERE, is_final=True))] if now >= since + FIND_S else []
 
     def _waits(self, *, for_model: bool) -> bool:
@@ -318,7 +318,7 @@ class Observer:
             self._give_back()
         return [*self._core.loaded(now, step, digest)]
 
-    def go_on(self, now: float) -> list[Effect]:
+    def advance(self, now: float) -> list[Effect]:
         """Hand out the results of the step that is due, if the training thread has submitted it.
 
         An offered state is withdrawn if the training thread waits for an operation called by the script since.
@@ -337,7 +337,7 @@ class Observer:
         assert isinstance(record, StepRecord)
         is_akin = record.numerics == self._core.numerics
         try:
-            commit = self._open_step.take_over(record, parcel.parts)
+            commit = self._open_step.adopt(record, parcel.parts)
         except OperationMismatch as error:
             unlike = self.check(parcel.step, record.shown, is_akin) if record.shown else None
             return [Tell(unlike)] if isinstance(unlike, RemovedFromView) else [Tell(error), Leave()]

@@ -18,7 +18,7 @@ Packer = Callable[[bytes], PackedState]
 class Copies(Protocol):
     """Copies of states that are in flight."""
 
-    def hold(self) -> None:
+    def order_after_copies(self) -> None:
         """Order later work of the caller, and of its device, after the reads of copies that were begun."""
         ...
 
@@ -30,7 +30,7 @@ class Copies(Protocol):
 class _NoCopies:
     """Copies of a state that has no tensors."""
 
-    def hold(self) -> None:
+    def order_after_copies(self) -> None:
         pass
 
     def end(self) -> None:
@@ -52,8 +52,8 @@ class Replica:
     Attributes:
         traits: of what is trained, and how, which must be the same everywhere; `MODEL` is among them. Empty: no model.
         pack: lends the state, while nothing changes it.
-        lender: called by the training thread when the state is complete; makes a packer for the loop's thread, which
-            waits for no copy. None: `pack` is the packer.
+        make_packer: called by the training thread when the state is complete; makes a packer for the loop's thread,
+            which waits for no copy. None: `pack` is the packer.
         copies: copies of states that are in flight.
         load: takes over a member's state, in the training thread. Raises FrozenDiffer, and changes nothing, if that
             state leaves out frozen parameters which this peer does not have.
@@ -65,7 +65,7 @@ class Replica:
         is_at: whether the script is where those of members were in each of the shown steps.
         is_of_other_model: whether a member's state is of a form that this model takes first, between two steps.
         is_of_other_run: whether a state, given in this lineage, is of another run than this peer has taken part in.
-        samples: what a member's state says of used samples, as `Share.pack` made it.
+        samples: what a member's state says of used samples, as `SampleTracker.pack` made it.
         digest: digest of the parameters with which the next step is computed; None: they are not on the host.
         check: why this replica cannot continue, if it differs from a member's, as shown in this step; the last argument
             says whether both are of one numerics class.
@@ -84,7 +84,7 @@ class Replica:
     keep: Callable[[], None] = lambda: None
     renew: Callable[[Sequence[Any], int, View | None], list[Any]] = lambda operations, step, view: [*operations]
     numerics: bytes = NO_NUMERICS
-    lender: Callable[[], Packer] | None = None
+    make_packer: Callable[[], Packer] | None = None
     copies: Copies = NO_COPIES
     digest: Callable[[], bytes] | None = None
     lends: bool = True
@@ -97,7 +97,7 @@ class Replica:
 
     def packer(self) -> Packer:
         """A packer of the state, which is complete now; for the training thread."""
-        return self.lender() if self.lender is not None else lambda known: self.pack()
+        return self.make_packer() if self.make_packer is not None else lambda known: self.pack()
 
     @property
     def trains_model(self) -> bool:

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from gossip import Member
 
 from ..host.memory_left import memory_bytes
-from ..host.ready_memory import Bytes, room_of
-from ..net.parcels import Wish
+from ..host.prefaulted_memory import Bytes, room_of
+from ..net.parcels import ShareRequest
 
 LEAST_BYTES: Final = 8 << 20
 """Smaller copies need no prepared memory."""
@@ -27,7 +27,7 @@ UNUSED_S: Final = 30.0
 
 
 class Room(Protocol):
-    """As `ReadyMemory`."""
+    """As `PrefaultedMemory`."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -63,8 +63,8 @@ class Rooms:
         self._make = make
         self._whole: Room | None = None
         self._since = math.inf
-        self._expected: dict[Member, Wish] = {}
-        self._shares: dict[Member, tuple[Room, Wish, float]] = {}
+        self._expected: dict[Member, ShareRequest] = {}
+        self._shares: dict[Member, tuple[Room, ShareRequest, float]] = {}
 
     @property
     def may_begin(self) -> bool:
@@ -112,17 +112,17 @@ class Rooms:
     # Shares.
 
     @property
-    def expected(self) -> list[Wish]:
+    def expected(self) -> list[ShareRequest]:
         """Announced shares for which a room is to be prepared."""
         return [*self._expected.values()]
 
-    def expect(self, wish: Wish) -> None:
+    def expect(self, wish: ShareRequest) -> None:
         """A share was announced: it will be asked for."""
         if self._make is not None:
             self.forget(wish.observer)
             self._expected[wish.observer] = wish
 
-    def begin_share(self, now: float, wish: Wish, sizes: Sequence[int]) -> None:
+    def begin_share(self, now: float, wish: ShareRequest, sizes: Sequence[int]) -> None:
         """Start to prepare a room for chunks of these sizes in bytes."""
         assert self._make is not None
         del self._expected[wish.observer]

@@ -3,7 +3,7 @@
 A joiner asks one member for the state: the *first* donor. If members on other hosts have the same bits, the first
 donor asks each of them for a *share* of the chunks: tensors that all members have alike, cut into segments. All copy
 the state after the same step. The first donor sends everything else, and the digest of every chunk, and keeps its copy
-for chunks that do not arrive, or differ. The joiner's side is gathering.py.
+for chunks that do not arrive, or differ. The joiner's side is chunk_tracker.py.
 
 Leaves out: shares of unequal sizes, for unequal lines; a replacement for a first donor that dies.
 """
@@ -14,7 +14,7 @@ from typing import Final
 
 from gossip import Member, View
 
-from ..net.parcels import Chunk, Wish
+from ..net.parcels import Chunk, ShareRequest
 
 LEAST_BYTES: Final = 64 << 10
 """Smaller tensors come from the first donor."""
@@ -80,13 +80,13 @@ def donors_of(view: View, first: Member, host: str, has_state: Callable[[Member]
     return tuple(donors)
 
 
-class Wishes:
+class ShareRequests:
     """Shares that other donors have asked this peer for."""
 
     def __init__(self) -> None:
-        self.waiting: list[Wish] = []
+        self.waiting: list[ShareRequest] = []
 
-    def ask(self, wish: Wish) -> None:
+    def ask(self, wish: ShareRequest) -> None:
         """Another donor asks. The last of several requests for one joiner counts."""
         self.waiting = [known for known in self.waiting if known.observer != wish.observer][-MOST_WISHES + 1 :]
         self.waiting.append(wish)
@@ -95,7 +95,7 @@ class Wishes:
         """`member` is gone: drop its requests, and those for its state."""
         self.waiting = [wish for wish in self.waiting if member not in (wish.first, wish.observer)]
 
-    def due(self, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[Wish, bool]]:
+    def due(self, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[ShareRequest, bool]]:
         """Requests to be answered now, and whether with the share: only after the very step that was asked for.
 
         Args:
@@ -103,7 +103,7 @@ class Wishes:
             is_complete: the state after it may be copied now.
             is_withheld: that state may not be copied before the next commit.
         """
-        due: list[tuple[Wish, bool]] = []
+        due: list[tuple[ShareRequest, bool]] = []
         for wish in [*self.waiting]:
             is_given = is_complete and wish.step == done
             if is_given or wish.step < done or wish.step > done + 1 or (is_withheld and wish.step == done):

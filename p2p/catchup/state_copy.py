@@ -10,7 +10,7 @@ import xxhash
 
 from gossip import Member
 
-from ..net.parcels import Chunk, PackedState, Parcel, Raw, RunAside, ShareRecord, StateRecord, Wish
+from ..net.parcels import Chunk, PackedState, Parcel, Raw, RunInBackground, ShareRecord, ShareRequest, StateRecord
 from .frozen import FrozenDiffer, digest_of
 from .rooms import Room
 from .shares import LEAST_BYTES, MOST_CHUNKS, MOST_PARTS, chunks_of, pack_parts
@@ -31,12 +31,12 @@ def shared_parts(state: PackedState) -> list[tuple[int, int]]:
     return [(index + _FIRST_TENSOR, size) for index, size in sizes if size >= LEAST_BYTES]
 
 
-def chunks_for(state: PackedState, wish: Wish) -> list[Chunk]:
+def chunks_for(state: PackedState, wish: ShareRequest) -> list[Chunk]:
     """The chunks of a share."""
     return chunks_of(shared_parts(state), wish.chunk_bytes)[wish.number :: wish.num_shares]
 
 
-def sizes_for(state: PackedState, wish: Wish) -> list[int]:
+def sizes_for(state: PackedState, wish: ShareRequest) -> list[int]:
     """Sizes of the chunks of a share, in bytes; empty if they would be too many."""
     if not is_worth_sharing(state, wish.chunk_bytes, 0):
         return []
@@ -49,7 +49,7 @@ def sizes_of(state: PackedState) -> list[int]:
     return [memoryview(each).nbytes for number, each in enumerate(state.tensors) if number not in left_out]
 
 
-def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel:
+def share_of(state: PackedState, wish: ShareRequest, room: Room | None = None) -> Parcel:
     """The share of `state` that another donor has asked for; `state` does not change meanwhile.
 
     Copies only the share, into `room`; in a separate thread where the state is lent for that long.
@@ -63,11 +63,11 @@ def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel
     payloads: Sequence[Raw] = [_slice(state.tensors, chunk, wish.chunk_bytes) for chunk in chunks]
     is_whole = state.is_whole
     if is_whole is None:
-        payloads, is_whole = _copies_of(payloads, state.aside, _nothing, room, _always)
+        payloads, is_whole = _copies_of(payloads, state.run_in_background, _nothing, room, _always)
     return Parcel(wish.step, ShareRecord(wish.first), payloads, is_whole, chunks=chunks)
 
 
-def declined(wish: Wish) -> Parcel:
+def declined(wish: ShareRequest) -> Parcel:
     """The answer that there will be no share."""
     return Parcel(wish.step, ShareRecord(wish.first), [])
 
@@ -96,8 +96,8 @@ class StateCopy:
         if state.is_whole is None:
             then = self._digest if is_shared else _nothing
             is_wanted = partial(self._is_like, state) if left_out_of(state) else _always
-            tensors, is_whole = _copies_of(self._sent(), state.aside, then, room, is_wanted)
-            self.state = replace(state, tensors=tensors, is_whole=is_whole, aside=None)
+            tensors, is_whole = _copies_of(self._sent(), state.run_in_background, then, room, is_wanted)
+            self.state = replace(state, tensors=tensors, is_whole=is_whole, run_in_background=None)
 
     def is_whole(self) -> bool:
         """Whether the copy is complete; not at once, where a thread makes it.
@@ -189,7 +189,7 @@ def copied(buffer: Raw) -> Raw:
 
 def _copies_of(
     buffers: Sequence[Raw],
-    aside: RunAside | None,
+    aside: RunInBackground | None,
     then: Callable[[Sequence[Raw]], None],
     room: Room | None,
     is_wanted: Callable[[], bool],

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from gossip import Member
 
 
-class Asked(NamedTuple):
+class StateRequest(NamedTuple):
     """STATE?: a request for the state after `step`; `frozen`: digest of the frozen parameters the requester has."""
 
     step: int
@@ -21,8 +21,8 @@ class StateRequests:
     """
 
     def __init__(self) -> None:
-        self.waiting: dict[Member, Asked] = {}
-        self._given: dict[Member, Asked] = {}
+        self.waiting: dict[Member, StateRequest] = {}
+        self._given: dict[Member, StateRequest] = {}
         self._unlike: dict[Member, bytes] = {}
 
     def install(self) -> None:
@@ -35,7 +35,7 @@ class StateRequests:
         self.waiting.pop(member, None)
         self._unlike.pop(member, None)
 
-    def ask(self, member: Member, asked: Asked) -> None:
+    def ask(self, member: Member, asked: StateRequest) -> None:
         """No state is in flight to `member`. A peer with a seat is given the same state once per view."""
         if self._unlike.get(member) == asked.frozen:
             asked = asked._replace(frozen=b"")
@@ -46,7 +46,7 @@ class StateRequests:
         """`member` is given the state after `step`, for which it waits."""
         self._given[member] = self.waiting.pop(member)._replace(step=step)
 
-    def take_back(self, member: Member, *, is_unlike: bool) -> None:
+    def cancel_given(self, member: Member, *, is_unlike: bool) -> None:
         """The given state will never be complete. `is_unlike`: frozen parameters differ, so `member` waits for all."""
         given = self._given.pop(member, None)
         if is_unlike and given is not None:

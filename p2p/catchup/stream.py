@@ -21,7 +21,7 @@ class Stream:
     parcels: deque[Parcel] = field(default_factory=deque)
     sending: Iterator[ParcelSegment] | None = None
     num_sent: int = 0
-    num_taken: int = 0
+    num_acked: int = 0
 
     def steps(self) -> list[Parcel]:
         return [parcel for parcel in self.parcels if isinstance(parcel.record, StepRecord)]
@@ -31,7 +31,7 @@ class Stream:
         while self.parcels and self.window.has_room:
             if (is_whole := self.parcels[0].is_whole) is not None and not is_whole():
                 return  # it is asked again when it is
-            if self.num_taken == self.num_sent:
+            if self.num_acked == self.num_sent:
                 self.moved = now  # what was not sent yet was not left lying
             self.sending = self.sending or cut(self.parcels[0], segment_bytes)
             segment = next(self.sending)

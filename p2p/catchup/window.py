@@ -50,7 +50,7 @@ class Window:
         """A segment was sent."""
         self._sent.append(now)
 
-    def taken(self, now: float, count: int) -> None:
+    def acked(self, now: float, count: int) -> None:
         """The receiver acknowledges the `count` oldest segments in flight."""
         self._recent.append(now - self._sent[count - 1])
         delay_s = min(self._recent)

@@ -1,6 +1,6 @@
 """The state of a run on disk: written during training, and resumed by founders."""
 
-from .keeper import Keeper
+from .checkpointer import Checkpointer
 from .settings import Checkpoint
 
-__all__ = ["Checkpoint", "Keeper"]
+__all__ = ["Checkpoint", "Checkpointer"]

@@ -49,7 +49,7 @@ def check_is_usable(folder: Path, num_bytes: int) -> None:
             probe.write_bytes(b"shoal")
         finally:
             probe.unlink(missing_ok=True)
-        older = sum(each.num_bytes for each in sorted(manifests(folder).values(), key=lambda each: each.age)[:-1])
+        older = sum(each.num_bytes for each in sorted(manifests(folder).values(), key=lambda each: each.recency)[:-1])
         free = shutil.disk_usage(folder).free + older
     except OSError as error:
         raise ShoalError(f"cannot write checkpoints to {folder}: {error}; pass another folder") from error
@@ -150,23 +150,23 @@ def _make_way(path: Path) -> None:
 
 def remove_old(folder: Path, run: str, start: int, keep: int | None) -> None:
     """Remove leftovers, and all checkpoints of `run` but the last `keep`; those of later starts do not count."""
-    for path in _by_age(folder, run, start)[:-keep] if keep else ():
+    for path in _by_recency(folder, run, start)[:-keep] if keep else ():
         remove(path)
     remove_leftovers(folder)
 
 
 def remove_oldest(folder: Path, run: str, start: int) -> Path | None:
     """Remove the oldest checkpoint of `run`, without later starts; None: there is at most one."""
-    found = _by_age(folder, run, start)
+    found = _by_recency(folder, run, start)
     if len(found) < 2:
         return None
     remove(found[0])
     return found[0]
 
 
-def _by_age(folder: Path, run: str, start: int) -> list[Path]:
+def _by_recency(folder: Path, run: str, start: int) -> list[Path]:
     of_run = ((path, each) for path, each in manifests(folder).items() if each.ancestry.run == run)
-    return [path for _, path in sorted((each.age, path) for path, each in of_run if each.ancestry.start <= start)]
+    return [path for _, path in sorted((each.recency, path) for path, each in of_run if each.ancestry.start <= start)]
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -72,7 +72,7 @@ class Manifest:
         return _digest(self._fields())
 
     @property
-    def age(self) -> tuple[int, int, str]:
+    def recency(self) -> tuple[int, int, str]:
         """Sort key: among checkpoints of one run, the one with the largest is resumed."""
         return self.ancestry.start, self.step, self.id
 

@@ -204,9 +204,9 @@ class Resume:
         latest = max(latest, *starts, 0)  # the next start must be later than all of them
         if not fitting:
             return Offer(is_forced=bool(self._forced), trouble=trouble, latest_start=latest)
-        manifest, self.path = max(fitting, key=lambda each: each[0].age)
+        manifest, self.path = max(fitting, key=lambda each: each[0].recency)
         others = [each for each in fitting if each[0].ancestry.run != manifest.ancestry.run]
-        rival, path = max(others, key=lambda each: each[0].age, default=(None, Path()))
+        rival, path = max(others, key=lambda each: each[0].recency, default=(None, Path()))
         return Offer(
             rival="" if rival is None else in_words(str(path)[-MOST_WORDS:], rival.ancestry.run, rival.step),
             path=str(self.path)[-MOST_WORDS:],

@@ -37,7 +37,7 @@ def show(folder: Path) -> list[str]:
     for _, row in rows:
         if isinstance(row, Manifest):
             former = newest.get(row.ancestry.run, row)
-            newest[row.ancestry.run] = max(former, row, key=lambda each: each.age)
+            newest[row.ancestry.run] = max(former, row, key=lambda each: each.recency)
     lines = [f"  {'':12} {'step':>9} {'epoch':>6} {'MB':>9}  run       start  after"]
     for path, row in rows:
         if isinstance(row, str):

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import numpy as np
 import xxhash
 
-from ..host.ready_memory import touched
+from ..host.prefaulted_memory import touched
 from ..net.parcels import PackedState
 from ..net.trees import unpack_tree
 from .folder import put, remove_old, remove_oldest

@@ -30,7 +30,7 @@ def whole_number(samples: Any) -> int:
     return number
 
 
-def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:
+def counts_operation(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:
     """Operation 0 for this peer's `counts`."""
     row = np.array(counts, np.int64)
     return Operation(collective, row, row, row.shape, "one-shot")

@@ -8,8 +8,8 @@ from itertools import pairwise
 from ..given import check_numbers, check_whole
 from .prefetch import Indices
 from .ranges import count
+from .sample_tracker import SampleTracker
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
-from .share import Share
 from .timed import TimedSampler
 
 
@@ -53,7 +53,7 @@ class Cutter:
             return -(-size // (self.max_local_batch or size))
         if not plan.slices:
             return 1
-        smallest = min(part.number for part in plan.slices.values())
+        smallest = min(part.length for part in plan.slices.values())
         return max(1, min(self.num_inner_steps(count(plan.batch), len(plan.slices)), smallest // MIN_LOCAL_BATCH))
 
     @property
@@ -90,14 +90,19 @@ class Cutter:
             return
         plan = self.sampler.plan(state, members)
         while plan.batch:
-            state = self.sampler.settle(fold(state, plan.batch))
+            state = self.sampler.drop_tail(fold(state, plan.batch))
             plan = self.sampler.plan(state, members)
             if plan.batch:
                 yield from self.cut(plan, peer_id)
 
 
 def check_rounds(
-    inner_steps: int | None, round_s: float | None, share: Share, max_local_batch: int | None, *, drop_last: bool
+    inner_steps: int | None,
+    round_s: float | None,
+    share: SampleTracker,
+    max_local_batch: int | None,
+    *,
+    drop_last: bool,
 ) -> None:
     """Raise ValueError unless a loader with these arguments suits the way its model is trained."""
     check_length(inner_steps, round_s)

@@ -15,9 +15,9 @@ from .description import BATCHES, check, check_num_samples, check_options, check
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
+from .sample_tracker import SampleTracker
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice
 from .sayings import AGAIN, ANOTHER_EPOCH, LEFT, NO_LENGTH, NOT_COUNTED, OTHER_BATCH, OVER, ROUNDS, UNUSED, explain_ends
-from .share import Share
 from .timed import TimedSampler
 
 logger = logging.getLogger("p2p")
@@ -30,7 +30,7 @@ MOST_EMPTY: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class PeerInterface:
     """Interface of a peer for its loaders.
 
     Attributes:
@@ -42,7 +42,7 @@ class Script:
     """
 
     peer_id: str
-    share: Share
+    share: SampleTracker
     enter: Callable[[], object]
     begin: Callable[[], int]
     gather: Callable[[Array, str], Array]
@@ -65,7 +65,7 @@ class Loader:
 
     def __init__(
         self,
-        script: Script,
+        script: PeerInterface,
         dataset: Any,
         *,
         max_local_batch: int | None,
@@ -99,7 +99,7 @@ class Loader:
         self._max_local_batch = max_local_batch
         self._prefetch = Prefetch(dataset, options)
         self._on_poison = on_poison
-        self._num_aside = len(self._track.state.aside)
+        self._num_aside = len(self._track.state.poisoned)
         self._turn = object()
         self._entered, self._num_loads = -1, 0
         self._named = -1, 0  # the epoch, by `epochs`, and how many loads before
@@ -125,7 +125,7 @@ class Loader:
 
         When a batch begins, it is that of the batch; after the last batch of an epoch it is the next one.
         """
-        return self._sampler.epoch(self._sampler.settle(self._track.state))
+        return self._sampler.epoch(self._sampler.drop_tail(self._track.state))
 
     def epochs(self) -> Iterator[int]:
         """The remaining epochs, the current one first.
@@ -213,7 +213,7 @@ class Loader:
                     raise ShoalError(NOT_COUNTED if done == before else OTHER_BATCH)
                 plan = share.plan(track)
                 part = None if share.is_void else plan.slices.get(self._script.peer_id)
-                share.hand_out(track, part)
+                share.begin_loader_batch(track, part)
                 self._counted_before = share.num_samples
                 self._tell_of_failed()
                 yield from self._micro_batches(plan, part)
@@ -221,7 +221,7 @@ class Loader:
             self._prefetch.close()
         finally:
             if self._turn is turn:  # and no other iteration has begun
-                share.take_back(track)
+                share.end_iteration(track)
 
     def _follow(self) -> None:
         """After a member's state was loaded, continue in its epoch, to end where the members' loops end."""
@@ -345,7 +345,7 @@ class Loader:
 
     def _tell_of_failed(self) -> None:
         """Report samples that were set aside in the last step, the same on every peer."""
-        aside = self._track.state.aside
+        aside = self._track.state.poisoned
         new, self._num_aside = aside[self._num_aside :], len(aside)
         if not new:
             return

@@ -38,6 +38,6 @@ def _unused(receipt: Receipt, plan: Plan) -> Ranges:
     left: list[tuple[int, int]] = []
     for each in receipt.contributions:
         part = plan.slices.get(each.peer_id)
-        if part is not None and 0 < each.num_samples < part.number:
-            left += plan.positions(Slice(part.start + each.num_samples, part.number - each.num_samples))
+        if part is not None and 0 < each.num_samples < part.length:
+            left += plan.positions(Slice(part.start + each.num_samples, part.length - each.num_samples))
     return union(left)

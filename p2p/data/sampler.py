@@ -28,23 +28,23 @@ class SamplerState:
         returned: positions before it that were planned and not counted.
         num_steps: number of steps folded so far.
         failed: positions that could not be loaded, with the peer_ids that tried, once per attempt.
-        aside: positions that were not counted and are not tried again.
-        grants: for timed rounds, the most samples that a member may receive in the next one, by peer_id.
+        poisoned: positions that were not counted and are not tried again.
+        quotas: for timed rounds, the most samples that a member may receive in the next one, by peer_id.
     """
 
     position: int = 0
     returned: Ranges = ()
     num_steps: int = 0
     failed: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    aside: tuple[int, ...] = ()
-    grants: tuple[tuple[str, int], ...] = ()
+    poisoned: tuple[int, ...] = ()
+    quotas: tuple[tuple[str, int], ...] = ()
 
 
 class Slice(NamedTuple):
-    """Part of one member: `number` samples of the global batch, from index `start` on."""
+    """Part of one member: `length` samples of the global batch, from index `start` on."""
 
     start: int
-    number: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Plan:
 
     def positions(self, part: Slice) -> Ranges:
         """Positions of `part` in the stream."""
-        return cut(self.batch, part.start, part.number)
+        return cut(self.batch, part.start, part.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Sampler:
         before = union([(0, epoch * self.num_samples)])
         return replace(state, position=start, returned=difference(state.returned, before))
 
-    def settle(self, state: SamplerState) -> SamplerState:
+    def drop_tail(self, state: SamplerState) -> SamplerState:
         """The state without the dropped rest of an epoch."""
         epoch = self.epoch(state)
         return state if epoch == self.epochs or self._left(state, epoch) else self.skip_to(state, epoch + 1)
@@ -119,7 +119,9 @@ class Sampler:
         slices = {name: Slice(bounds[i], bounds[i + 1] - bounds[i]) for i, name in enumerate(chosen)}
         return avoid_failing_again(Plan(batch, slices), state)
 
-    def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
+    def update_quotas(
+        self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]
+    ) -> SamplerState:
         """`state` after a step with this plan: unchanged, whatever each member has used."""
         return state
 
@@ -141,7 +143,7 @@ class Sampler:
         after = fold(state, union([*counted, *((position, 1) for position in aside)]))
         done = {*aside, *(p for p in failed if any(first <= p < first + number for first, number in counted))}
         still = tuple(sorted((p, who) for p, who in failed.items() if p not in done))
-        return replace(after, failed=still, aside=(*state.aside, *aside))
+        return replace(after, failed=still, poisoned=(*state.poisoned, *aside))
 
     def _is_hopeless(self, who: Sequence[str], members: Sequence[str]) -> bool:
         return len(who) >= self.max_attempts and (len({*who}) >= self.max_attempts or {*members} <= {*who})
@@ -177,7 +179,7 @@ def avoid_failing_again(plan: Plan, state: SamplerState) -> Plan:
     slices = dict(plan.slices)
     for position, who in state.failed:
         place = next((i for i, p in enumerate(each(plan.batch)) if p == position), -1)
-        owner = next((name for name, part in slices.items() if part.start <= place < part.start + part.number), "")
+        owner = next((name for name, part in slices.items() if part.start <= place < part.start + part.length), "")
         other = next((name for name in slices if name not in who), "")
         if owner in who and other:
             slices[owner], slices[other] = slices[other], slices[owner]

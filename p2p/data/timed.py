@@ -49,21 +49,23 @@ class TimedSampler(Sampler):
     def _wishes(self, state: SamplerState, members: Sequence[str], total: int) -> dict[str, int]:
         """Samples for each member, in whole inner batches; a new member receives the mean of the others."""
         inner = self.inner_batch(len(members))
-        known = dict(state.grants)
+        known = dict(state.quotas)
         others = [known[name] for name in members if name in known] or [*known.values()]
         mean = sum(others) // len(others) if others else min(total // len(members), FIRST * inner)
         return {name: max(1, -(-known.get(name, mean) // inner)) * inner for name in members}
 
-    def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
+    def update_quotas(
+        self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]
+    ) -> SamplerState:
         """`state` with the grants of `members` for further rounds; `used`: samples of `plan`, by the receipt."""
-        known = dict(state.grants)
+        known = dict(state.quotas)
         for name, number in used.items():
             if number:
                 part = plan.slices.get(name)  # None: members have changed since it was handed out
-                is_all = part is not None and number == part.number
+                is_all = part is not None and number == part.length
                 above = max(known.get(name, 0), GROWTH * number)
                 known[name] = above if is_all else -(-MARGIN[0] * number // MARGIN[1])
-        return replace(state, grants=tuple((name, known[name]) for name in members if name in known))
+        return replace(state, quotas=tuple((name, known[name]) for name in members if name in known))
 
 
 def _share_out(total: int, wishes: Sequence[int]) -> list[int]:

@@ -73,13 +73,13 @@ Members = tuple[str, ...]
 
 
 class Samples(NamedTuple):
-    """The unpacked result of `Share.pack`.
+    """The unpacked result of `SampleTracker.pack`.
 
     Attributes:
         who: members on the last receipt, and on that of training.
-        num_trained, num_samples, num_unused: as of `Share`.
+        num_trained, num_samples, num_unused: as of `SampleTracker`.
         states: each loader's description and state.
-        run: as of `Share`; empty in older checkpoints.
+        run: as of `SampleTracker`; empty in older checkpoints.
     """
 
     who: tuple[Members, Members]
@@ -91,7 +91,7 @@ class Samples(NamedTuple):
 
 
 def unpack_samples(packed: Any) -> Samples:
-    """The inverse of `Share.pack`; raises RemoteProtocolError for malformed values."""
+    """The inverse of `SampleTracker.pack`; raises RemoteProtocolError for malformed values."""
     try:
         (contributors, planned_for), num_trained, num_samples, num_unused, rows, *other = packed
         states = [unpack_track(row) for row in rows]
@@ -137,10 +137,10 @@ class Tracks:
     def epochs(self) -> tuple[int, ...]:
         """Epoch of each loader that this peer's script has created."""
         made = ((track.sampler, track.state) for track in self._all)
-        return tuple(sampler.epoch(sampler.settle(state)) for sampler, state in made if sampler is not None)
+        return tuple(sampler.epoch(sampler.drop_tail(state)) for sampler, state in made if sampler is not None)
 
     def make(self, sampler: Sampler, description: str, *, is_cut: bool) -> Track:
-        """As `Share.make`."""
+        """As `SampleTracker.make`."""
         if any(track.description == description for track in self._all[: self._num_made]):
             raise ShoalError(
                 f"a loader with these arguments already exists ({description}), and this one would start again with "
@@ -152,7 +152,7 @@ class Tracks:
         track = self._all[self._num_made]
         compare(self._num_made, description, track.description, is_resumed=track.is_resumed)
         track.description, track.is_resumed = description, False
-        track.sampler, track.state, track.is_cut = sampler, sampler.settle(track.state), is_cut
+        track.sampler, track.state, track.is_cut = sampler, sampler.drop_tail(track.state), is_cut
         self._num_made += 1
         return track
 
@@ -177,7 +177,7 @@ class Tracks:
         number, sampler = self.number(track), track.sampler
         if sampler is None or number >= len(states):
             return False
-        return sampler.epoch(sampler.settle(states[number][1])) >= sampler.epochs
+        return sampler.epoch(sampler.drop_tail(states[number][1])) >= sampler.epochs
 
     def pack(self) -> list[Any]:
         """As plain values."""
@@ -198,6 +198,6 @@ class Tracks:
             if track.sampler is not None:
                 compare(index, track.description, description, is_resumed=is_resumed)
                 description = track.description
-                state = track.sampler.settle(state)  # as members do in their next call
+                state = track.sampler.drop_tail(state)  # as members do in their next call
                 track.loaded_in = track.sampler.epoch(state)
             track.description, track.state = description, state

@@ -14,7 +14,7 @@ from collectives import Array
 
 from ..device import HOST, Device, PinRefused
 from ..errors import ShoalError
-from ..memory.arena import REGIONS_OFFSET, Arena, Mapping, find_arena, leave_out_of_forks
+from ..memory.arena import REGIONS_OFFSET, Arena, RemoteArena, find_arena, leave_out_of_forks
 from ..memory.extents import EXTENT_BYTES
 from ..staging import cuda_devices
 from ..training.state.numerics import describe_numerics
@@ -82,7 +82,7 @@ def _look_at_copies(device: Device, where: str, clock: Clock, memory: Array) -> 
     try:
         pinned = rates(device, where, memory, clock)
     finally:
-        device.settle()
+        device.wait_for_copies()
         device.unpin(memory)
     yield Finding(
         f"{where} pinned",
@@ -124,7 +124,7 @@ def _in_words(found: dict[str, float]) -> str:
 def _look_at_peers(device: Device, where: str, clock: Clock, of_another: Lent) -> Finding:
     """Whether another process's arena can be registered, through a read-only and through a writable mapping."""
     region = of_another.region
-    read_only = Mapping.open(of_another.pid, of_another.peer_id).array(region, np.uint8)
+    read_only = RemoteArena.open(of_another.pid, of_another.peer_id).array(region, np.uint8)
     writable = _writable(of_another)
     found = {"read-only": _tried(device, where, clock, read_only), "writable": _tried(device, where, clock, writable)}
     said = "; ".join(f"{name}: {why or 'yes'}" for name, (why, _) in found.items())
@@ -183,6 +183,6 @@ def _tried(device: Device, where: str, clock: Clock, memory: Array) -> tuple[str
             if not bool((into == expected).all()):
                 raise ShoalError(f"{where} has read other bytes than a peer has: do not train on it")
     finally:
-        device.settle()
+        device.wait_for_copies()
         device.unpin(memory)
     return "", {"register_s": register_s, "store_gb_per_s": memory.nbytes / median(times) / 1e9}

@@ -16,7 +16,7 @@ from ..host.files import OF_ITS_OWN
 from ..host.files import PER_PEER as FILES_PER_PEER
 from ..host.memory_left import MACHINE, MemoryLeft, available_bytes, memory_left
 from ..host.threads import PER_PEER, ThreadsLeft, threads_left
-from ..memory.arena import Arena, Mapping
+from ..memory.arena import Arena, RemoteArena
 from ..memory.board import IS_ORDERED
 from .finding import Finding, size
 
@@ -77,7 +77,7 @@ def arena(left: MemoryLeft) -> Finding:
     except ShoalError as error:
         return Finding("arena", f"{error}; peers of this host use sockets", is_well=False)
     try:
-        Mapping.open(os.getpid(), name).close()
+        RemoteArena.open(os.getpid(), name).close()
     except ShoalError as error:
         return Finding("arena", f"{error}; peers of this host use sockets", is_well=False)
     finally:

@@ -17,8 +17,8 @@ from .evaluation.page import About, page
 from .evaluation.plots import plot
 from .evaluation.report import Evaluated, check_expectations, evaluate, failures, is_missed, metrics, to_json
 from .folder import read_run, runs_in, unfinished_in, write_whole
-from .run.conduct import Conductor, plans
 from .run.plan import timeline
+from .run.runner import ExperimentRunner, plans
 
 MOST_SAID = 5
 JSON, HTML, TOML = "report.json", "report.html", "experiment.toml"
@@ -35,7 +35,7 @@ def experiment(
     if repeat < 1:
         raise ExperimentError(f"--repeat is at least 1, got {repeat}")
     asked = Experiment.read(path)
-    folder, conductor = out or _free(Path(f"{path.stem}-report")), Conductor(os.environ, say)
+    folder, conductor = out or _free(Path(f"{path.stem}-report")), ExperimentRunner(os.environ, say)
     try:
         check_expectations(asked)
         planned = plans(asked, seed, repeat)
@@ -47,7 +47,7 @@ def experiment(
             say("\n".join([*timeline(asked, plan), f"     seed {each}"]))
         return 0
     try:
-        is_done = conductor.conduct(asked, planned, folder)
+        is_done = conductor.run(asked, planned, folder)
     except ShoalError:
         raise
     except Exception:  # a bug in this program: completed runs are reported all the same
@@ -81,7 +81,7 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
     found, wrong = metrics(evaluated), failures(evaluated, about.expect)
     least = "at least " if len(evaluated) > 1 else ""
     say(f"{least}{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
-    if about.loss and not any(each.run.account and each.run.account.losses for each in evaluated):
+    if about.loss and not any(each.run.log and each.run.log.losses for each in evaluated):
         say(f"loss = {about.loss!r} has matched nothing that the peers have printed")
     for line in [
         *map(str, drawn),
@@ -122,7 +122,7 @@ def evaluate_all(folder: Path) -> list[Evaluated]:
 def _about(folder: Path, evaluated: Sequence[Evaluated]) -> About:
     text = (folder / TOML).read_text() if (folder / TOML).is_file() else ""
     asked = Experiment.parse(text, folder.name, folder) if text else None
-    account = evaluated[0].run.account
+    account = evaluated[0].run.log
     name = folder.absolute().name if account is None else account.name
     return About(name, text, *((asked.expect, asked.run.loss) if asked is not None else ({}, "")))
 

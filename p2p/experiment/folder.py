@@ -18,7 +18,7 @@ from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import TRACES, read_trace, trace_path
 from .clocks import Clocks, ClocksDisagree, Moments, fit, merge, moments
-from .happened import Account, Happened, Process
+from .run_log import EventOutcome, Process, RunLog
 from .usage import Usage
 
 ACCOUNT: Final = "run.json"
@@ -34,14 +34,14 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class PeerHistory:
     """The receipts and the trace of one peer.
 
     Attributes:
         receipts: of the steps that the peer has committed as a member, in order.
         records: in the order of their times.
-        is_whole: whether a trace exists.
-        who: identity in the trace; None: there is no trace, or it is cut off before that.
+        has_trace: whether a trace exists.
+        identity: identity in the trace; None: there is no trace, or it is cut off before that.
         continued: by lineage: the lineage it continues, for those that were begun after the death of all members of
             another lineage.
     """
@@ -49,8 +49,8 @@ class Track:
     peer_id: str
     receipts: Sequence[Receipt]
     records: Sequence[Record]
-    is_whole: bool
-    who: Identity | None = None
+    has_trace: bool
+    identity: Identity | None = None
     continued: Mapping[str, Continued] = field(default_factory=dict)
 
     @property
@@ -85,12 +85,12 @@ class Run:
     """All data of one run.
 
     Attributes:
-        account: None: the run has none.
+        log: None: the run has none.
         clocks: of the hosts, if there are several; all times are then by the reference clock.
     """
 
-    tracks: dict[str, Track]
-    account: Account | None
+    tracks: dict[str, PeerHistory]
+    log: RunLog | None
     clocks: Clocks | None = None
 
     @property
@@ -103,7 +103,7 @@ class Run:
         lines = []
         for peer_id, track in self.tracks.items():
             last = max((record.step for record in track.records if record.kind == Kind.COMMITTED), default=-1)
-            if track.is_whole and last < track.last_step:
+            if track.has_trace and last < track.last_step:
                 until = f"at step {last}" if last >= 0 else "before any step"
                 lines.append(
                     f"the trace of peer {peer_id} ends {until}, and its receipts at {track.last_step}: "
@@ -138,7 +138,7 @@ class Run:
         return max(each.step for track in self.tracks.values() for each in track.receipts if each.lineage == lineage)
 
 
-def write_account(folder: Path, account: Account) -> None:
+def write_log(folder: Path, account: RunLog) -> None:
     """Write run.json. OSError: it could not be written, and does not exist."""
     write_whole(folder / ACCOUNT, json.dumps(asdict(account), indent=1) + "\n")
 
@@ -157,7 +157,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def has_begun(folder: Path) -> bool:
     """Whether a step was committed in any repetition of an experiment."""
-    return any(_read_account(path).begun_ns for path in folder.glob(f"run-*/{ACCOUNT}"))
+    return any(_read_log(path).first_step_ns for path in folder.glob(f"run-*/{ACCOUNT}"))
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -205,8 +205,8 @@ def read_run(folder: Path, *, is_one: bool = True) -> Run:
     Raises:
         ExperimentError: a file cannot be read, the receipts are of several runs, or clocks cannot be compared.
     """
-    account = _read_account(folder / ACCOUNT) if (folder / ACCOUNT).is_file() else None
-    tracks: dict[str, Track] = {}
+    account = _read_log(folder / ACCOUNT) if (folder / ACCOUNT).is_file() else None
+    tracks: dict[str, PeerHistory] = {}
     files = {path.name.removesuffix(RECEIPTS): path for path in _receipt_files(folder)}
     for peer_id in sorted({*files, *(path.name.removesuffix(TRACE) for path in (folder / TRACES).glob(f"*{TRACE}"))}):
         try:
@@ -230,7 +230,7 @@ def read_run(folder: Path, *, is_one: bool = True) -> Run:
 def _refuse_other_clocks(run: Run, folder: Path) -> None:
     """ExperimentError: two peers of one host ran in time namespaces with different clocks."""
     first: dict[str, Identity] = {}
-    for who in (track.who for track in run.tracks.values() if track.who is not None):
+    for who in (track.identity for track in run.tracks.values() if track.identity is not None):
         other = first.setdefault(who.host, who)
         if other.offsets != who.offsets:
             raise ExperimentError(
@@ -241,7 +241,7 @@ def _refuse_other_clocks(run: Run, folder: Path) -> None:
 
 def _refuse_strangers(run: Run, folder: Path) -> None:
     """ExperimentError: there are receipts of a lineage that no peer started by this run was in."""
-    own = set() if run.account is None else {each.peer_id for each in run.account.processes if each.peer_id}
+    own = set() if run.log is None else {each.peer_id for each in run.log.processes if each.peer_id}
     known = {each.lineage for peer_id in own & run.tracks.keys() for each in run.tracks[peer_id].receipts}
     for peer_id in sorted(run.tracks.keys() - own):
         other = {each.lineage for each in run.tracks[peer_id].receipts} - known
@@ -254,7 +254,7 @@ def _refuse_strangers(run: Run, folder: Path) -> None:
 
 def hosts_of(run: Run) -> dict[str, str]:
     """The host of each peer that has a trace, by peer_id."""
-    return {peer_id: track.who.host for peer_id, track in run.tracks.items() if track.who is not None}
+    return {peer_id: track.identity.host for peer_id, track in run.tracks.items() if track.identity is not None}
 
 
 def host_steps(run: Run) -> list[dict[str, Moments]]:
@@ -290,20 +290,20 @@ def _by_one_clock(run: Run, folder: Path) -> Run:
     return replace(run, tracks=tracks, clocks=clocks)
 
 
-def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
+def _read_track(folder: Path, peer_id: str, path: Path | None) -> PeerHistory:
     """Read one peer's receipts and trace. `path`: its receipts; None: it has none."""
     receipts = [] if path is None else read_receipts(path)
     continued = {} if path is None else read_continued(path)
     traces = [trace_path(each, peer_id) for each in (folder, *(() if path is None else (path.parent,)))]
     if path is None or any(trace.is_file() for trace in traces):
         who, records = read_trace(next((trace for trace in traces if trace.is_file()), traces[0]))
-        return Track(peer_id, receipts, records, True, who, continued)
+        return PeerHistory(peer_id, receipts, records, True, who, continued)
     old = path.with_name(f"{peer_id}.timings.jsonl")
     if old.is_file():
         raise ValueError(
             f"{old.name} is of an older version of shoal, and there is no trace: report on it with that one"
         )
-    return Track(peer_id, receipts, [], False, continued=continued)
+    return PeerHistory(peer_id, receipts, [], False, continued=continued)
 
 
 def ends_in(folder: Path) -> list[Path]:
@@ -316,13 +316,13 @@ def _receipt_files(folder: Path) -> Iterator[Path]:
     return (within if within.is_dir() else folder).glob(f"*{RECEIPTS}")
 
 
-def _read_account(path: Path) -> Account:
+def _read_log(path: Path) -> RunLog:
     try:
         values: dict[str, Any] = json.loads(path.read_text())
         values["processes"] = tuple(Process(**each) for each in values["processes"])
-        values["events"] = tuple(Happened(**each) for each in values["events"])
+        values["events"] = tuple(EventOutcome(**each) for each in values["events"])
         values["losses"] = tuple((int(time_ns), int(index), float(loss)) for time_ns, index, loss in values["losses"])
         values["usage"] = tuple(Usage(*map(int, each)) for each in values.get("usage", ()))
-        return Account(**values)
+        return RunLog(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error

@@ -38,7 +38,7 @@ def run(words: Sequence[str], resident_bytes: int) -> None:
     Raises:
         MemoryError: the memory cannot be allocated.
     """
-    ballast = touched(resident_bytes)
+    ballast = allocate_resident(resident_bytes)
     if words[0] == "-m":
         sys.argv = list(words[1:])
         sys.path.insert(0, os.getcwd())
@@ -50,7 +50,7 @@ def run(words: Sequence[str], resident_bytes: int) -> None:
     assert ballast is None or len(ballast) == resident_bytes, "it is kept until now"
 
 
-def touched(num_bytes: int) -> mmap.mmap | None:
+def allocate_resident(num_bytes: int) -> mmap.mmap | None:
     """Allocate memory and write to each page; None for 0 bytes. Raises MemoryError."""
     if not num_bytes:
         return None

@@ -55,7 +55,7 @@ def main() -> None:
     except ImportFailed as error:
         requester.send(json.dumps({"module": error.module, "why": error.why[:MOST_CHARACTERS]}).encode())
         sys.exit(1)
-    check_alone()
+    check_single_threaded()
     requester.send(b'{"ready": true}')
     request = Server(requester).serve()
     if request is not None:
@@ -74,7 +74,7 @@ def import_all(modules: Sequence[str]) -> None:
     gc.freeze()  # a collection in a fork would write to, and so copy, every page that has an object
 
 
-def check_alone() -> None:
+def check_single_threaded() -> None:
     """Raise RuntimeError if there are other threads: locks that these hold would stay locked in a fork."""
     tasks = os.listdir("/proc/self/task")
     if threading.active_count() != 1 or len(tasks) != 1:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ..errors import RegistryError
 from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, parse_entry
 from .exiting import lives
-from .folders import is_held, place_of
+from .folders import is_byte_locked, place_of
 from .processes import Offsets
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Entries:
                 continue
             if self._lives(entry):
                 found = found._replace(living=(*found.living, entry))
-            elif entry.host != self._host and is_held(self._folder / "lock", place_of(entry.peer_id)):
+            elif entry.host != self._host and is_byte_locked(self._folder / "lock", place_of(entry.peer_id)):
                 found = found._replace(elsewhere=(*found.elsewhere, entry))
             else:
                 found = found._replace(dead=(*found.dead, entry))
@@ -78,7 +78,7 @@ class Entries:
 
     def _is_replaced(self, entry: Entry) -> bool:
         """Whether the process runs another program by now (exec), which has closed the lock and the sockets."""
-        if is_held(self._folder / "lock", place_of(entry.peer_id)):
+        if is_byte_locked(self._folder / "lock", place_of(entry.peer_id)):
             return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
             caller.setblocking(False)

@@ -52,7 +52,7 @@ def _open_files() -> list[str]:
         return []
 
 
-def is_nearly_full() -> bool:
+def is_near_fd_limit() -> bool:
     """Whether only the reserve of descriptors is left, so that connections that can wait should not be opened."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

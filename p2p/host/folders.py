@@ -124,7 +124,7 @@ def place_of(peer_id: str) -> int:
     return FIRST_PLACE + (int(peer_id, 16) >> 2)  # an offset has 63 bits
 
 
-def hold(descriptor: int, place: int) -> bool:
+def lock_byte(descriptor: int, place: int) -> bool:
     """Lock byte `place` of an open file until the file is closed, by death too; False: another process holds it.
 
     This lock is independent of that of the whole file. True if the kernel does not support such locks.
@@ -136,8 +136,8 @@ def hold(descriptor: int, place: int) -> bool:
     return True
 
 
-def is_held(path: Path, place: int) -> bool:
-    """Whether a process holds byte `place` of this file by `hold`; False if the kernel does not support such locks."""
+def is_byte_locked(path: Path, place: int) -> bool:
+    """Whether a process has locked byte `place` of this file; False if the kernel does not support such locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

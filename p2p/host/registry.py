@@ -33,7 +33,7 @@ from . import last_run
 from .acceptor_page import record_path
 from .entries import Entries, sweep_pages
 from .entry import HEX_NAME, Entry, Role, all_wait, heir, state_lost
-from .folders import absolute, check_socket_path, hold, locked, make_private, open_lock, place_of, replace_private
+from .folders import absolute, check_socket_path, lock_byte, locked, make_private, open_lock, place_of, replace_private
 from .processes import UnknownOffsets, process_start, read_host, read_offsets
 
 logger = logging.getLogger(__name__)
@@ -337,7 +337,7 @@ class Registry:
         """Lock this peer's byte, which shows to other pid namespaces that this process lives."""
         if self._held < 0:
             self._held = open_lock(self.lock)
-        hold(self._held, place_of(peer_id))
+        lock_byte(self._held, place_of(peer_id))
 
     def _let_go(self) -> None:
         if self._held >= 0:

@@ -7,7 +7,7 @@ from gossip.messages import Difference
 
 from ..errors import LaunchError, RegistryError, RunEnded
 from ..host.entry import ProgramTraits, unpack_program
-from ..host.folders import hold, open_lock
+from ..host.folders import lock_byte, open_lock
 from ..host.naming import SCRIPT
 from ..host.registry import Registry
 from ..session.description import describe_program, explain_program
@@ -51,7 +51,7 @@ def why_nothing_to_join(config: LaunchConfig, registry: Registry) -> str:
     return f"{RunEnded(registry.swarm)}; nothing was started"
 
 
-def take_places(registry: Registry, number: int) -> tuple[list[int], int]:
+def reserve_local_indices(registry: Registry, number: int) -> tuple[list[int], int]:
     """Reserve the first numbers that neither a living peer of this swarm nor another launcher holds on this host.
 
     Returns:
@@ -60,7 +60,7 @@ def take_places(registry: Registry, number: int) -> tuple[list[int], int]:
     held = open_lock(registry.lock)
     living, _ = registry.read(apart_from="")
     taken = {entry.place for entry in living}
-    return list(islice((place for place in count() if place not in taken and hold(held, place)), number)), held
+    return list(islice((place for place in count() if place not in taken and lock_byte(held, place)), number)), held
 
 
 def others_here(registry: Registry, ours: Collection[str]) -> dict[str, int]:

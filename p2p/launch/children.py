@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import IO, Final, Self
 
 from ..errors import LaunchError
-from ..host.other_end import process_behind
+from ..host.peercred import process_behind
 from ..host.processes import process_start
 from ..telemetry.snapshot import MOST_BYTES
 from .config import LaunchConfig
@@ -89,10 +89,10 @@ class Child:
 
     @property
     def sources(self) -> list[socket.socket]:
-        """The sockets to `hear`, when they are readable."""
+        """The sockets to `receive_report`, when they are readable."""
         return [self._listener, self._reports, *filter(None, [self._connection]), *self._later]
 
-    def hear(self, source: socket.socket, joined: int | None = None) -> bytes | None:
+    def receive_report(self, source: socket.socket, joined: int | None = None) -> bytes | None:
         """The next report from `source`; b"": no more will arrive there; None: there is none now.
 
         `joined`: the process whose reports were heard so far; None: of none.

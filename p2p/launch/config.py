@@ -145,7 +145,7 @@ OF_TORCHRUN: Final = (
     *("ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables of torchrun, beside `TORCHELASTIC_*`. Rank and size change in a run, so no variable can hold them."""
-NOT_OURS: Final = (
+NOT_INHERITED: Final = (
     *OF_TORCHRUN,
     *(
         "SHOAL_ONLY",
@@ -165,13 +165,13 @@ SHARED: Final = ("SHOAL_HOME", "SHOAL_KEY")
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The failed peer that a new one replaces; `since_ns` and `elsewhere`: as of `PeerConfig`."""
+    """The failed peer that a new one replaces; `since_ns` and `remote_hosts`: as of `PeerConfig`."""
 
     since_ns: int = 0
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    remote_hosts: Mapping[str, str] = field(default_factory=dict)
 
 
-NOBODY: Final = Predecessor()
+NO_PREDECESSOR: Final = Predecessor()
 
 
 def peer_environment(
@@ -179,7 +179,7 @@ def peer_environment(
     index: int,
     environ: Mapping[str, str],
     place: int | None = None,
-    predecessor: Predecessor = NOBODY,
+    predecessor: Predecessor = NO_PREDECESSOR,
 ) -> dict[str, str]:
     """The environment of peer `index`, number `place` on this host: `environ` plus the variables of `p2p.join()`."""
     place = index if place is None else place
@@ -200,8 +200,8 @@ def peer_environment(
         added["SHOAL_ONLY"] = config.only
     if predecessor.since_ns:
         added["SHOAL_SINCE_NS"] = str(predecessor.since_ns)
-    if predecessor.elsewhere:
-        added["SHOAL_ELSEWHERE"] = ",".join(f"{host}@{address}" for host, address in predecessor.elsewhere.items())
+    if predecessor.remote_hosts:
+        added["SHOAL_ELSEWHERE"] = ",".join(f"{host}@{address}" for host, address in predecessor.remote_hosts.items())
     if config.home is not None:
         added["SHOAL_HOME"] = str(absolute(config.home))
     if config.resume is not None:
@@ -221,15 +221,15 @@ def peer_environment(
             added[f"SHOAL_{name.upper()}"] = str(given)
     # By default torch would start a thread per core in every peer.
     num_threads = len(peer_cores(config, environ, place)) or max(1, num_usable_cores() // config.num_peers)
-    inherited = {name: value for name, value in environ.items() if not is_of_another(name)}
+    inherited = {name: value for name, value in environ.items() if not is_not_inherited(name)}
     added |= config.tcp.to_environment(place)
     added["SHOAL_EXPORTED"] = ",".join(name for name in added if name.startswith("SHOAL_") and name not in SHARED)
     return {**KEEPS_MEMORY, "OMP_NUM_THREADS": str(num_threads), **inherited, **added}
 
 
-def is_of_another(name: str) -> bool:
+def is_not_inherited(name: str) -> bool:
     """Whether no peer inherits this variable."""
-    return name in NOT_OURS or name.startswith("TORCHELASTIC_")
+    return name in NOT_INHERITED or name.startswith("TORCHELASTIC_")
 
 
 def peer_cores(config: LaunchConfig, environ: Mapping[str, str], place: int) -> frozenset[int]:

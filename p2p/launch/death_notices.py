@@ -40,12 +40,12 @@ class DeathNotices:
     """Sends notices of the deaths of a launcher's peers.
 
     Attributes:
-        elsewhere: other hosts with members of the latest view that a dead peer knew, each with an address there.
+        remote_hosts: other hosts with members of the latest view that a dead peer knew, each with an address there.
     """
 
     def __init__(self, registry: Registry, config: TcpConfig | None, clock: Callable[[], float]) -> None:
         """Without a `config` there are no other hosts, and all methods are no-ops. `clock`: monotonic seconds."""
-        self.elsewhere: dict[str, str] = {}
+        self.remote_hosts: dict[str, str] = {}
         self._last: View | None = None
         self._registry = registry
         self._clock = clock
@@ -56,7 +56,7 @@ class DeathNotices:
 
     @property
     def deadline(self) -> float:
-        """When to `look`, by the clock; infinite if no child is watched and no send is in flight."""
+        """When to `poll`, by the clock; infinite if no child is watched and no send is in flight."""
         return math.inf if self._one_way is None else min(self._one_way.deadline, self._look_at)
 
     def watch(self, pid: int, process_start: int | None) -> None:
@@ -68,7 +68,7 @@ class DeathNotices:
             self._look_at = self._clock() + LOOK_S
 
     def announce(self, pid: int, process_start: int | None) -> str:
-        """Send notices of the end of a child that is not reaped yet, unless `look` has sent them. Does not wait.
+        """Send notices of the end of a child that is not reaped yet, unless `poll` has sent them. Does not wait.
 
         Returns:
             What went wrong; empty: nothing.
@@ -85,12 +85,12 @@ class DeathNotices:
             return ""
         failures: list[str] = []
         try:
-            member = self._who_was(pid, process_start)
+            member = self._find_member(pid, process_start)
             record = None if member is None else self._last_record(member)
             if member is not None and record is not None:
                 self._remember(record)
                 frame = _CODEC.encode(Envelope(member, NO_VIEW, Died(record)))
-                for peer_id, address in self._readers(member, record).items():
+                for peer_id, address in self._recipients(member, record).items():
                     try:
                         self._one_way.send(address, peer_id, frame)
                     except ValueError as error:
@@ -101,7 +101,7 @@ class DeathNotices:
             return ""
         return f"not all peers of other hosts are told of the end of process {pid}: {'; '.join(failures)}"
 
-    def look(self) -> str:
+    def poll(self) -> str:
         """Send notices of children that are about to end. Returns what went wrong, or was not delivered in time."""
         if self._one_way is None:
             return ""
@@ -122,7 +122,7 @@ class DeathNotices:
         self._living.clear()
         return "" if self._one_way is None else _unreached(self._one_way.close())
 
-    def _who_was(self, pid: int, process_start: int | None) -> Member | None:
+    def _find_member(self, pid: int, process_start: int | None) -> Member | None:
         """The member whose process this was; None: it never joined, or has left, which removes its entry."""
         process = self._registry.host, pid, process_start
         for entries in self._registry.read(apart_from=""):
@@ -148,7 +148,7 @@ class DeathNotices:
             raise ValueError(f"the acceptor record of peer {member} cannot be read: {reader.why}")
         return record
 
-    def _readers(self, member: Member, record: AcceptorRecord) -> dict[str, str]:
+    def _recipients(self, member: Member, record: AcceptorRecord) -> dict[str, str]:
         """Addresses of the peers to notify, by peer_id.
 
         These are the other seats in the member's view and in the view it voted for, and other peers that it knew.
@@ -162,23 +162,23 @@ class DeathNotices:
             and other != member
             and not (contact.host == self._registry.host and self._registry.knows(other.peer_id))
         }
-        return {**self._acquaintances(member), **told}
+        return {**self._known_peers(member), **told}
 
     def _remember(self, record: AcceptorRecord) -> None:
-        """Update `elsewhere` from the record, unless it has no view, or an older view than an earlier record."""
+        """Update `remote_hosts` from the record, unless it has no view, or an older view than an earlier record."""
         last = self._last
         if record.view is None or (
             last is not None and last.lineage == record.view.lineage and last.number > record.view.number
         ):
             return
-        self._last, self.elsewhere = record.view, {}
+        self._last, self.remote_hosts = record.view, {}
         for contact in (seat.contact for view in _views(record) for seat in view.seats):
             if contact.host != self._registry.host:
-                self.elsewhere.setdefault(contact.host, contact.seed)
+                self.remote_hosts.setdefault(contact.host, contact.seed)
             elif not contact.control.startswith(f"ipc://{self._registry.folder}/"):  # another folder of this machine
-                self.elsewhere.setdefault("", contact.seed)
+                self.remote_hosts.setdefault("", contact.seed)
 
-    def _acquaintances(self, member: Member) -> dict[str, str]:
+    def _known_peers(self, member: Member) -> dict[str, str]:
         """Addresses of the peers that `member` knew, from its page, which may be a second old."""
         snapshot = None
         with suppress(OSError, RegistryError, RemoteProtocolError):  # no page, or an unreadable one

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..host.processes import is_stopped
 from .children import Child
-from .places import Place
+from .peer_slots import PeerSlot
 
 LOOK_S: Final = 0.25
 
@@ -30,10 +30,10 @@ class Fence:
 
     @property
     def deadline(self) -> float:
-        """When to `look`."""
+        """When to `poll`."""
         return self._look_at
 
-    def look(self, places: Iterable[Place], now: float) -> list[Place]:
+    def poll(self, places: Iterable[PeerSlot], now: float) -> list[PeerSlot]:
         """Places whose peer has now been stopped too long; each is returned once."""
         if now < self._look_at:
             return []

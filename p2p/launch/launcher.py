@@ -27,14 +27,21 @@ from ..host.folders import default_home
 from ..host.registry import Registry
 from ..host.threads import PER_PEER, why_too_few_threads
 from ..telemetry.snapshot import Snapshot
-from .admission import check_is_new, check_runs_the_same, name_here, others_here, take_places, why_nothing_to_join
+from .admission import (
+    check_is_new,
+    check_runs_the_same,
+    name_here,
+    others_here,
+    reserve_local_indices,
+    why_nothing_to_join,
+)
 from .children import Child, reap_orphans
-from .config import NOBODY, LaunchConfig, Predecessor, peer_cores, peer_environment
+from .config import NO_PREDECESSOR, LaunchConfig, Predecessor, peer_cores, peer_environment
 from .death_notices import DeathNotices
 from .devices import describe
 from .fence import Fence
 from .output import READ_BYTES, UNREAD_S, Output, Sink, Stream
-from .places import FAILED, Place
+from .peer_slots import FAILED, PeerSlot
 from .postmortem import Postmortem
 from .progress import Progress
 from .report import names, run_exit_code, table, what_became_of
@@ -45,7 +52,7 @@ SETTLED_S: Final = 1.5
 """A peer that still waits this long after a death knows of it."""
 
 
-FRESHLY_OPEN: Final = 5
+BASELINE_OPEN_FILES: Final = 5
 """Open files of a peer after its imports."""
 
 NOBODY_JOINED: Final = (
@@ -76,7 +83,7 @@ class Launcher:
         config = config.with_readable_key()
         self._tcp = config.check()
         self._of_devices = describe(environ, config.gpus, config.num_peers, is_auto=config.is_auto)
-        if why := why_too_few_files(config.num_peers, has_tcp=self._tcp is not None, num_open=FRESHLY_OPEN):
+        if why := why_too_few_files(config.num_peers, has_tcp=self._tcp is not None, num_open=BASELINE_OPEN_FILES):
             raise LaunchError(f"nothing was started: {why}")
         if why := why_too_few_threads(PER_PEER * config.num_peers):
             raise LaunchError(f"nothing was started: {why}")
@@ -89,9 +96,9 @@ class Launcher:
         self._config = replace(config, is_traced=True)
         self._environ = environ
         self._selector = selectors.DefaultSelector()
-        self._output = Output(self._selector, stdout, stderr, self._end_unheard)
-        numbers, self._held = take_places(self._registry, config.num_peers)
-        self._places = [Place(index, str(number)) for index, number in enumerate(numbers)]
+        self._output = Output(self._selector, stdout, stderr, self._on_broken_output)
+        numbers, self._held = reserve_local_indices(self._registry, config.num_peers)
+        self._places = [PeerSlot(index, str(number)) for index, number in enumerate(numbers)]
         self._postmortem = Postmortem(self._registry.folder)
         self._progress = Progress(self._places, lambda peer_id: name_here(self._registry, peer_id), time.monotonic())
         self._traces = Traces(self._registry.folder, config.receipts, self._output.say)
@@ -99,7 +106,7 @@ class Launcher:
         self._streams: dict[Child, tuple[Stream, ...]] = {}
         self._began_ns = time.time_ns()
         self._died_at = -math.inf
-        self._is_hopeless = False
+        self._cannot_start = False
         self._ended_by: int | None = None
         self._kill_at = math.inf
 
@@ -124,7 +131,7 @@ class Launcher:
                     self._start(place)
                 while self._streams or self._next_start() < math.inf:
                     self._wait(wake_up)
-                self._tell(self._progress.rest())
+                self._tell(self._progress.flush())
             finally:
                 self._kill_all()
                 self._warn(self._death_notices.close())
@@ -133,22 +140,22 @@ class Launcher:
             self._output.say(self._postmortem.first)
         if self._config.verbosity >= 0 and self._progress.done >= 0:
             self._output.show(table(self._places))
-        endings = [place.ending for place in self._places if place.ending is not None]
-        code = FAILED if self._is_hopeless else run_exit_code(endings, self._ended_by)
-        if not code and self._ended_by is None and all(place.standing is None for place in self._places):
+        endings = [place.exit_outcome for place in self._places if place.exit_outcome is not None]
+        code = FAILED if self._cannot_start else run_exit_code(endings, self._ended_by)
+        if not code and self._ended_by is None and all(place.snapshot is None for place in self._places):
             self._output.say(NOBODY_JOINED)
             return FAILED
         return code
 
     # Peers.
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: PeerSlot) -> None:
         config = self._config
-        if place.ending is not None and config.only == "new":
+        if place.exit_outcome is not None and config.only == "new":
             config = replace(config, only="")  # the run exists now, and this peer belongs to it
         # A peer that failed after its run had ended repeats the run: joining the ended one would only hide its error.
-        is_first = place.ending is None or place.is_through
-        predecessor = NOBODY if is_first else Predecessor(self._began_ns, self._death_notices.elsewhere)
+        is_first = place.exit_outcome is None or place.is_through
+        predecessor = NO_PREDECESSOR if is_first else Predecessor(self._began_ns, self._death_notices.remote_hosts)
         environ = peer_environment(config, place.index, self._environ, int(place.name), predecessor)
         cores = peer_cores(config, self._environ, int(place.name))
         child = Child.start(config, place.index, environ, cores)
@@ -166,7 +173,9 @@ class Launcher:
             if now < place.restart_at:
                 continue
             place.restart_at = math.inf
-            has_completed = any(other.ending is not None and other.ending.has_completed for other in self._places)
+            has_completed = any(
+                other.exit_outcome is not None and other.exit_outcome.has_completed for other in self._places
+            )
             if has_completed and all(other.is_through for other in self._living()):
                 self._output.say(f"peer {place.name} is not started again: the run is completed")
                 continue
@@ -175,24 +184,24 @@ class Launcher:
             except LaunchError as error:
                 self._output.say(str(error))
 
-    def _listen(self, place: Place, child: Child) -> None:
+    def _listen(self, place: PeerSlot, child: Child) -> None:
         for source in child.sources:
             if source not in self._selector.get_map():
                 self._selector.register(source, selectors.EVENT_READ, place)
 
-    def _take_report(self, place: Place, source: socket.socket) -> None:
+    def _take_report(self, place: PeerSlot, source: socket.socket) -> None:
         """Take one report, if there is one."""
         if (child := place.child) is None:
             return
-        packet = child.hear(source, place.pid)
+        packet = child.receive_report(source, place.pid)
         if packet is None:
             self._listen(place, child)
         elif not packet:
             self._selector.unregister(source)
         if not packet:
             return
-        self._hear(place, packet)
-        standing = place.standing
+        self._handle_report(place, packet)
+        standing = place.snapshot
         if (
             standing is not None
             and not standing.has_begun
@@ -201,22 +210,22 @@ class Launcher:
         ):
             self._end_if_hopeless()
 
-    def _hear(self, place: Place, packet: bytes) -> None:
+    def _handle_report(self, place: PeerSlot, packet: bytes) -> None:
         with suppress(RemoteProtocolError, RegistryError):  # it runs another version of shoal
-            standing, before = Snapshot.parse(packet), place.standing
-            if before is not None and standing.who.swarm not in (before.who.swarm, self._config.swarm_name):
+            standing, before = Snapshot.parse(packet), place.snapshot
+            if before is not None and standing.identity.swarm not in (before.identity.swarm, self._config.swarm_name):
                 return  # the script takes part in another swarm, too
-            self._turn_to(standing.who.swarm, standing.home)
-            if before is not None and before.who.peer_id != standing.who.peer_id:
+            self._turn_to(standing.identity.swarm, standing.home)
+            if before is not None and before.identity.peer_id != standing.identity.peer_id:
                 self._postmortem.examine(place)  # what it has done since its last report
-            self._tell(self._progress.take(place, standing, time.monotonic()))
+            self._tell(self._progress.add_report(place, standing, time.monotonic()))
             self._traces.follow(place)
 
     def _turn_to(self, swarm: str, home: str) -> None:
         """Look after this swarm, which the script has named, unless a peer is in that of the launch."""
         before = self._registry.folder
         folder = (Path(home) if home else before.parent) / swarm
-        known = {place.standing.who.swarm for place in self._places if place.standing is not None}
+        known = {place.snapshot.identity.swarm for place in self._places if place.snapshot is not None}
         if folder == before or (swarm != self._config.swarm_name and self._config.swarm_name in known):
             return
         self._registry = Registry(folder.parent, swarm)
@@ -231,9 +240,9 @@ class Launcher:
         """End the run if the first step waits for more peers than can still join, since some have died."""
         if self._died_at == -math.inf or self._config.is_open:
             return
-        ours = {place.standing.who.peer_id for place in self._places if place.standing is not None}
+        ours = {place.snapshot.identity.peer_id for place in self._places if place.snapshot is not None}
         if why := self._progress.why_no_start(len(others_here(self._registry, ours))):
-            self._is_hopeless = True
+            self._cannot_start = True
             self._end(signal.SIGTERM, why)
 
     # Events.
@@ -246,18 +255,18 @@ class Launcher:
         for key, _ in self._selector.select(max(0.0, wake_at - now)):
             if isinstance(key.data, Stream | Sink):
                 self._output.pass_on(key.data)
-            elif isinstance(key.data, Place) and isinstance(key.fileobj, socket.socket):
+            elif isinstance(key.data, PeerSlot) and isinstance(key.fileobj, socket.socket):
                 self._take_report(key.data, key.fileobj)
             else:
                 for number in wake_up.recv(READ_BYTES):
                     self._receive_signal(number)
         now = time.monotonic()
         if now >= self._death_notices.deadline:
-            self._warn(self._death_notices.look())
+            self._warn(self._death_notices.poll())
         self._start_again(now)
-        self._tell(self._progress.look(now))
-        self._traces.look(now)
-        for place in self._fence.look(self._living(), now):
+        self._tell(self._progress.tick(now))
+        self._traces.poll(now)
+        for place in self._fence.poll(self._living(), now):
             assert place.child is not None
             self._output.say(f"peer {place.name} was stopped for {self._fence.limit_s:g} s: killing it (--fence)")
             place.child.kill()
@@ -265,10 +274,10 @@ class Launcher:
             self._output.say(f"killing {names(self._living())}, still there after {self._config.grace_s:g} s")
             self._kill_all()
 
-    def _living(self) -> list[Place]:
+    def _living(self) -> list[PeerSlot]:
         return [place for place in self._places if place.child is not None]
 
-    def _ended(self) -> list[Place]:
+    def _ended(self) -> list[PeerSlot]:
         """Places whose processes have ended, in that order as far as their records show it."""
         ended = [place for place in self._living() if place.child is not None and place.child.has_ended()]
         return sorted(ended, key=self._postmortem.last_ns) if len(ended) > 1 else ended
@@ -277,7 +286,7 @@ class Launcher:
         if number == signal.SIGCHLD:
             for place in self._ended():
                 assert place.child is not None
-                self._bury(place, place.child)
+                self._on_exit(place, place.child)
             if os.getpid() == 1:
                 reap_orphans({child.pid for child in self._streams})
         elif number == signal.SIGUSR1:
@@ -302,7 +311,7 @@ class Launcher:
 
     def _end(self, number: int, why: str) -> None:
         """Ask the peers to leave the swarm, as if signal `number` had arrived."""
-        lines = self._progress.rest() if self._config.verbosity >= 0 else []
+        lines = self._progress.flush() if self._config.verbosity >= 0 else []
         self._ended_by = number  # before any output, whose failure calls this again
         self._kill_at = time.monotonic() + self._config.grace_s
         living = self._living()
@@ -315,7 +324,7 @@ class Launcher:
             assert place.child is not None
             place.child.signal(signal.SIGTERM, place.pid)
 
-    def _end_unheard(self, error: OSError) -> None:
+    def _on_broken_output(self, error: OSError) -> None:
         if self._ended_by is None:
             self._end(signal.SIGPIPE, f"the output cannot be written ({error.strerror})")
 
@@ -325,9 +334,9 @@ class Launcher:
             child.kill()
         for place, child in children:
             child.wait()
-            self._bury(place, child, killed=True)
+            self._on_exit(place, child, killed=True)
 
-    def _bury(self, place: Place, child: Child, *, killed: bool = False) -> None:
+    def _on_exit(self, place: PeerSlot, child: Child, *, killed: bool = False) -> None:
         """Reap a peer that has ended, pass on its last output, and report its end unless this launcher asked for it."""
         # Helpers, such as DataLoader workers, do not outlive their peer. The pid cannot be reused before the peer is
         # reaped.
@@ -342,26 +351,26 @@ class Launcher:
         was_asked = self._ended_by is not None or killed
         has_left = seen is None or was_asked
         what_next = place.end(return_code, now, 0 if was_asked else self._config.num_restarts, has_left=has_left)
-        assert place.ending is not None
+        assert place.exit_outcome is not None
         self._died_at = now
         last_words = streams[-1].prefixer.last_line if streams else ""
         self._traces.end(place, round(now * 1e9), last_words, was_asked=was_asked)
-        if not (place.ending.has_completed or was_asked):
+        if not (place.exit_outcome.has_completed or was_asked):
             others = [other for other in self._places if other is not place]
-            if place.ending.exit_code:
+            if place.exit_outcome.exit_code:
                 words = self._progress.rename(last_words)
                 self._postmortem.conclude(place, seen, words, round(now * 1e9), self._living())
             line = what_became_of(place, child.pid, others, what_next)
             for each in self._progress.died(place, line, now) if self._config.verbosity >= 0 else [line]:
                 self._output.say(each)
 
-    def _read_last_reports(self, place: Place, child: Child) -> None:
+    def _read_last_reports(self, place: PeerSlot, child: Child) -> None:
         heard = list[socket.socket]()
         while rest := [source for source in child.sources if source not in heard]:  # the listener may add one
             heard += rest
             for source in rest:
-                while packet := child.hear(source, place.pid):
-                    self._hear(place, packet)
+                while packet := child.receive_report(source, place.pid):
+                    self._handle_report(place, packet)
                 if source in self._selector.get_map():
                     self._selector.unregister(source)
 

@@ -11,7 +11,7 @@ from gossip.membership import LEAVES
 
 from ..loop.inbox import OUT, SILENT
 from ..telemetry.snapshot import SHORT, Change, Snapshot, renamed
-from .places import Place
+from .peer_slots import PeerSlot
 
 RATE_S: Final = 30.0
 WAITING_S: Final = 5.0
@@ -22,7 +22,7 @@ PATIENCE_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class DeferredLine:
     """A held-back line about a peer of this launch that lost its seat, or died; the other of the two is awaited.
 
     Attributes:
@@ -48,7 +48,7 @@ class Progress:
         done: the newest committed step; -1: none.
     """
 
-    def __init__(self, places: Iterable[Place], name_here: Callable[[str], str | None], now: float) -> None:
+    def __init__(self, places: Iterable[PeerSlot], name_here: Callable[[str], str | None], now: float) -> None:
         """`name_here`: the number of another peer of this host, by its peer_id; None: there is no such peer."""
         self._places = tuple(places)
         self._name_here = name_here
@@ -58,7 +58,7 @@ class Progress:
         self._members: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._counted: set[str] = set()
-        self._untold: dict[str, Untold] = {}
+        self._untold: dict[str, DeferredLine] = {}
         self._told_dead: dict[str, str] = {}  # dead peers by peer_id, whose cost is not known yet
         self._told_ns = -1  # events up to this time belong to changes that were told
         self._rated = now, -1
@@ -69,13 +69,13 @@ class Progress:
 
     @property
     def deadline(self) -> float:
-        """When to `look`."""
+        """When to `tick`."""
         return min([self._rate_at, *(untold.until for untold in self._untold.values())])
 
     def name(self, peer_id: str) -> str:
         """The name in all messages: the number of a peer of this host, or the first digits of the peer_id."""
         if peer_id not in self._names:
-            name = next((p.name for p in self._places if p.standing and p.standing.who.peer_id == peer_id), None)
+            name = next((p.name for p in self._places if p.snapshot and p.snapshot.identity.peer_id == peer_id), None)
             name = self._name_here(peer_id) if name is None else name
             if name is None:
                 return peer_id[:SHORT]
@@ -86,40 +86,40 @@ class Progress:
         """Replace peer_ids by names."""
         return renamed(text, self.name)
 
-    def take(self, place: Place, standing: Snapshot, now: float) -> list[str]:
+    def add_report(self, place: PeerSlot, standing: Snapshot, now: float) -> list[str]:
         """Take a report of the peer in `place`. Returns lines about what is new."""
-        former = "" if place.standing is None else place.standing.who.peer_id
+        former = "" if place.snapshot is None else place.snapshot.identity.peer_id
         place.take(standing)
         self._heard_at = now
-        self.name(standing.who.peer_id)
-        is_over = former in self._untold and former != standing.who.peer_id
+        self.name(standing.identity.peer_id)
+        is_over = former in self._untold and former != standing.identity.peer_id
         past = [self._tell(former)] if is_over else []
         lines = self._who_comes_and_goes(standing, now)
         return [*past, *self._who_counts(place, standing), *lines, *self._who_waits(place, standing, now)]
 
-    def _who_counts(self, place: Place, standing: Snapshot) -> list[str]:
+    def _who_counts(self, place: PeerSlot, standing: Snapshot) -> list[str]:
         """A line about the first step that counts a peer of this launch, and the time until then."""
-        counted, peer_id = standing.counted, standing.who.peer_id
+        counted, peer_id = standing.counted, standing.identity.peer_id
         if not counted.since_ns or peer_id in self._counted:
             return []
         is_first, at_s = not self._counted, counted.since_ns / 1e9
         self._counted.add(peer_id)
         size = members(len(standing.members))
         if counted.steps < standing.step:
-            joined_s = at_s - standing.who.joined_ns / 1e9
+            joined_s = at_s - standing.identity.joined_ns / 1e9
             took = f"{at_s - place.started_s:.1f} s after its start, {joined_s:.1f} s after p2p.join"
             return [f"peer {place.name} counts, {took}; {size}"]
         if not is_first:
             return []
-        joined_s = at_s - max(p.standing.who.joined_ns for p in self._places if p.standing) / 1e9
-        started_s = at_s - min(p.started_s for p in self._places if p.standing)
+        joined_s = at_s - max(p.snapshot.identity.joined_ns for p in self._places if p.snapshot) / 1e9
+        started_s = at_s - min(p.started_s for p in self._places if p.snapshot)
         return [f"first step {started_s:.1f} s after the start, {joined_s:.1f} s after the last p2p.join; {size}"]
 
     def _who_comes_and_goes(self, standing: Snapshot, now: float) -> list[str]:
         if not standing.has_begun:
             return []
         if standing.lineage != self._lineage and not any(
-            place.child and place.standing and place.standing.lineage == self._lineage for place in self._places
+            place.child and place.snapshot and place.snapshot.lineage == self._lineage for place in self._places
         ):
             self._begin_anew(standing.lineage, now)
         if self.done < 0 and standing.step >= 0:  # the time before that says nothing of the rate
@@ -149,7 +149,7 @@ class Progress:
     def _changes(self, before: dict[str, int], standing: Snapshot, now: float) -> list[str]:
         """Lines about a change of members, except joins and failures of this launch's peers, which have other lines."""
         after = f"at step {standing.change.step}; {members(len(self._members))}"
-        ours = {place.standing.who.peer_id: place for place in self._places if place.standing is not None}
+        ours = {place.snapshot.identity.peer_id: place for place in self._places if place.snapshot is not None}
         cost, lines = cost_of(standing.change), list[str]()
         for peer_id in dict.fromkeys((*self._untold, *before)):
             if peer_id not in before or peer_id in self._members:
@@ -157,14 +157,14 @@ class Progress:
             why = self._why_out(peer_id, standing, self._told_ns)
             line = f"peer {self.name(peer_id)} is out {after}"
             place = ours.get(peer_id)
-            ending = None if place is None else place.ending
+            ending = None if place is None else place.exit_outcome
             if peer_id in self._untold:  # the peer has died, and the line about that is held back
                 lines += [*self._died_before(peer_id), f"{self._untold.pop(peer_id).line}; {cost}"]
             elif who := self._told_dead.pop(peer_id, ""):
                 lines.append(f"the others have gone on without {who} {after}; {cost}")
             elif place is not None and (place.child is not None or ending is None):
                 until = now + PATIENCE_S  # a line about its death may follow
-                self._untold[peer_id] = Untold(line, until, cost, why=why, since_ns=self._told_ns)
+                self._untold[peer_id] = DeferredLine(line, until, cost, why=why, since_ns=self._told_ns)
             elif ending is None or (ending.has_completed and not self._is_through_with_all(peer_id)):
                 lines.append(f"{line}{why}; {cost}")
         for peer_id, incarnation in self._members.items():
@@ -190,15 +190,15 @@ class Progress:
         why = final[0] if final else own[-1] if own else ""
         return f" ({self.rename(why.removeprefix(f'{peer_id} {OUT}'))})" if why else ""
 
-    def died(self, place: Place, line: str, now: float) -> list[str]:
+    def died(self, place: PeerSlot, line: str, now: float) -> list[str]:
         """Lines about the failure of a peer of this launch; `line` is held back until a survivor reports the cost."""
-        peer_id = "" if place.standing is None else place.standing.who.peer_id
+        peer_id = "" if place.snapshot is None else place.snapshot.identity.peer_id
         if (untold := self._untold.pop(peer_id, None)) is not None:
             return [*self._died_before(), f"{line}; {untold.cost}"]
         if peer_id not in self._members or not any(other.child for other in self._places):
             return [*self._died_before(), line]
-        who = f"peer {place.name}" + (f" (pid {place.standing.who.pid})" if place.standing is not None else "")
-        self._untold[peer_id] = Untold(line, now + PATIENCE_S, "", who)
+        who = f"peer {place.name}" + (f" (pid {place.snapshot.identity.pid})" if place.snapshot is not None else "")
+        self._untold[peer_id] = DeferredLine(line, now + PATIENCE_S, "", who)
         return []
 
     def _died_before(self, peer_id: str = "") -> list[str]:
@@ -216,10 +216,12 @@ class Progress:
 
     def _is_through_with_all(self, peer_id: str) -> bool:
         """Whether the peer and all members have left at the end of the run, so that none continues without it."""
-        through = {p.standing.who.peer_id for p in self._places if p.standing is not None and p.standing.is_through}
+        through = {
+            p.snapshot.identity.peer_id for p in self._places if p.snapshot is not None and p.snapshot.left_cleanly
+        }
         return {peer_id, *self._members} <= through
 
-    def look(self, now: float) -> list[str]:
+    def tick(self, now: float) -> list[str]:
         """Lines that are due."""
         due = [peer_id for peer_id, untold in self._untold.items() if now >= untold.until]
         lines = self._tell_all(due)
@@ -229,7 +231,7 @@ class Progress:
             if self.done >= 0:
                 rate = (self.done - done) / (now - since)
                 living = {
-                    p.standing.who.peer_id for p in self._places if p.child is not None and p.standing is not None
+                    p.snapshot.identity.peer_id for p in self._places if p.child is not None and p.snapshot is not None
                 }
                 here = len(living & self._members.keys())
                 line = f"step {self.done}, {rate:.3g} steps/s, {members(len(self._members))}, {here} of them here"
@@ -247,7 +249,7 @@ class Progress:
             "something holds its interpreter; `shoal status` says which"
         )
 
-    def rest(self) -> list[str]:
+    def flush(self) -> list[str]:
         """All lines that are held back."""
         return self._tell_all([*self._untold])
 
@@ -261,22 +263,22 @@ class Progress:
         """The last values of `peer.log`, as means over the running peers of this launch."""
         values = defaultdict[str, list[float]](list)
         for place in self._places:
-            if place.child is not None and place.standing is not None:
-                for name, value in place.standing.logged.items():
+            if place.child is not None and place.snapshot is not None:
+                for name, value in place.snapshot.logged.items():
                     values[name].append(value)
         return "".join(f", {name} {fmean(each):.4g}" for name, each in values.items())
 
-    def _who_waits(self, place: Place, standing: Snapshot, now: float) -> list[str]:
+    def _who_waits(self, place: PeerSlot, standing: Snapshot, now: float) -> list[str]:
         """Every `WAITING_S` a line about the first peer that waits, and for whom."""
-        peer_id = standing.who.peer_id
+        peer_id = standing.identity.peer_id
         if not standing.waiting.text:
             self._waiting.pop(peer_id, None)
             return []
         step, since = self._waiting.get(peer_id, (standing.step, now))
         self._waiting[peer_id] = (step, since) if step == standing.step else (standing.step, now)
         waited_s = now - self._waiting[peer_id][1]
-        last = [other.standing for other in self._places if other.child and other.standing]
-        awake = [each.who.peer_id for each in last if standing.time_ns - each.time_ns < AWAKE_S * 1e9]
+        last = [other.snapshot for other in self._places if other.child and other.snapshot]
+        awake = [each.identity.peer_id for each in last if standing.time_ns - each.time_ns < AWAKE_S * 1e9]
         is_first = peer_id == next((each for each in awake if each in self._waiting), "")
         if not is_first or min(waited_s, now - self._waiting_told) < WAITING_S:
             return []
@@ -289,7 +291,7 @@ class Progress:
         Args:
             num_others: peers of this swarm on this host that are not of this launch.
         """
-        waiting = [p.standing for p in self._places if p.child and p.standing and not p.standing.has_begun]
+        waiting = [p.snapshot for p in self._places if p.child and p.snapshot and not p.snapshot.has_begun]
         possible = [place for place in self._places if place.child or place.restart_at < float("inf")]
         needed = max((standing.needed for standing in waiting), default=0)
         are_more_expected = needed > len(self._places) or num_others

@@ -16,7 +16,7 @@ from ..errors import RemoteProtocolError
 from ..host.processes import read_host
 from ..telemetry.page import page_path
 from ..telemetry.trace import TRACES, Tail, trace_path, write_trace
-from .places import Place
+from .peer_slots import PeerSlot
 
 LOOK_S: Final = 0.1
 """A half holds the records of at least a hundred steps, which take this long at 1 ms each."""
@@ -24,7 +24,7 @@ ENDS: Final = "ends-{host}.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class ExitRecord:
     """The end of a process.
 
     Attributes:
@@ -54,7 +54,7 @@ class Traces:
     """Writes the traces of one launch.
 
     Attributes:
-        deadline: when to `look`.
+        deadline: when to `poll`.
         pages: the registry's folder of the swarm.
     """
 
@@ -70,16 +70,16 @@ class Traces:
         self._tails: dict[str, Tail] = {}
         self.deadline = math.inf
 
-    def follow(self, place: Place) -> None:
+    def follow(self, place: PeerSlot) -> None:
         """Read the page of a peer that has reported, from now on."""
-        if self._folder is None or place.standing is None or place.standing.who.peer_id in self._tails:
+        if self._folder is None or place.snapshot is None or place.snapshot.identity.peer_id in self._tails:
             return
-        peer_id = place.standing.who.peer_id
+        peer_id = place.snapshot.identity.peer_id
         with suppress(OSError, RemoteProtocolError):  # the peer has left already, or runs another version
             self._tails[peer_id] = Tail(page_path(self.pages, peer_id))
             self.deadline = 0.0
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Write new records, if that is due. `now`: monotonic seconds."""
         if now < self.deadline:
             return
@@ -87,23 +87,23 @@ class Traces:
             self._take(peer_id)
         self.deadline = now + LOOK_S if self._tails else math.inf
 
-    def end(self, place: Place, now_ns: int, last_words: str, *, was_asked: bool) -> None:
+    def end(self, place: PeerSlot, now_ns: int, last_words: str, *, was_asked: bool) -> None:
         """Write the last records and the ending of the process in `place`. `was_asked`: its launcher ended it."""
         self.follow(place)
-        assert place.ending is not None
-        who = None if place.standing is None else place.standing.who
+        assert place.exit_outcome is not None
+        who = None if place.snapshot is None else place.snapshot.identity
         missed = 0
         if who is not None and who.peer_id in self._tails:
             self._take(who.peer_id)
             missed = self._tails.pop(who.peer_id).num_missed
-        end = End(
+        end = ExitRecord(
             peer_id="" if who is None else who.peer_id,
             name=place.name,
             host="" if who is None else who.host,
             time_ns=now_ns,
-            code=place.ending.code,
-            how=place.ending.words + (" (by its launcher)" if was_asked and place.ending.exit_code else ""),
-            has_failed=bool(place.ending.exit_code) and not was_asked,
+            code=place.exit_outcome.code,
+            how=place.exit_outcome.words + (" (by its launcher)" if was_asked and place.exit_outcome.exit_code else ""),
+            has_failed=bool(place.exit_outcome.exit_code) and not was_asked,
             last_words=last_words,
             missed=missed,
         )

@@ -41,7 +41,7 @@ class Inbox:
 
     def tell(self, notice: Notice) -> None:
         """Add a notice. After an error that ends this peer, further such errors are dropped."""
-        if isinstance(notice, ShoalError) and not notice.goes_on:
+        if isinstance(notice, ShoalError) and not notice.is_recoverable:
             if self.failure is not None:
                 return
             self.failure = notice

@@ -1,7 +1,7 @@
 """The loop: owns a peer's sockets, its clock and its protocol state, and is driven by one thread at a time.
 
 It passes received messages to the core (gossip) and to the open step (step/), and has their effects carried out
-(carrier.py). The thread that holds the drive lock (ownership.py) drives, so no other lock is needed: finishing a step
+(executor.py). The thread that holds the drive lock (ownership.py) drives, so no other lock is needed: finishing a step
 and installing a view never interleave.
 """
 
@@ -21,22 +21,22 @@ from ..catchup.replica import Packer, Replica
 from ..config import LoopConfig
 from ..errors import DeviceLost, JoinRefused, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
 from ..host.entry import Role
-from ..host.ready_memory import ReadyMemory
+from ..host.prefaulted_memory import PrefaultedMemory
 from ..host.registry import Registry
 from ..memory.shared_runner import IDLE, WAITING, RunState
 from ..net.frames import ANSWER_CODEC, ChunkQuery, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
-from ..net.parcels import Wish
+from ..net.parcels import ShareRequest
 from ..net.transport import Polled
+from ..step.call_path import CallPath
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.operation import Operation
-from ..step.place import Place
 from ..step.waiting import explain_waiting
 from ..telemetry.records import How, Kind, peer_number
-from .carrier import Carrier, Parts
+from .busy_poll import BusyPoll
+from .executor import Executor, Parts
 from .exit_looks import ExitLooks
 from .inbox import Inbox
-from .listening import Listening
 from .measuring import Measuring
 from .neighbours import Neighbours, claim_of
 from .own_entry import OwnEntry
@@ -92,9 +92,9 @@ class Loop:
         if former is not None:
             self.core.return_from(former.core)
             if config.tcp is not None or not founds_anew:
-                self._acquaintances += former.core.acquaintances()
+                self._acquaintances += former.core.bootstrap_claims()
         self.inbox = Inbox()
-        self.note = self.resources.seen.loop.note
+        self.note = self.resources.telemetry_page.loop.note
         self.reactor = Reactor(self, self.inbox.notices, transport.wake)
         self._link_check_s = config.link_check_s
         self._frames = Frames(me.member, transport)
@@ -105,13 +105,13 @@ class Loop:
         self.open_step = OpenStep(me.member, segment_bytes=config.operation_segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
         self.use_wait = self.measuring.use_wait
-        gives, least_bytes = (self._frames.send_parcel, self._frames.send_wish), config.least_shared_bytes
+        gives, least_bytes = (self._frames.send_parcel, self._frames.send_share_request), config.least_shared_bytes
         self._donor = Donor(
-            *gives, segment_bytes=config.segment_bytes, least_shared_bytes=least_bytes, make_room=ReadyMemory
+            *gives, segment_bytes=config.segment_bytes, least_shared_bytes=least_bytes, make_room=PrefaultedMemory
         )
         send = self._frames.send_taken, self._frames.send_chunk_query
-        self._observer = Observer(self.core, self.open_step, *send, ReadyMemory)
-        self._carrier = Carrier(
+        self._observer = Observer(self.core, self.open_step, *send, PrefaultedMemory)
+        self._carrier = Executor(
             Parts(
                 core=self.core,
                 open_step=self.open_step,
@@ -129,7 +129,7 @@ class Loop:
             )
         )
         self.shared, self.state_copied = self._carrier.shared, self._carrier.go_on_giving
-        self._listening = Listening(transport.has_data)
+        self._listening = BusyPoll(transport.has_data)
         self._next_link_check = self._tick_at = 0.0
         self._exit_looks, self._keeps_memory = ExitLooks(), False
 
@@ -173,7 +173,7 @@ class Loop:
         self._carrier.use(replica)
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
-    def describe(self, run: Run) -> None:
+    def replace_run(self, run: Run) -> None:
         """Switch to another model after the last step, as do all members."""
         self.core.replace_run(run)
 
@@ -186,7 +186,7 @@ class Loop:
             self.measuring.watch(self.open_step)
             self._carrier.carry_out(effects)
 
-    def close_step(self, attempt: int, state_digest: bytes, took_us: int = 0, place: Place | None = None) -> None:
+    def close_step(self, attempt: int, state_digest: bytes, took_us: int = 0, place: CallPath | None = None) -> None:
         """As `OpenStep.close`, unless this peer has failed."""
         if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest, took_us, place)):
             self._carrier.carry_out(effects)
@@ -204,12 +204,12 @@ class Loop:
     @property
     def is_asked_for_state(self) -> bool:
         """Whether a peer waits for the state or a share of it, or lags. For any thread."""
-        return self._donor.is_asked or self.core.is_lagged(self.now())
+        return self._donor.is_asked or self.core.has_lagging_joiner(self.now())
 
     def state_complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, committed in `view`, may be copied with `packer`, until the next commit."""
         self._donor.complete(step, packer, view)
-        self._carrier.carry_out(self.core.is_whole(self.now(), step))
+        self._carrier.carry_out(self.core.state_available(self.now(), step))
         self._carrier.serve_state()
 
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
@@ -318,10 +318,10 @@ class Loop:
             if (progress := self.open_step.progress()) is not None:
                 self.core.submitted(*progress)
             self._carrier.carry_out(self.core.tick(now))
-        if effects := self._observer.go_on(now):
+        if effects := self._observer.advance(now):
             self._carrier.carry_out(effects)
 
-    def listening(self) -> Listening | None:
+    def busy_poll(self) -> BusyPoll | None:
         """Polling for data frames, if the open step waits for these."""
         run, submission = self.open_step.run, self.open_step.submission
         if run is None or submission is None or self.shared() is not None:
@@ -359,7 +359,7 @@ class Loop:
             self.seeds.hear_invalid(self.now(), self.core, error)
             return
         if isinstance(envelope, StatusQuery):
-            answer = StatusAnswer(time.monotonic_ns(), self.resources.seen.shown)
+            answer = StatusAnswer(time.monotonic_ns(), self.resources.telemetry_page.shown)
             self.resources.transport.answer(ANSWER_CODEC.encode(answer))
             return
         self.seeds.hear(envelope.sender, self.core)
@@ -380,9 +380,9 @@ class Loop:
                 case Delivery() as delivery:
                     self._carrier.carry_out(self._observer.receive(self.now(), delivery))
                 case Taken() as taken:
-                    self._donor.taken(self.now(), taken)
-                case Wish() as wish:
-                    self._carrier.take_wish(wish)
+                    self._donor.acked(self.now(), taken)
+                case ShareRequest() as wish:
+                    self._carrier.take_share_request(wish)
                 case ChunkQuery(source, step, chunks):
                     self._donor.ask_for_chunks(self.now(), source, step, chunks)
         except RemoteProtocolError as error:

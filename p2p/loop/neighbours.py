@@ -19,7 +19,7 @@ from gossip.messages import AcceptorRecord
 from ..host.acceptor_page import NOTHING, RecordReader
 from ..host.entry import Entry
 from ..host.exiting import Threads
-from ..host.files import is_nearly_full
+from ..host.files import is_near_fd_limit
 from ..host.processes import process_start
 from ..host.registry import Registry
 from ..net.frames import RECORD_CODEC
@@ -192,11 +192,11 @@ class Neighbours:
         for peer_id in self._transport.broken_links():
             core.broke(now, self._linked[peer_id])
         for peer_id in self._transport.live_links():
-            core.heard(now, self._linked[peer_id])
+            core.link_answered(now, self._linked[peer_id])
         refused = [self._linked[peer_id] for peer_id in self._transport.lost_links()]
         unopened = {self._linked[name]: why for name, why in self._transport.unopened_links().items()}
         unopened |= {claim.member: why for claim, why in self._unlinked.values()}
-        effects = [effect for member in refused for effect in core.refused(now, member, REFUSED)]
+        effects = [effect for member in refused for effect in core.link_refused(now, member, REFUSED)]
         for member in self.stalls.undelivered(core.done + 1):
             core.undelivered(now, member)
         return [*effects, *core.unopened(now, unopened)]
@@ -211,12 +211,12 @@ class Neighbours:
             return
         lost = {claim.member: claim for claim in core.claims() if claim.state is State.LOST}
         for claim, _ in sorted(self._unlinked.values(), key=lambda each: each[0].member in lost):
-            if claim.member in lost and is_nearly_full():
+            if claim.member in lost and is_near_fd_limit():
                 break
             if not self._connect(claim):
                 logger.warning("peer %s can be reached now", claim.member)
         num_waiting = sum(claim.member not in lost for claim, _ in self._unlinked.values())
-        if num_waiting and is_nearly_full():
+        if num_waiting and is_near_fd_limit():
             self._make_room(lost, LINKS_FOR_ONE * num_waiting)
 
     def _make_room(self, lost: Mapping[Member, Claim], most: int) -> None:

@@ -80,7 +80,7 @@ class Work(Protocol):
     def shared(self) -> SharedRunner | None:
         """The runner over shared memory, if there is one."""
 
-    def listening(self) -> WaitingForData | None:
+    def busy_poll(self) -> WaitingForData | None:
         """Polling for data frames, if the running operations wait for these."""
 
     def wait_for_data(self, timeout_s: float) -> bool:
@@ -184,7 +184,7 @@ class Reactor:
                         command()
                     state = self._go_on()
                 while self._inbox.empty() and time.monotonic() < deadline and not self._is_stopping:
-                    self._listen(state, deadline)
+                    self._busy_poll(state, deadline)
                     state = self._go_on()
                 if time.monotonic() >= self._next_look_out and not self._is_stopping:
                     self._look(BUSY)  # others must be heard even if this is done
@@ -261,9 +261,9 @@ class Reactor:
         waiting.waited(is_long=not is_over)
         return is_over
 
-    def _listen(self, state: RunState, limit: float) -> None:
+    def _busy_poll(self, state: RunState, limit: float) -> None:
         """As `_look`; if data frames are awaited, poll for these first, and for all else when due."""
-        listening = self._work.listening()
+        listening = self._work.busy_poll()
         if listening is None:
             self._look(state, limit)
         elif time.monotonic() >= self._next_look_out + (MUCH_DATA_S if listening.is_for_much else 0.0):
@@ -298,14 +298,14 @@ class Reactor:
         elif state is UNDER_WAY:
             deadline = min(deadline, now + DEVICE_LOOK_S)
         elif runner is not None:  # then the others know that they have to ring
-            deadline = min(deadline, now + NET_S) if runner.progress.doze() else now
+            deadline = min(deadline, now + NET_S) if runner.progress.prepare_to_wait() else now
         self.drive_lock.begin_wait()
         polled = self._work.poll(max(0.0, deadline - now))
         self.drive_lock.end_wait()
         self.drive_lock.seen()
         slept_s = time.monotonic() - now
         if runner is not None:
-            runner.progress.wake()
+            runner.progress.finish_wait()
             if not runner.progress.spins:
                 runner.progress.waited(is_long=slept_s > SPIN_S)
         self._next_look_out = now + slept_s + LOOK_OUT_S

@@ -11,9 +11,9 @@ from gossip import Member
 from ..config import LoopConfig
 from ..errors import RegistryError
 from ..host.acceptor_page import RecordPage
-from ..host.commit import commit_of
 from ..host.entry import Entry, unpack_program
 from ..host.files import why_too_few_files
+from ..host.git_commit import git_commit_of
 from ..host.naming import SCRIPT, this_program
 from ..host.registry import Registry
 from ..memory.host_memory import HostMemory
@@ -26,14 +26,14 @@ from ..telemetry.snapshot import MOST_ARGUMENTS, SHORT, Identity
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """All open resources, and the entries of other peers here. `seen`: the page of all incarnations of this peer."""
+    """All open resources, and the entries of other peers here. `telemetry_page`: of all incarnations of this peer."""
 
     registry: Registry
     own: Entry
     others: tuple[Entry, ...]
     host_memory: HostMemory
-    page: RecordPage
-    seen: Page
+    record_page: RecordPage
+    telemetry_page: Page
     transport: Transport
 
     def release(self, *, keeps_memory: bool) -> None:
@@ -45,10 +45,10 @@ class Resources:
         with ExitStack() as last_first:
             if not keeps_memory:
                 last_first.callback(self.host_memory.close)
-                last_first.callback(self.seen.remove)
+                last_first.callback(self.telemetry_page.remove)
             last_first.callback(self.host_memory.vacate)
-            last_first.callback(self.page.remove)
-            last_first.callback(self.page.close)
+            last_first.callback(self.record_page.remove)
+            last_first.callback(self.record_page.close)
             last_first.callback(self.registry.leave)
             last_first.callback(self.transport.close)
 
@@ -76,7 +76,7 @@ def acquire(
         host_memory = _host_memory(peer_id, config) if former is None else former.host_memory
         undo.callback(host_memory.close)
         if former is not None:
-            undo.callback(former.seen.remove)
+            undo.callback(former.telemetry_page.remove)
         listeners = None if config.tcp is None else TcpListeners(config.tcp, peer_id)
         remote = ("", "")
         if listeners is not None:
@@ -93,7 +93,7 @@ def acquire(
         page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation), RECORD_CODEC.encode)
         undo.callback(page.close)
         undo.callback(page.remove)
-        seen = Page(registry.folder, _identity(own, clock_ns()), clock_ns) if former is None else former.seen
+        seen = Page(registry.folder, _identity(own, clock_ns()), clock_ns) if former is None else former.telemetry_page
         undo.callback(seen.remove)
         transport = Transport(own.control_address, own.data_address, listeners, lambda: clock_ns() * 1e-9)
         undo.pop_all()
@@ -121,5 +121,5 @@ def _identity(own: Entry, joined_ns: int) -> Identity:
         monotonic_offset_ns=own.monotonic_offset_ns,
         boottime_offset_ns=own.boottime_offset_ns,
         arguments=" ".join(text for name, (_, text) in traits.items() if name != SCRIPT)[:MOST_ARGUMENTS],
-        commit="" if program is None or not program.file else commit_of(Path(program.file)),
+        commit="" if program is None or not program.file else git_commit_of(Path(program.file)),
     )

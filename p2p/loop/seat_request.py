@@ -4,7 +4,7 @@ import os
 
 from gossip import Core, Foundation, Run
 from gossip.effects import Effect
-from gossip.heirs import Estate
+from gossip.heir_election import ElectionStatus
 
 from ..config import LoopConfig
 from ..errors import RegistryError, RemovedFromView, RunEnded
@@ -78,7 +78,7 @@ class SeatRequest:
         self._check_is_not_over(core)
         if self._is_back or core.knows_steps:
             raise RegistryError(RUN_IS_OVER)
-        if elsewhere := self._config.elsewhere:  # it listens for other hosts, and has no seeds
+        if elsewhere := self._config.other_hosts:  # it listens for other hosts, and has no seeds
             own = core.claims()[0].contact.seed
             core.found_from_seeds(now, Foundation((own,), os.urandom(16), size, policy, elsewhere))
             return core.ask_for_seat(now, run, follows=run.description.trains_model)
@@ -109,16 +109,16 @@ class SeatRequest:
         if self._asked is None or self.role is not Role.JOINER or core.view is not None:
             return []
         several_hosts = self._config.tcp is not None
-        if several_hosts and (estate := core.estate(now)) is not None:
-            return self._bury(core, estate)
+        if several_hosts and (estate := core.election_status(now)) is not None:
+            return self._handle_all_dead(core, estate)
         if now < self._next_look:
             return []
-        self._next_look = now + self._config.look_s
+        self._next_look = now + self._config.member_check_s
         if several_hosts and core.knows_members and self._have_members_died_here():
             return []  # members on other hosts may be alive
         if not self._config.may_found and self._config.tcp is None:
             self._registry.check_can_join()
-        held = max(core.held, 0)
+        held = max(core.held_step, 0)
         census = self._registry.take_over(held if self._config.restarts and not several_hosts else -1)
         self.role = census.own.role
         if census.own.held >= 0 and core.knows_steps:
@@ -132,7 +132,7 @@ class SeatRequest:
         _, dead = self._registry.read(apart_from="")
         return any(entry.role is Role.MEMBER for entry in dead)
 
-    def _bury(self, core: Core, estate: Estate) -> list[Effect]:
+    def _handle_all_dead(self, core: Core, estate: ElectionStatus) -> list[Effect]:
         """All members, on several hosts, are dead: continue, wait for the peer that does, or end (R29)."""
         if estate.is_lost or not (self._config.restarts and self._config.may_found):
             lost = [(seat.member.peer_id, seat.contact.pid) for seat in estate.view.seats]
@@ -140,7 +140,7 @@ class SeatRequest:
         if estate.heir == core.me:
             self._registry.inherit()
             self.role = Role.FOUNDER
-            raise AllMembersDead(ALL_DEAD.format(core.held))
+            raise AllMembersDead(ALL_DEAD.format(core.held_step))
         if estate.waits_for:
-            raise RegistryError(NOT_HEARD.format(estate.waits_for, max(core.held, 0)))
+            raise RegistryError(NOT_HEARD.format(estate.waits_for, max(core.held_step, 0)))
         return []

@@ -63,7 +63,7 @@ class Seeds:
         seeds, unknown = ((), ()) if config.tcp is None else (config.tcp.seeds, config.tcp.unknown_seeds)
         founds = config.may_found and not any(entry.role is Role.MEMBER for entry in resources.others)
         addresses, calls = [each.address for each in seeds], resources.transport.seed_calls
-        return cls(addresses, calls, frames, founds=founds, unknown=unknown, elsewhere=config.elsewhere)
+        return cls(addresses, calls, frames, founds=founds, unknown=unknown, elsewhere=config.other_hosts)
 
     def may_found(self, now: float, core: Core, founding_size: int, policy: Policy) -> None:
         """Let `core` found the swarm, if this peer is the first seed and no other knows of a swarm."""

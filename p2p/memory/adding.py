@@ -20,9 +20,9 @@ from collectives import Array, Reduction
 
 from ..device import Adder, Device, Mark, MemoryShort, failures_named
 from ..errors import DeviceLost
-from .arena import Arena, Mapping, Memory
+from .arena import Arena, Memory, RemoteArena
 from .extents import Extents, ends_in
-from .windows import Aside, Window
+from .windows import BackgroundWorker, Window
 
 logger = logging.getLogger("p2p")
 
@@ -41,7 +41,7 @@ class Adding:
         self._device: Device | None = None
         self._has_ended = False
         self._windows: dict[Memory, Window] = {}
-        self._aside = Aside("shoal-windows")
+        self._aside = BackgroundWorker("shoal-windows")
 
     def use(self, device: Device) -> None:
         """Let `device` add from now on, if it can, and no other one does so already. For the training thread."""
@@ -52,11 +52,11 @@ class Adding:
     def sum_of(self, memories: Sequence[Memory], reduction: Reduction, dtype: np.dtype[Any]) -> "DeviceSum | None":
         """For the chunks of one operation of ranks with these memories; None: the host makes all sums."""
         adder = self.adder
-        if adder is None or self.is_short or not adder.takes(reduction, dtype):
+        if adder is None or self.is_short or not adder.supports(reduction, dtype):
             return None
         return DeviceSum(self, memories, reduction, dtype)
 
-    def window(self, mapping: Mapping) -> Window:
+    def window(self, mapping: RemoteArena) -> Window:
         """As the device reads it."""
         window = self._windows.get(mapping)
         if window is None:
@@ -84,7 +84,7 @@ class Adding:
             windows, self._windows = self._windows, {}
             for window in windows.values():
                 window.close()
-            aside, self._aside = self._aside, Aside("nothing")
+            aside, self._aside = self._aside, BackgroundWorker("nothing")
         aside.end()
 
 
@@ -138,6 +138,6 @@ class DeviceSum:
         ends = ends_in(region, adding.extent_bytes)
         if memory is adding.arena:
             return (array, ends) if adding.extents.is_pinned(region) else None
-        assert isinstance(memory, Mapping)
+        assert isinstance(memory, RemoteArena)
         found = adding.window(memory).array(region)
         return None if found is None else (found.view(array.dtype), ends)

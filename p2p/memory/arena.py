@@ -137,7 +137,7 @@ class Arena(Memory):
                 mapped = mmap.mmap(self._fd, size)
                 leave_out_of_forks(mapped)
                 super().__init__(mapped)
-                self.board.sign(peer_id.encode(), self.doorbell.number)
+                self.board.initialize(peer_id.encode(), self.doorbell.number)
                 fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
             except OSError as error:
                 raise _no_memory(size, error) from error
@@ -238,7 +238,7 @@ class Slots:
         return Region(slot.offset, length)
 
 
-class Mapping(Memory):
+class RemoteArena(Memory):
     """The memory of another peer of this host, read-only.
 
     Attributes:
@@ -277,7 +277,7 @@ class Mapping(Memory):
             os.close(opened)
         mapping = cls(mapped)
         mapping.owner, mapping.inode = (pid, peer_id), inode
-        if not mapping.board.is_signed(peer_id.encode()):
+        if not mapping.board.is_board_of(peer_id.encode()):
             raise MappingRefused(f"{name} is laid out by another version of shoal")
         try:  # it may end just now; and with both ends open, nobody who rings for the dead has SIGPIPE
             remote_doorbell = _find(f"/proc/{pid:d}/fd", link_of(mapping.board.doorbell), os.O_RDWR)

@@ -53,7 +53,7 @@ Cell = memoryview
 """One word of a board, as `cell[0]`: written by the owner, read by all."""
 
 
-class Lent(NamedTuple):
+class Reference(NamedTuple):
     """A reference to the memory that a peer lends for one operation; offsets and lengths in bytes of its arena."""
 
     fingerprint: bytes
@@ -97,14 +97,14 @@ class Board:
 
     # The arena that this is the board of.
 
-    def sign(self, nonce: bytes, doorbell: int) -> None:
+    def initialize(self, nonce: bytes, doorbell: int) -> None:
         """Make this the board of a new arena, whose owner has the doorbell of this number."""
         assert len(nonce) == NONCE_BYTES
         self._page[:NONCE_BYTES] = nonce
         self._words[_BELL_WORD] = doorbell
         self._words[_MAGIC_WORD] = _MAGIC
 
-    def is_signed(self, nonce: bytes) -> bool:
+    def is_board_of(self, nonce: bytes) -> bool:
         """Whether this is the board of the arena with this nonce, and laid out as we know it."""
         return self._page[:NONCE_BYTES] == nonce and self._words[_MAGIC_WORD] == _MAGIC
 
@@ -115,13 +115,13 @@ class Board:
 
     # Operations.
 
-    def lend(self, turn: int, lent: Lent) -> None:
+    def lend(self, turn: int, lent: Reference) -> None:
         """Say what the operation of this turn (0 or 1) lends. To be published by progress."""
         _LENT.pack_into(self._page, _LENT_OFFSETS[turn], *lent)
 
-    def lent(self, turn: int) -> Lent:
+    def lent(self, turn: int) -> Reference:
         """The reference written by `lend`. Valid if its progress was read before, and the tag matches afterwards."""
-        return Lent(*_LENT.unpack_from(self._page, _LENT_OFFSETS[turn]))
+        return Reference(*_LENT.unpack_from(self._page, _LENT_OFFSETS[turn]))
 
     # Steps and views.
 

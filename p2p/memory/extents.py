@@ -107,7 +107,7 @@ class Extents:
         with self._lock:
             self._is_closed = True
             for device in {device for device, _ in self._pinned.values()}:
-                device.settle()
+                device.wait_for_copies()
             while self._pinned:
                 _, (device, memory) = self._pinned.popitem()
                 with suppress(RuntimeError):  # of a device that is lost, which has nothing registered

@@ -14,7 +14,7 @@ from gossip import Member, View
 
 from ..device import Device
 from .adding import Adding
-from .arena import REGIONS_OFFSET, Arena, ArenaError, Mapping, MappingRefused, Memory, Region, Slots
+from .arena import REGIONS_OFFSET, Arena, ArenaError, MappingRefused, Memory, Region, RemoteArena, Slots
 from .board import IS_ORDERED, tag_of
 from .doorbell import Doorbell
 from .extents import EXTENT_BYTES, Extents
@@ -52,13 +52,13 @@ class HostMemory:
         """
         self._pieces, self._device_adds = pieces, device_adds
         self._adding: Adding | None = None
-        self._mappings: dict[Member, Mapping] = {}
+        self._mappings: dict[Member, RemoteArena] = {}
         self._arena: Arena | None = None
         self._extents: Extents | None = None
         self._pinning: list[threading.Thread] = []
         self._freed: SimpleQueue[Region] = SimpleQueue()
         self._lock = threading.Lock()
-        self._installed: dict[Member, Mapping] = {}
+        self._installed: dict[Member, RemoteArena] = {}
         if size == 0 or not IS_ORDERED:
             return
         size -= size % mmap.PAGESIZE
@@ -131,7 +131,7 @@ class HostMemory:
         if self._arena is None:
             return False
         try:
-            self._mappings[member] = Mapping.open(pid, member.peer_id)
+            self._mappings[member] = RemoteArena.open(pid, member.peer_id)
         except MappingRefused as error:
             logger.info("peer %s is reached through sockets only: %s", member, error)
         return member in self._mappings

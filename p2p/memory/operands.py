@@ -1,9 +1,9 @@
 """Memory that the ranks of a view lend each other for one operation, found through their boards, and validated.
 
-A reference (board.py, `Lent`) names the operation by its fingerprint, the region of the input, and where the result
-begins. It is read after its lender's progress and before its tag: if the tag is that of the view, the reference was
-written for this operation.
-The digests of the chunks of a lent result follow the board, as far as their owner has reduced these chunks.
+A reference (board.py, `Reference`) names the operation by its fingerprint, the region of the input, and where the
+result begins. It is read after its lender's progress and before its tag: if the tag is that of the view, the reference
+was written for this operation. The digests of the chunks of a lent result follow the board, as far as their owner has
+reduced these chunks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from collectives.programs import MOST_CHUNKS
 
 from ..errors import RemoteProtocolError
 from .arena import DIGESTS_OFFSET, TABLE_BYTES, Memory, Region
-from .board import Lent
+from .board import Reference
 
 DIGEST_BYTES: Final = 16
 TABLE: Final = Region(DIGESTS_OFFSET, MOST_CHUNKS * DIGEST_BYTES)
@@ -93,7 +93,7 @@ class Operands:
         self._memories, self._in_view, self._turn, self._mine = memories, in_view, turn, mine
         own, region = memories[in_view.rank], mine.lent_result
         self._inputs = {in_view.rank: own.array(mine.input, mine.dtype)}
-        self._found: dict[int, Lent] = {}
+        self._found: dict[int, Reference] = {}
         self.lent = own.array(Region(region.offset, mine.input.length), mine.dtype) if region is not None else None
         result = self.lent if mine.result is None else mine.result
         assert result is not None, "the result has to go somewhere"
@@ -107,7 +107,7 @@ class Operands:
             self.input_bounds = (slice(0, self._inputs[in_view.rank].size),) * program.num_chunks
         assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
         result_offset = 0 if region is None else region.offset
-        own.board.lend(turn, Lent(mine.fingerprint, *mine.input, result_offset, mine.ahead_bytes))
+        own.board.lend(turn, Reference(mine.fingerprint, *mine.input, result_offset, mine.ahead_bytes))
 
     def read(self, sources: Iterable[Source], chunk: int) -> list[Array]:
         """The summands of `chunk`, of ranks that have published them."""
@@ -169,7 +169,7 @@ class Operands:
             if self._memories[rank].board.tag[0] != self._in_view.tag:
                 raise Interrupted(f"rank {rank} has left the view: what was read of it is void")
 
-    def _lent_by(self, rank: int) -> Lent:
+    def _lent_by(self, rank: int) -> Reference:
         if (known := self._found.get(rank)) is not None:
             return known
         lent = self._memories[rank].board.lent(self._turn)

@@ -1,8 +1,8 @@
 """How far each rank is in a view, and who sleeps until others have come as far.
 
 Each rank counts what it has published on its board. Nothing here waits: whoever has to looks again for a while; then it
-says on its board what it waits for (`doze`), looks once more, and sleeps until its doorbell rings. Whoever publishes
-rings for who sleeps, if it is the last one waited for.
+says on its board what it waits for (`prepare_to_wait`), looks once more, and sleeps until its doorbell rings. Whoever
+publishes rings for who sleeps, if it is the last one waited for.
 """
 
 import threading
@@ -83,7 +83,7 @@ class Progress:
         """A wait is over, or longer than a spin."""
         self._num_long_waits = self._num_long_waits + 1 if is_long else 0
 
-    def doze(self) -> bool:
+    def prepare_to_wait(self) -> bool:
         """Say that this rank sleeps until nobody is late. Whether it has to: somebody still is."""
         ranks, target = self.awaited
         self._sleeps_for[0] = sum(1 << rank for rank in ranks) if max(ranks, default=0) < _MOST_NAMED else 0
@@ -91,6 +91,6 @@ class Progress:
         fence()
         return not self.is_over()
 
-    def wake(self) -> None:
+    def finish_wait(self) -> None:
         """This rank is awake: others need not ring."""
         self._sleeping[0] = 0

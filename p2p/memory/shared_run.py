@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from collectives import Array, Awaited, Reduction, carried, scale
+from collectives import Array, MissingSegment, Reduction, as_bits, scale
 from collectives.program import Program
 
 from .exchange import DigestFunction
@@ -80,7 +80,7 @@ class SharedRun:
         self.checked = checked
         self._program_of, self._weight, self.is_raw = program_of, weight, weight is None
         self.reduction, self.dtype = reduction, input.dtype
-        self._raw, self.input, self.result = input, carried(input), carried(result)
+        self._raw, self.input, self.result = input, as_bits(input), as_bits(result)
         self._start = self._stop = 0
         self._digests: list[bytes] = []
         is_gather = self.input.size < self.result.size
@@ -124,10 +124,10 @@ class SharedRun:
         """
         return b"".join(self._digests)
 
-    def missing(self, late: Sequence[int], piece_bytes: int) -> tuple[Awaited, ...]:
+    def missing(self, late: Sequence[int], piece_bytes: int) -> tuple[MissingSegment, ...]:
         """Ranks that are waited for, and with which piece, if all pieces had `piece_bytes`."""
         piece, num_pieces = (-(-size * self.input.itemsize // piece_bytes) for size in (self._start, self.input.size))
-        return tuple(Awaited(rank, 0, piece, max(1, num_pieces)) for rank in late)
+        return tuple(MissingSegment(rank, 0, piece, max(1, num_pieces)) for rank in late)
 
 
 def _running_digest() -> DigestFunction:

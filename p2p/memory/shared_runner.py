@@ -15,7 +15,7 @@ from typing import Protocol
 
 import xxhash
 
-from collectives import Array, Awaited, Outgoing, Reduction, reducer
+from collectives import Array, MissingSegment, Outgoing, Reduction, reducer
 from collectives.program import Program
 
 from .adding import Adding
@@ -30,11 +30,11 @@ class RunState(Enum):
     """The next action of a run."""
 
     IDLE = auto()
-    BUSY = auto()
+    RUNNABLE = auto()
     """Go on at once, as soon as others were heard."""
     WAITING = auto()
     """Others have to do something first."""
-    UNDER_WAY = auto()
+    DEVICE_PENDING = auto()
     """A device of this peer has to: look again soon."""
 
 
@@ -132,7 +132,7 @@ class SharedRunner:
     def digest(self, index: int) -> bytes:
         return self._runs[index].digest()
 
-    def missing(self, index: int) -> tuple[Awaited, ...]:
+    def missing(self, index: int) -> tuple[MissingSegment, ...]:
         """Ranks that are waited for; none before the turn of the operation."""
         run = self._runs[index]
         is_first = bool(self._queue) and self._queue[0] is run and self._is_open

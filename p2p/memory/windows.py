@@ -22,7 +22,7 @@ import numpy as np
 from collectives import Array
 
 from ..device import Device, PinRefused
-from .arena import Mapping, Region, find_arena, leave_out_of_forks
+from .arena import Region, RemoteArena, find_arena, leave_out_of_forks
 from .extents import extent_at, extents_of
 
 logger = logging.getLogger("p2p")
@@ -31,7 +31,7 @@ MOST_TURNS: Final = 1 << 12
 """A caller that was told of a hole asks again after twice as many turns as last time, up to this limit."""
 
 
-class Aside:
+class BackgroundWorker:
     """A thread that does one thing after the other. It begins with the first."""
 
     def __init__(self, name: str) -> None:
@@ -65,7 +65,7 @@ class Aside:
 class Window:
     """The arena of one peer, as `device` reads it."""
 
-    def __init__(self, mapping: Mapping, device: Device, extent_bytes: int, aside: Aside) -> None:
+    def __init__(self, mapping: RemoteArena, device: Device, extent_bytes: int, aside: BackgroundWorker) -> None:
         """A window that maps nothing yet. `extent_bytes`: as of the own arena; `aside` runs slow calls."""
         self._owner, self._size, self._inode = mapping.owner, mapping.size, mapping.inode
         self._device, self._extent_bytes, self._aside = device, extent_bytes, aside

@@ -109,17 +109,17 @@ class Credits:
         if (
             handed is not None
             and not credit.allows(num_bytes, handed.most)
-            and not credit.allows(num_bytes, self.under_way(peer_id))
+            and not credit.allows(num_bytes, self.in_flight_bytes(peer_id))
         ):
             return False
         total = self.total
         return (
             total is None
             or total.allows(num_bytes, sum(each.most for each in self._handed.values()))
-            or total.allows(num_bytes, sum(self.under_way(each) for each in list(self._handed)))
+            or total.allows(num_bytes, sum(self.in_flight_bytes(each) for each in list(self._handed)))
         )
 
-    def under_way(self, peer_id: str) -> int:
+    def in_flight_bytes(self, peer_id: str) -> int:
         """Bytes handed over and not acknowledged, by the kernel's count."""
         handed = self._handed.get(peer_id)
         if handed is None:

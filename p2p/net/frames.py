@@ -37,7 +37,7 @@ from .headers import (
     unpack_header,
     unpack_segment,
 )
-from .parcels import Chunk, ParcelSegment, Wish
+from .parcels import Chunk, ParcelSegment, ShareRequest
 from .transport import Transport
 from .wire import Codec
 
@@ -194,7 +194,7 @@ class Frames:
         header = TakenHeader(bytes.fromhex(self._me.peer_id), self._me.incarnation, stream, num_segments)
         self._transport.send_data(target.peer_id, header.pack(), b"")
 
-    def send_wish(self, target: Member, wish: Wish) -> None:
+    def send_share_request(self, target: Member, wish: ShareRequest) -> None:
         """Ask another donor for a share of a state."""
         assert wish.first == self._me
         observer = wish.observer
@@ -234,7 +234,7 @@ class Frames:
 
     def read_data(
         self, frame: memoryview, payload: memoryview
-    ) -> Envelope | Segment | Delivery | Taken | Wish | ChunkQuery | None:
+    ) -> Envelope | Segment | Delivery | Taken | ShareRequest | ChunkQuery | None:
         """FINISHED, a segment of an operation or of a parcel, an acknowledgement, or a request for parts of a state.
 
         Returns:
@@ -310,7 +310,7 @@ def _read_parcel(header: ParcelHeader, payload: memoryview) -> Delivery:
     return Delivery(Member(header.peer_id.hex(), header.incarnation), header.stream, segment)
 
 
-def _read_wish(header: ShareHeader) -> Wish:
+def _read_wish(header: ShareHeader) -> ShareRequest:
     first = Member(header.peer_id.hex(), header.incarnation)
     observer = Member(header.observer.hex(), header.observer_incarnation)
     if not header.number < header.num_shares or not header.chunk_bytes:
@@ -318,7 +318,7 @@ def _read_wish(header: ShareHeader) -> Wish:
             f"share {header.number} of {header.num_shares} of a state, in chunks of {header.chunk_bytes} bytes"
         )
     frozen = b"" if header.frozen == NO_DIGEST else header.frozen
-    return Wish(first, observer, header.step, header.number, header.num_shares, header.chunk_bytes, frozen)
+    return ShareRequest(first, observer, header.step, header.number, header.num_shares, header.chunk_bytes, frozen)
 
 
 def _check_empty(payload: memoryview) -> None:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from ..host.files import is_nearly_full
+from ..host.files import is_near_fd_limit
 from .flows import Connection, Flow
 from .wire import MAX_CONTROL_BYTES
 
@@ -341,7 +341,7 @@ class SeedCalls:
         """
         assert self._introduce is not None, "only who has listeners may use TCP"
         if address not in self._calls:
-            if is_nearly_full():
+            if is_near_fd_limit():
                 return None
             self._calls[address] = SeedCall(self._context, address, self._introduce)
         call = self._calls[address]

@@ -23,7 +23,7 @@ from .wire import Codec
 Raw = bytes | memoryview
 """Bytes of a tensor, or of a part of one."""
 
-RunAside = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
+RunInBackground = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
 """Starts a thread that calls two functions in turn; the result tells whether both have returned."""
 
 
@@ -35,8 +35,8 @@ class PackedState:
         is_whole: whether the copy in `tensors` is complete. Raises MemoryShort or FrozenDiffer if it never will be.
             None: the tensors are lent, and complete.
         replicated: indices of tensors that are equal on all members of a numerics class.
-        aside: runs two functions in a thread; lent tensors are not changed before the first has returned. None: they
-            are lent until the borrower returns.
+        run_in_background: runs two functions in a thread; lent tensors are not changed before the first has returned.
+            None: they are lent until the borrower returns.
         frozen: indices of the larger frozen parameters (catchup/frozen.py).
         known: digest of the frozen parameters that the receiver already has. A copy leaves them out, and fails if they
             differ; empty: the copy has all.
@@ -46,7 +46,7 @@ class PackedState:
     tensors: Sequence[Raw]
     is_whole: Callable[[], bool] | None = None
     replicated: Sequence[int] = ()
-    aside: RunAside | None = None
+    run_in_background: RunInBackground | None = None
     frozen: Sequence[int] = ()
     known: bytes = b""
 
@@ -87,7 +87,7 @@ SOON: Final = -2
 """In place of a step: to be named later."""
 
 
-class Wish(NamedTuple):
+class ShareRequest(NamedTuple):
     """SHARE?: `first` asks for share `number` of `num_shares` of the state after `step`, to be sent to `observer`.
 
     That is every `num_shares`-th chunk, from that number on. A chunk has `chunk_bytes`, or fewer at a tensor's end.
@@ -124,7 +124,7 @@ class StepRecord:
         fingerprints: of the operations, in order.
         shown: what the sender's replica is compared by; empty if the step is not one of a model.
         numerics: class of the sender.
-        path: position in the sender's script that called the step (step/place.py), if it is not one of a model.
+        path: position in the sender's script that called the step (step/call_path.py), if it is not one of a model.
     """
 
     previous: bytes

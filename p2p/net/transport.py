@@ -24,7 +24,7 @@ import zmq
 from collectives import Buffer
 
 from ..errors import RemoteProtocolError
-from ..host.files import is_nearly_full
+from ..host.files import is_near_fd_limit
 from ..version import OtherVersion
 from .addresses import check_address
 from .flows import Flow
@@ -146,7 +146,7 @@ class Transport:
         check_address(data_address)
         if peer_id in self._links:
             raise ValueError(f"there is a link to {peer_id}; disconnect it first")
-        if is_nearly_full():  # libzmq ends a process that has no descriptor left to accept a connection
+        if is_near_fd_limit():  # libzmq ends a process that has no descriptor left to accept a connection
             raise ValueError("too many files are open")
         try:
             self._links[peer_id] = Link(

@@ -76,7 +76,7 @@ def _be_lab(channel: socket.socket, listener: socket.socket, message: Message, d
     for process in processes:
         _ask(process)
     try:
-        devices.join([process.pid for process in processes])
+        devices.create_veth_pairs([process.pid for process in processes])
         ports = [Port(f"veth{index}") for index in range(len(processes))]
     except OSError as error:
         raise LabError(f"cannot read packets here: {error.strerror}") from error

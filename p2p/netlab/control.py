@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import LabError
-from ..host.other_end import process_behind
+from ..host.peercred import process_behind
 from .messages import Message, receive, send
 
 SOCKETS: Final = Path("/proc/net/unix")

@@ -20,13 +20,13 @@ _SBIN: Final = "/usr/sbin:/sbin"
 class Devices(Protocol):
     """The operations that both implementations offer. All raise LabError."""
 
-    def join(self, pids: Sequence[int]) -> None:
+    def create_veth_pairs(self, pids: Sequence[int]) -> None:
         """Create a pair of devices per process: `veth0`, `veth1`, ... here, `eth0` in its network namespace."""
 
-    def begin(self, address: str) -> None:
+    def bring_up(self, address: str) -> None:
         """In a host: bring its devices up, with this address (`10.77.0.1/16`)."""
 
-    def limit(self, num_packets: int) -> None:
+    def set_gso_max_segs(self, num_packets: int) -> None:
         """In a host: limit the number of packets per frame of its device."""
 
 
@@ -51,7 +51,7 @@ class IpCommand:
     def __init__(self, command: str) -> None:
         self._command = command
 
-    def join(self, pids: Sequence[int]) -> None:
+    def create_veth_pairs(self, pids: Sequence[int]) -> None:
         lines: list[str] = []
         for index, pid in enumerate(pids):
             lines += (
@@ -60,7 +60,7 @@ class IpCommand:
             )
         self._run(*lines)
 
-    def begin(self, address: str) -> None:
+    def bring_up(self, address: str) -> None:
         self._run(
             "link set dev lo up",
             f"link set dev {INSIDE} address {SAME_ADDRESS} arp off",
@@ -68,7 +68,7 @@ class IpCommand:
             f"link set dev {INSIDE} up",
         )
 
-    def limit(self, num_packets: int) -> None:
+    def set_gso_max_segs(self, num_packets: int) -> None:
         self._run(f"link set dev {INSIDE} gso_max_segs {num_packets}")
 
     def _run(self, *lines: str) -> None:
@@ -84,14 +84,14 @@ class Pyroute:
     def __init__(self, pyroute2: Any) -> None:
         self._pyroute2 = pyroute2
 
-    def join(self, pids: Sequence[int]) -> None:
+    def create_veth_pairs(self, pids: Sequence[int]) -> None:
         with self._route() as route:
             for index, pid in enumerate(pids):
                 name = f"veth{index}"
                 route.link("add", ifname=name, kind="veth", peer={"ifname": INSIDE, "net_ns_pid": pid})
                 route.link("set", index=route.link_lookup(ifname=name)[0], state="up")
 
-    def begin(self, address: str) -> None:
+    def bring_up(self, address: str) -> None:
         host, _, length = address.partition("/")
         with self._route() as route:
             inside = route.link_lookup(ifname=INSIDE)[0]
@@ -100,7 +100,7 @@ class Pyroute:
             route.addr("add", index=inside, address=host, prefixlen=int(length))
             route.link("set", index=inside, state="up")
 
-    def limit(self, num_packets: int) -> None:
+    def set_gso_max_segs(self, num_packets: int) -> None:
         with self._route() as route:
             route.link("set", index=route.link_lookup(ifname=INSIDE)[0], gso_max_segs=num_packets)
 

@@ -99,7 +99,7 @@ class Emulator:
             sent = frame.received_ns - behind
             if not now - STALE_NS < sent <= now:
                 sent = now
-            due = self.links.leave(sent, source, target, frame.num_bytes, frame.num_packets)
+            due = self.links.egress(sent, source, target, frame.num_bytes, frame.num_packets)
             if due is not None:
                 heapq.heappush(self._due, (due, next(self._order), source, target, frame, False))
 
@@ -108,7 +108,7 @@ class Emulator:
         while due and due[0][0] <= (now := time.monotonic_ns()):
             when, _, source, target, frame, is_through = heapq.heappop(due)
             if not is_through:
-                arrival = self.links.land(when, source, target, frame.num_bytes, frame.num_packets)
+                arrival = self.links.ingress(when, source, target, frame.num_bytes, frame.num_packets)
                 if arrival is None:
                     continue
                 if arrival > now:

@@ -24,7 +24,7 @@ def run(channel: socket.socket, devices: Devices) -> None:
     host = _Host(channel, devices)
     try:
         namespaces.unshare(namespaces.NEWNET | namespaces.NEWNS | namespaces.NEWUTS | namespaces.NEWIPC)
-        namespaces.keep_mounts()
+        namespaces.make_mounts_private()
         namespaces.mount("proc", "/proc")
         namespaces.mount("tmpfs", MEMORY, "mode=1777")
     except OSError as error:
@@ -62,7 +62,7 @@ class _Host:
                 case "begin":
                     self._begin(message)
                 case "limit":
-                    self._devices.limit(message["num_packets"])
+                    self._devices.set_gso_max_segs(message["num_packets"])
                 case "start":
                     return {"pid": self._start(message, descriptors)}
                 case "signal":
@@ -86,7 +86,7 @@ class _Host:
             namespaces.bind(str(names), "/etc/hosts")
         with contextlib.suppress(OSError):  # a kernel without IPv6
             Path(IPV6).write_text("1")
-        self._devices.begin(message["address"])
+        self._devices.bring_up(message["address"])
 
     def _start(self, message: Mapping[str, Any], descriptors: list[int]) -> int:
         *streams, end = descriptors

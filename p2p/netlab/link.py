@@ -1,7 +1,8 @@
 """Link model: when a frame arrives at another host, if at all. Lines have a rate and a queue, pairs a delay. Pure.
 
 A frame leaves through the line of its host (`up`), then passes its pair: a rate, loss, a delay with jitter. That is
-`leave`. At the end of the delay, the line of the other host (`down`) takes it: `land`. When that has it through, it is
+`egress`. At the end of the delay, the line of the other host (`down`) takes it: `ingress`. When that has it through, it
+is
 there: `arrive`. Times are nanoseconds of any clock and are passed as arguments; so is the random generator.
 
 A rate counts IP packets with their headers. Leaves out: the framing around them on a real wire, and partial arrival: a
@@ -35,7 +36,7 @@ class Counters:
     dropped_cut: int = 0
 
 
-class Wire:
+class RateLimiter:
     """A rate limit with a queue: frames pass one after the other."""
 
     def __init__(self, bit_per_s: int | None, queue_ns: int) -> None:
@@ -62,7 +63,7 @@ class Pair:
 
     def __init__(self, settings: PairSettings, queue_ns: int) -> None:
         self.counters = Counters()
-        self.wire = Wire(settings.rate_bit_per_s, queue_ns)
+        self.wire = RateLimiter(settings.rate_bit_per_s, queue_ns)
         self.settings = settings
         self._last_due = 0
 
@@ -87,12 +88,12 @@ class Links:
         self, lines: Sequence[LineSettings], pairs: Mapping[tuple[int, int], PairSettings], random: Random
     ) -> None:
         self.lines = list(lines)
-        self.up = [Wire(line.up_bit_per_s, line.queue_ns) for line in lines]
-        self.down = [Wire(line.down_bit_per_s, line.queue_ns) for line in lines]
+        self.up = [RateLimiter(line.up_bit_per_s, line.queue_ns) for line in lines]
+        self.down = [RateLimiter(line.down_bit_per_s, line.queue_ns) for line in lines]
         self.pairs = {(source, target): Pair(pairs[source, target], lines[source].queue_ns) for source, target in pairs}
         self._random = random
 
-    def leave(self, now: int, source: int, target: int, num_bytes: int, num_packets: int = 1) -> int | None:
+    def egress(self, now: int, source: int, target: int, num_bytes: int, num_packets: int = 1) -> int | None:
         """Time at which a frame that `source` sends `now` reaches the line of `target`; None: it is dropped."""
         pair = self.pairs[source, target]
         settings, counters = pair.settings, pair.counters
@@ -112,7 +113,7 @@ class Links:
             return None
         return pair.delay(sent, self._random)
 
-    def land(self, now: int, source: int, target: int, num_bytes: int, num_packets: int = 1) -> int | None:
+    def ingress(self, now: int, source: int, target: int, num_bytes: int, num_packets: int = 1) -> int | None:
         """Time at which the line of `target` has a frame through that reaches it `now`; None: the frame is dropped."""
         pair = self.pairs[source, target]
         counters = pair.counters

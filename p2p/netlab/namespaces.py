@@ -53,7 +53,7 @@ def enter() -> None:
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
             Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
-        keep_mounts()
+        make_mounts_private()
     except OSError as error:
         raise LabError(why_not(error.strerror or str(error), uid)) from error
 
@@ -92,7 +92,7 @@ def set_namespace(descriptor: int, flag: int) -> None:
     _check(_libc.setns(descriptor, flag))
 
 
-def keep_mounts() -> None:
+def make_mounts_private() -> None:
     """Make later mounts visible in this mount namespace only."""
     _check(_libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None))
 

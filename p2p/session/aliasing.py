@@ -31,7 +31,7 @@ WRITTEN: Final = (
 )
 
 
-class Elsewhere:
+class AddressArray:
     """A torch tensor as an array of its addresses, perhaps on a device: its elements must not be read."""
 
     def __init__(self, tensor: Any) -> None:
@@ -47,7 +47,7 @@ class Elsewhere:
 
 def addresses_of(tensor: Any) -> Array:
     """An array of the addresses of a tensor, on any device."""
-    return np.asarray(Elsewhere(tensor)) if tensor.numel() else np.empty(0)
+    return np.asarray(AddressArray(tensor)) if tensor.numel() else np.empty(0)
 
 
 def first_byte(array: Array) -> int:

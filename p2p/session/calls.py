@@ -17,19 +17,19 @@ import numpy as np
 from collectives import OPS, Array
 from collectives.goals import GOALS
 
-from ..data.counting import count_samples, whole_number
+from ..data.counting import counts_operation, whole_number
 from ..device import HOST, Device
 from ..errors import RootLost, ShoalError
 from ..staging import Staged
-from ..step.collective import AllGather, AllReduce, Barrier, Moved
+from ..step.collective import AllGather, AllReduce, Barrier, GenericCollective
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .aliasing import Accesses
 from .attempt import OpenedBy
-from .device_memory import pinned, staged_by, the_device_of
-from .operation_call import Asked, OperationCall, StagedCall
+from .device_memory import pinned, single_device_of, staged_by
+from .operation_call import OperationArgs, OperationCall, StagedCall
 from .session import Session
-from .tensors import Buffers
+from .tensors import ResultBuffers
 
 IN_BLOCK = (
     "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
@@ -52,7 +52,7 @@ class ScriptStep:
         """Open the step."""
         session.membership.take_seat()
         session.open_step(by)
-        session.membership.post(session.membership.standing_of_state())  # a peer may wait for it
+        session.membership.post(session.membership.offer_or_withhold_state())  # a peer may wait for it
         self.number = session.history.done + 1
         self.is_open = True
         self.session = session
@@ -91,7 +91,7 @@ class ScriptStep:
                 self._submit()
             self.session.commit()
             for call in self._calls:
-                call.hand_out(self.number)
+                call.deliver_result(self.number)
             self._is_committed = True
             self.session.history.announce()
         elif not self._is_committed:
@@ -187,7 +187,7 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._buffers, self._inputs = Buffers(session.empty), Buffers(session.empty)
+        self._buffers, self._inputs = ResultBuffers(session.empty), ResultBuffers(session.empty)
         self._staged: dict[tuple[Device, int], Staged] = {}
         self._block: ScriptStep | None = None
         self._asynchronous: ScriptStep | None = None
@@ -198,7 +198,7 @@ class Calls:
         """See `Peer.all_reduce`."""
         with self._session.callers.call("peer.all_reduce"):
             collective = _ALL_REDUCES[OPS.index(op)] if op in OPS else AllReduce(op)  # refused later
-            handle: Handle | None = self._run(tensor, Asked(collective, algorithm, out), async_op, commit)
+            handle = self._run(tensor, OperationArgs(collective, algorithm, out), async_op, commit)
             if self._session.history.own_data.is_late and op in ("sum", "mean"):
                 self._tell_what_is_not_given(tensor)
             return handle if async_op else None
@@ -214,19 +214,20 @@ class Calls:
     ) -> Handle | None:
         """See `Peer.broadcast`."""
         with self._session.callers.call("peer.broadcast"):
-            asked = Asked(Moved("broadcast", root=self._peer_at(root)), algorithm, out)
+            asked = OperationArgs(GenericCollective("broadcast", root=self._peer_at(root)), algorithm, out)
             handle: Handle | None = self._run(tensor, asked, async_op, commit)
             return handle if async_op else None
 
     def all_gather(self, tensor: Any, algorithm: str | None, *, async_op: bool, commit: bool) -> Any:
         """See `Peer.all_gather`."""
         with self._session.callers.call("peer.all_gather"):
-            return self._run(tensor, Asked(AllGather(), algorithm), async_op, commit)
+            return self._run(tensor, OperationArgs(AllGather(), algorithm), async_op, commit)
 
     def reduce_scatter(self, tensor: Any, op: str, algorithm: str | None, *, async_op: bool, commit: bool) -> Any:
         """See `Peer.reduce_scatter`."""
         with self._session.callers.call("peer.reduce_scatter"):
-            return self._run(tensor, Asked(Moved("reduce-scatter", op), algorithm), async_op, commit)
+            asked = OperationArgs(GenericCollective("reduce-scatter", op), algorithm)
+            return self._run(tensor, asked, async_op, commit)
 
     def _peer_at(self, root: int | str) -> str:
         """The peer_id of a rank of the script's view, or `root` itself if it is the peer_id of a member.
@@ -238,9 +239,8 @@ class Calls:
         there = [member.peer_id for member in view.members]
         if isinstance(root, str):
             if root not in there:
-                raise ValueError(
-                    f"root is a rank or a peer_id of `peer.view`, is {root!r}; members: {', '.join(there)}"
-                )
+                names = ", ".join(there)
+                raise ValueError(f"root is a rank or a peer_id of `peer.view`, is {root!r}; members: {names}")
             return root
         wanted = f"root is a rank of `peer.view`, 0 to {len(there) - 1}, or a peer_id, is {root}"
         try:
@@ -251,7 +251,7 @@ class Calls:
             raise ValueError(wanted)
         return there[rank]
 
-    def _run(self, tensor: Any, asked: Asked, async_op: bool, commit: bool) -> Any:
+    def _run(self, tensor: Any, asked: OperationArgs, async_op: bool, commit: bool) -> Any:
         """Run a call. Returns a handle, or the value of the call."""
         if async_op and not commit:
             raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
@@ -276,11 +276,11 @@ class Calls:
         call.wait(0)
         operation, history = call.operation, self._session.history
         if not commit and self._session.may_run_early(operation):
-            call.keep_apart()
-            call.hand_out(history.done + 1, self._session.run_early(operation))
+            call.copy_input()
+            call.deliver_result(history.done + 1, self._session.run_early(operation))
         else:
             self._session.run_alone(operation)
-            call.hand_out(history.done)
+            call.deliver_result(history.done)
             history.announce()
         return call.value()
 
@@ -296,10 +296,10 @@ class Calls:
             elif self._asynchronous is not None:
                 self._asynchronous.follow()
 
-    def _make(self, tensor: Any, asked: Asked, *, is_alone: bool) -> OperationCall:
+    def _make(self, tensor: Any, asked: OperationArgs, *, is_alone: bool) -> OperationCall:
         """`is_alone`: no other operation of the same size is open, so the memory of its result can be reused."""
         out = asked.out
-        device = the_device_of(self._session, tensor, "the tensor")
+        device = single_device_of(self._session, tensor, "the tensor")
         if device is HOST:
             if out is not None and self._session.device_of(out) is not HOST:
                 raise ValueError(f"out is on {out.device}, and the tensor on the CPU: pass both on one device")
@@ -333,10 +333,11 @@ class Calls:
         """
         with self._session.callers.call(f"the benchmark's {kind}"):
             peer_id = self._peer_at(root) if GOALS[kind].has_root else ""
-            operation = Operation(Moved(kind, root=peer_id), array, self._buffers.like(array), array.shape, algorithm)
+            collective = GenericCollective(kind, root=peer_id)
+            operation = Operation(collective, array, self._buffers.like(array), array.shape, algorithm)
             self._session.run_alone(operation)
             self._session.history.announce()
-            if operation.is_void:
+            if operation.is_root_missing:
                 raise RootLost(self._session.history.done, operation.describe())
             return operation.result
 
@@ -370,7 +371,7 @@ class Calls:
         try:
             with callers.call("peer.step"):
                 weight = share.weight if samples is None else samples
-                counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
+                counts = share.operation() if samples is None else counts_operation((UNKNOWN_SAMPLE, samples, samples))
                 step = self._block = ScriptStep(self._session, OpenedBy.BLOCK)
                 self._session.submit(counts)
             yield Step(step.number, weight)
@@ -395,6 +396,5 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"combine takes one number for each name, and {name} is a {type(value).__name__}: {error}"
-        ) from None
+        kind = type(value).__name__
+        raise TypeError(f"combine takes one number for each name, and {name} is a {kind}: {error}") from None

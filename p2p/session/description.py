@@ -15,7 +15,7 @@ from gossip import Run, RunDescription, Trait
 from gossip.messages import Difference, Refuse
 
 from ..catchup.replica import BUCKETS, MODEL, Replica
-from ..data.share import Share
+from ..data.sample_tracker import SampleTracker
 from ..host.arguments import SHOWN_MAX
 from ..host.entry import ProgramTraits
 from ..net.parcels import PackedState
@@ -51,7 +51,7 @@ def describe_program(program: ProgramTraits, may_differ: Sequence[str]) -> Run:
     return Run(description, {name: text.encode() for name, (_, text) in program.items()})
 
 
-def without_model(share: Share) -> Replica:
+def without_model(share: SampleTracker) -> Replica:
     """Replica of a peer without a model: its state is which samples of `share` are used up."""
     return Replica(
         traits={},

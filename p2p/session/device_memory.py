@@ -10,11 +10,11 @@ from collectives import Array
 from ..device import HOST, Device
 from ..memory.host_memory import HostMemory
 from ..staging import Cut, Staged
-from .operation_call import Empty
+from .operation_call import ArrayAllocator
 from .session import Session
 
 
-def the_device_of(session: Session, tensor: Any, what: str) -> Device:
+def single_device_of(session: Session, tensor: Any, what: str) -> Device:
     """The device of `tensor`: the host, or the one device that this peer uses. `what`: name in the error.
 
     Raises:
@@ -44,7 +44,7 @@ def pin(session: Session, device: Device, arrays: Sequence[Array]) -> None:
         _pin(session, device, arrays)
 
 
-def pinned(session: Session, device: Device, empty: Empty) -> Empty:
+def pinned(session: Session, device: Device, empty: ArrayAllocator) -> ArrayAllocator:
     """`empty`, with results registered with `device`."""
 
     def make(size: int, dtype: np.dtype[Any]) -> Array:

@@ -7,11 +7,11 @@ from typing import Final
 from gossip import Member, View
 
 from ..data.own_data import OwnData
-from ..data.share import Share
+from ..data.sample_tracker import SampleTracker
 from ..errors import ShoalError
 from ..step.notices import Commit
 from ..step.receipts import NUM_COLUMNS, TOOK, Continued, Ledger, Receipt
-from ..step.speeds import Speeds
+from ..step.stragglers import StragglerDetector
 
 logger = logging.getLogger("p2p")
 
@@ -38,7 +38,7 @@ class History:
         speeds: of the members.
     """
 
-    def __init__(self, share: Share, ledger: Ledger | None, speeds: Speeds) -> None:
+    def __init__(self, share: SampleTracker, ledger: Ledger | None, speeds: StragglerDetector) -> None:
         """Without committed steps. `share` counts the samples; receipts go to `ledger`, if there is one."""
         self.view: View | None = None
         self.done = -1
@@ -60,7 +60,7 @@ class History:
         """Add a committed step; recorded unless `me` received it as an observer."""
         share = self._share
         counts = next((each.result for each in commit.operations if each.collective.is_counts), None)
-        receipt = share.count(commit.receipt, is_training=counts is not None)
+        receipt = share.apply_receipt(commit.receipt, is_training=counts is not None)
         if counts is not None:
             share.num_trained += 1
             self.has_followed = True
@@ -88,7 +88,7 @@ class History:
 
     def show(self, commit: Commit) -> None:
         """Note a step of which this peer has the results, but not the state after it."""
-        self.view, self.receipt = commit.view, self._share.count(commit.receipt, is_training=False)
+        self.view, self.receipt = commit.view, self._share.apply_receipt(commit.receipt, is_training=False)
 
     def _judge(self, receipt: Receipt, took_us: list[int], me: Member) -> None:
         """Log a slow member, once: on the first member of the receipt, and on the slow one."""

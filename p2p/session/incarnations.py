@@ -39,7 +39,9 @@ class Incarnations:
     def __init__(self, config: PeerConfig) -> None:
         """Enter the registry and bind the sockets; `loop.reactor.start` begins."""
         program = pack_program(config.program, config.may_differ)
-        self._registry = Registry(config.home, config.swarm, script=config.script, program=program, place=config.place)
+        self._registry = Registry(
+            config.home, config.swarm, script=config.script, program=program, place=config.local_index
+        )
         self._config = config.for_loop()
         self._may_return = config.rejoin
         self._removals: list[float] = []
@@ -85,7 +87,7 @@ class Incarnations:
         if self.loop.inbox.crash is not None:
             raise self.loop.inbox.crash
         self._registry.stay()
-        self._config = replace(self._config, elsewhere={})  # they are proven dead
+        self._config = replace(self._config, other_hosts={})  # they are proven dead
         self._replace(0.0, founds_anew=True)
 
     def _replace(self, wait_s: float, *, founds_anew: bool = False) -> None:

@@ -11,7 +11,7 @@ from gossip import Member, Run, View
 from ..catchup.frozen import FrozenDiffer
 from ..catchup.replica import Replica
 from ..config import PeerConfig
-from ..data.share import Share
+from ..data.sample_tracker import SampleTracker
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, TooSlow
 from ..loop.loop import Loop
 from ..loop.reactor import END_S
@@ -20,7 +20,8 @@ from ..net.parcels import PackedState
 from ..step.notices import Admitted, Commit, Notice, StateOffer
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
-from ..step.speeds import Speeds
+from ..step.stragglers import StragglerDetector
+from .checkpointer import Checkpointer
 from .description import (
     AMID_BATCH,
     INTERRUPTED,
@@ -33,12 +34,11 @@ from .description import (
 )
 from .history import History
 from .incarnations import Incarnations
-from .keeper import Keeper
 from .leaving import Leaving, ends_well
 from .lineage import continued
 from .no_seat import why_no_seat
 from .same_run import SameRun
-from .state_edge import StateEdge
+from .state_completion import StateCompletion
 from .status import too_slow
 
 logger = logging.getLogger("p2p")
@@ -68,21 +68,21 @@ class Membership:
         self._incarnations = Incarnations(config)
         self.unusable: ShoalError | None = None
         self.too_slow: TooSlow | None = None
-        self.keeper: Keeper | None = None
+        self.keeper: Checkpointer | None = None
         self._unrecorded: ShoalError | None = None
         try:
-            page = None if config.is_traced else self.loop.resources.seen.path
+            page = None if config.is_traced else self.loop.resources.telemetry_page.path
             ledger = Ledger.open(config.receipts, self.loop.peer_id, self._cannot_record, page)
             self.check_usable()
         except ShoalError:
             self.loop.reactor.start()
             self.loop.reactor.stop()
             raise
-        self.share = Share()
-        self.history = History(self.share, ledger, Speeds(config.slow_factor))
+        self.share = SampleTracker()
+        self.history = History(self.share, ledger, StragglerDetector(config.slow_factor))
         self.same_run = SameRun(config.swarm, self.history, self.share, self._give_up, lambda: self.keeper is not None)
         self.replica = without_model(self.share)
-        self.edge = StateEdge(
+        self.edge = StateCompletion(
             self.share,
             lambda: self.history.done,
             keep=lambda: self.replica.keep(),
@@ -164,12 +164,12 @@ class Membership:
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self.loop.now() + limit_s
         self._ask()
-        self.edge.reach()
+        self.edge.mark_complete()
         while history.view is None:
             left_s = max(0.0, deadline - self.loop.now())
             try:
                 arrival = self.loop.inbox.next(min(left_s, REMIND_S))
-                self.take_in(arrival)
+                self.handle_notice(arrival)
             except Empty:
                 if left_s <= REMIND_S:
                     raise JoinTimeout(why_no_seat(self.loop, self._config, limit_s)) from None
@@ -185,7 +185,7 @@ class Membership:
             match arrival:
                 case StateOffer():
                     self.load(arrival, None)
-                    self.edge.reach()
+                    self.edge.mark_complete()
                 case Admitted(view, done) if done >= 0:
                     history.done, history.view = done, view
         history.begin()
@@ -220,7 +220,7 @@ class Membership:
         self.unusable = None
         self._ask()
 
-    def found_anew(self, dead: AllMembersDead, open_step: list[Operation]) -> None:
+    def continue_as_founder(self, dead: AllMembersDead, open_step: list[Operation]) -> None:
         """All members have died: continue with this peer's state, as the founder of another lineage.
 
         Args:
@@ -243,7 +243,7 @@ class Membership:
         deadline = self.loop.now() + self._config.join_timeout_s
         while history.done < 0:
             try:
-                self.take_in(self.loop.inbox.next(max(0.0, deadline - self.loop.now())))
+                self.handle_notice(self.loop.inbox.next(max(0.0, deadline - self.loop.now())))
             except Empty:
                 raise JoinTimeout(why_no_seat(self.loop, self._config, self._config.join_timeout_s)) from None
         self._renew(open_step)
@@ -259,7 +259,7 @@ class Membership:
         self.unusable = self.unusable if self.has_left else why or ShoalError(INTERRUPTED)
         (self.post if why else self.loop.reactor.run)(self.loop.interrupt)
         if why is None:
-            self.replica.copies.hold()
+            self.replica.copies.order_after_copies()
 
     def leave(self, *, is_aside: bool) -> None:
         """Tell the others, wait until they can continue without this peer, and close. Idempotent.
@@ -311,11 +311,11 @@ class Membership:
 
     # Notices of the loop.
 
-    def take_in(self, arrival: Notice) -> None:
+    def handle_notice(self, arrival: Notice) -> None:
         """Process a notice of the loop: steps and views become visible to the script; an error is raised."""
         self.history.follow()
         if isinstance(arrival, ShoalError):
-            self.replica.copies.hold()  # a caller that catches it may change the state
+            self.replica.copies.order_after_copies()  # a caller that catches it may change the state
             raise arrival
         if isinstance(arrival, Commit):
             self.history.add(arrival, self.loop.core.me)
@@ -367,7 +367,7 @@ class Membership:
                 operation.collective = self.share.collective
         operations[:] = self.replica.renew(operations, self.history.done + 1, self.history.view)
 
-    def is_past(self, state: PackedState) -> bool:
+    def must_load_later(self, state: PackedState) -> bool:
         """Whether `state` must be loaded after the open step: it is past the batch of that step, or of another model.
 
         Or the script has called an operation since it asked for that batch, and the donor has not.
@@ -379,22 +379,22 @@ class Membership:
     def describe(self, replica: Replica) -> None:
         """Replace the replica: joiners must match the new one from now on."""
         self.replica = replica
-        self.post(partial(self.loop.describe, self._run))
+        self.post(partial(self.loop.replace_run, self._run))
 
     def asks_for_batch(self) -> None:
         """The script asks for its next batch, so it is done with the last step."""
         self.edge.settle()
         if not self.trains_model:
-            self.edge.reach()
+            self.edge.mark_complete()
 
-    def standing_of_state(self) -> Callable[[], None]:
+    def offer_or_withhold_state(self) -> Callable[[], None]:
         """A command that offers or withholds the state: scripts may call operations before `optimizer.step`."""
         is_certain = not self.trains_model or self.edge.is_certain
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
 
     def _write(self) -> None:
         if self.keeper is not None:
-            self.keeper.at_edge()
+            self.keeper.on_state_complete()
 
     def _completion(self) -> Callable[[], None]:
         return partial(self.loop.state_complete, self.history.done, self.replica.packer(), self.history.view)

@@ -6,21 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives import ALGORITHMS, Array, carried, check_reduction, even_chunks, split_by_weight
+from collectives import ALGORITHMS, Array, as_bits, check_reduction, even_chunks, split_by_weight
 from collectives.goals import COLLECTIVES
 
 from ..errors import RootLost
 from ..staging import Staged, flat_of
-from ..step.collective import AllGather, AllReduce, Moved
+from ..step.collective import AllGather, AllReduce, GenericCollective
 from ..step.operation import Operation, Outcome, parts_of
 from .aliasing import Accesses, Unwritten, addresses_of
 from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
 
-Empty = Callable[[int, np.dtype[Any]], Array]
+ArrayAllocator = Callable[[int, np.dtype[Any]], Array]
 """Allocates memory for a number of elements of a type."""
 
 
-class Asked(NamedTuple):
+class OperationArgs(NamedTuple):
     """Arguments of a script's call, apart from its tensor.
 
     Attributes:
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
         out: receives the result; None: the tensor does.
     """
 
-    collective: AllReduce | AllGather | Moved
+    collective: AllReduce | AllGather | GenericCollective
     algorithm: str | None = None
     out: Any = None
 
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 
 def part_of(
-    asked: Asked, shape: tuple[int, ...], outcome: Outcome | Operation
+    asked: OperationArgs, shape: tuple[int, ...], outcome: Outcome | Operation
 ) -> tuple[Array, tuple[int, ...], slice | None]:
     """This peer's part of a result, flat; its shape; and, for a reduce-scatter, its slice of the tensor."""
     result = outcome.result
@@ -56,7 +56,7 @@ def part_of(
     return result[where], (where.stop - where.start,), where
 
 
-def operations_of(asked: Asked, input: Array, result: Array, shape: tuple[int, ...]) -> list[Operation]:
+def operations_of(asked: OperationArgs, input: Array, result: Array, shape: tuple[int, ...]) -> list[Operation]:
     """The operations of a call: one, or several in a row for a long tensor that is replaced as a whole."""
     parts = [slice(0, input.size)] if asked.collective.is_new else parts_of(input.nbytes, input.itemsize)
     if len(parts) == 1:
@@ -78,7 +78,7 @@ class OperationCall:
 
     operations: list[Operation]
 
-    def __init__(self, tensor: Any, asked: Asked, empty: Empty) -> None:
+    def __init__(self, tensor: Any, asked: OperationArgs, empty: ArrayAllocator) -> None:
         """See `Peer`. `empty` allocates memory for the result."""
         is_written = asked.out is None and not asked.collective.is_new
         self._array, self._tensor, self._asked = (as_array if is_written else as_input)(tensor), tensor, asked
@@ -134,7 +134,7 @@ class OperationCall:
     def follow(self) -> None:
         """Make the result, which was handed out, visible to later work on the current stream."""
 
-    def keep_apart(self) -> None:
+    def copy_input(self) -> None:
         """Copy the input, so that the script may use its tensors before the commit, while others may still read it."""
         operation = self.operation
         if self._into is None:
@@ -142,7 +142,7 @@ class OperationCall:
         operation.input, operation.is_uncommitted = operation.input.copy(), True
 
     def value(self) -> Any:
-        """The return value for the script, after `hand_out`.
+        """The return value for the script, after `deliver_result`.
 
         Raises:
             RootLost: there is no result.
@@ -151,11 +151,11 @@ class OperationCall:
             raise self._lost
         return self._value
 
-    def hand_out(self, step: int, outcome: Outcome | Operation | None = None) -> None:
+    def deliver_result(self, step: int, outcome: Outcome | Operation | None = None) -> None:
         """Hand out the result to the script: of the operation in `step`, or an early `outcome`."""
         first = self.operations[0]
         outcome = first if outcome is None else outcome
-        if outcome.is_void:  # as are further parts: a step commits in one view
+        if outcome.is_root_missing:  # as are further parts: a step commits in one view
             self._lost = RootLost(step, first.describe())
         elif self._asked.collective.is_new:
             part, shape, where = part_of(self._asked, first.shape, outcome)
@@ -173,14 +173,20 @@ class OperationCall:
         """Write the results into the tensor."""
         if self._into is not None:
             result = results[0] if len(results) == 1 else self._result  # they are its parts
-            carried(self._into)[...] = carried(result).reshape(self._array.shape)
+            as_bits(self._into)[...] = as_bits(result).reshape(self._array.shape)
         note_written(self._tensor if self._asked.out is None else self._asked.out)
 
 
 class StagedCall(OperationCall):
     """A call with a tensor on a device. Input and result are in this peer's host memory."""
 
-    def __init__(self, tensor: Any, asked: Asked, staged: Callable[[int], Staged], empty: tuple[Empty, Empty]) -> None:
+    def __init__(
+        self,
+        tensor: Any,
+        asked: OperationArgs,
+        staged: Callable[[int], Staged],
+        empty: tuple[ArrayAllocator, ArrayAllocator],
+    ) -> None:
         """As `OperationCall`. Starts to fetch the tensor.
 
         `empty` allocates memory for the input and for the result: it may be that of the previous call, if the results
@@ -222,10 +228,10 @@ class StagedCall(OperationCall):
         self._staged[index].wait()
 
     def follow(self) -> None:
-        """As `OperationCall`; `hand_out` has done so for one stream."""
-        self._staged[0].follow(self._stream)
+        """As `OperationCall`; `deliver_result` has done so for one stream."""
+        self._staged[0].order_after_stream(self._stream)
 
-    def keep_apart(self) -> None:
+    def copy_input(self) -> None:
         """As `OperationCall`; the next call reuses host memory."""
         self.operation.input, self.operation.is_uncommitted = self.operation.input.copy(), True
 
@@ -249,5 +255,5 @@ class StagedCall(OperationCall):
             staged.store(source, into[start : start + source.size])
             start += source.size
         for staged in self._staged:
-            staged.hold()
-        self._stream = self._staged[0].stream()
+            staged.order_after_stores()
+        self._stream = self._staged[0].current_stream()

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import xxhash
 
+from ..step.call_path import CallPath, call_site
 from ..step.operation import Operation
-from ..step.place import Place, call_site
 from .history import History
 
 
@@ -32,7 +32,7 @@ class OwnOperations:
         """Record a withdrawn training step, after which a state is loaded."""
         self._path, self._history.lacks_state = b"", True
 
-    def place(self) -> Place:
+    def place(self) -> CallPath:
         """The position of the current call."""
         self._here = xxhash.xxh3_64_digest(self._path + call_site())
-        return Place(self._here, self._history.lacks_state)
+        return CallPath(self._here, self._history.lacks_state)

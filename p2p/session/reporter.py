@@ -20,7 +20,7 @@ from gossip import View
 
 from ..errors import RemovedFromView
 from ..host.exiting import lives
-from ..host.other_end import process_behind
+from ..host.peercred import process_behind
 from ..host.processes import is_stopped, process_start
 from ..step.transitions import Stage
 from ..step.waiting import awaited
@@ -76,7 +76,7 @@ class Reporter:
             say: prints a line.
         """
         self._session = session
-        self._page = session.loop.resources.seen
+        self._page = session.loop.resources.telemetry_page
         self._swarm = swarm
         self._launcher = launcher
         self._say = say
@@ -152,7 +152,7 @@ class Reporter:
         with self._lock, suppress(RuntimeError, OSError):  # data changed while being read: the next report follows
             snapshot = self._snapshot()
             self._page.show(snapshot)
-            self._session.loop.core.describe(loss=self._session.logged.values.get("loss", 0.0))
+            self._session.loop.core.set_loss(loss=self._session.logged.values.get("loss", 0.0))
             for earlier in self._earlier(snapshot):
                 self._tell(earlier.pack())
             self._tell(self._page.shown)
@@ -198,7 +198,7 @@ class Reporter:
         claims = [claim for claim in core.claims() if claim.member != core.me]
         failure = loop.inbox.failure
         return Snapshot(
-            who=self._page.identity,
+            identity=self._page.identity,
             time_ns=now_ns,
             phase=core.phase.name,
             view=0 if view is None else view.number,
@@ -226,7 +226,7 @@ class Reporter:
             slowest="" if history.speeds.slowest is None else named(history.speeds.slowest),
             error=str(failure or self._session.membership.too_slow or ""),
             is_removed=isinstance(failure, RemovedFromView),
-            is_through=self._is_over and loop.resources.registry.ends_well,
+            left_cleanly=self._is_over and loop.resources.registry.ends_well,
             waiting=self._waiting(),
             pace=pace(records, now_ns),
             change=change,

@@ -1,14 +1,14 @@
 """Run of a state: a peer that has taken part in one run does not continue in the middle of another.
 
 A run has several lineages if it is continued by an heir, or from a checkpoint. Each of its states names the first one
-(`Share.run`). After the end of a run, other peers may begin a new one, at step 0 and under the same name: a peer that
-was stopped meanwhile, or an observer, finds these and is offered their state.
+(`SampleTracker.run`). After the end of a run, other peers may begin a new one, at step 0 and under the same name: a
+peer that was stopped meanwhile, or an observer, finds these and is offered their state.
 """
 
 from collections.abc import Callable
 
 from ..catchup.replica import Replica
-from ..data.share import Share
+from ..data.sample_tracker import SampleTracker
 from ..data.track import Samples, unpack_samples
 from ..errors import RemoteProtocolError, RemovedFromView, RunEnded, ShoalError
 from ..net.parcels import PackedState
@@ -23,7 +23,7 @@ class SameRun:
         self,
         swarm: str,
         history: History,
-        share: Share,
+        share: SampleTracker,
         give_up: Callable[[ShoalError], None],
         has_checkpoints: Callable[[], bool] = lambda: False,
     ) -> None:

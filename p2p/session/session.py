@@ -27,7 +27,7 @@ from .attempt import Attempt, OpenedBy
 from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
 from .own_operations import OwnOperations
-from .patience import Patience
+from .step_deadline import StepDeadline
 
 BEGUN, SUBMITTED, RECEIVED, BUCKET = Kind.BEGUN, Kind.SUBMITTED, Kind.RECEIVED, Kind.BUCKET
 """Used in each step: access to enum members is slow."""
@@ -60,7 +60,7 @@ class Session:
         self.history = self.membership.history
         self.share = self.membership.share
         self._limit_s, self._join_limit_s, self._seat_s = config.step_timeout_s, config.join_timeout_s, 0.0
-        self.note = self.loop.resources.seen.training.note  # in all incarnations
+        self.note = self.loop.resources.telemetry_page.training.note  # in all incarnations
         self._attempt = Attempt()
         self.callers = Callers(self._attempt, self.membership.interrupt)
         self.logged = Logged()
@@ -103,7 +103,7 @@ class Session:
             return self.membership.wait_view(timeout_s)
 
     def state_is_complete(self, *, is_over: bool = True) -> None:
-        """As `StateEdge.pass_begins`."""
+        """As `StateCompletion.pass_begins`."""
         with self.callers.call("a forward pass"):
             self.membership.edge.pass_begins(is_over=is_over)
 
@@ -237,7 +237,7 @@ class Session:
         self._open_step(OpenedBy.ALONE)
         self._attempt.add(operation)
         self.note(SUBMITTED, self.history.done + 1)
-        commands = self.membership.standing_of_state(), self._submission(operation), self._closing(None)
+        commands = self.membership.offer_or_withhold_state(), self._submission(operation), self._closing(None)
         self._await((Commit,), None, commands)
 
     def replace_replica(self, replica: Replica, operation: Operation) -> None:
@@ -261,7 +261,7 @@ class Session:
         self._open_step(OpenedBy.EARLY)
         self._attempt.add(operation)
         try:
-            commands = self.membership.standing_of_state(), self._submission(operation)
+            commands = self.membership.offer_or_withhold_state(), self._submission(operation)
             early = self._await((Uncommitted,), None, commands)
         except BaseException:
             self._attempt.end()
@@ -273,7 +273,7 @@ class Session:
         """Called when the script asks for its next batch, so its state is complete. Returns the last committed step."""
         with self.callers.call("a batch of a loader"):
             self.membership.check_usable()
-            self.share.is_behind_batch = False
+            self.share.is_after_batch = False
             self.round_edge()
             self.load_offer()
             if self._attempt.opened_by is OpenedBy.BACKWARD:  # it raised, and the script continues: with 0 samples
@@ -308,7 +308,7 @@ class Session:
         of a round. With `commands`, which run first, the calling thread drives the loop meanwhile.
         """
         submitted = [] if Uncommitted in awaited else self._attempt.end()
-        patience = Patience(self.membership, self._limit_s + self._seat_s)
+        patience = StepDeadline(self.membership, self._limit_s + self._seat_s)
         arrival: Notice | None = None
         offer: StateOffer | None = None
         try:
@@ -328,13 +328,13 @@ class Session:
                     self.history.show(arrival)
                     self.membership.edge.pass_request()
                 else:
-                    self.membership.take_in(arrival)
+                    self.membership.handle_notice(arrival)
                 if isinstance(arrival, Complete) and Commit in awaited and arrival.attempt == self._attempt.number - 1:
-                    assert arrival.operation.completed is not None
-                    arrival.operation.completed(arrival.view.hash)
-            self.membership.replica.copies.hold()
+                    assert arrival.operation.on_complete is not None
+                    arrival.operation.on_complete(arrival.view.hash)
+            self.membership.replica.copies.order_after_copies()
         except ShoalError as error:
-            self.membership.unusable = None if error.goes_on else error
+            self.membership.unusable = None if error.is_recoverable else error
             raise
         except BaseException as error:  # tensors must not be written while they may still be sent
             why = f"step {self.history.done + 1} did not commit {patience.explain()}"
@@ -348,7 +348,7 @@ class Session:
             self.membership.loop.inbox.notices.put(offer)  # for the next commit
         return arrival
 
-    def _next_notice(self, patience: Patience, commands: Sequence[Callable[[], None]] | None) -> Notice:
+    def _next_notice(self, patience: StepDeadline, commands: Sequence[Callable[[], None]] | None) -> Notice:
         """The next notice of the current loop: a peer may return meanwhile. Raises Empty when patience is over."""
         while True:
             try:
@@ -357,14 +357,14 @@ class Session:
                 given, commands = commands, ()
                 return self.membership.loop.reactor.call(*given, timeout_s=patience.left_s)
             except Empty:
-                if not patience.goes_on():
+                if not patience.extend_if_progress():
                     raise
 
     def _committed(self, commit: Commit) -> None:
         self.note(RECEIVED, self.history.done, size=self.history.num_steps, value=self.history.num_samples)
         for operation in commit.operations:
-            if operation.completed is not None:
-                operation.completed(commit.view.hash)
+            if operation.on_complete is not None:
+                operation.on_complete(commit.view.hash)
         self._committed_s, self._seat_s = self.membership.loop.now(), 0.0
 
     def _begins_anew(
@@ -385,8 +385,8 @@ class Session:
         elif state_digest is None:
             return False
         elif isinstance(arrival, AllMembersDead) and not is_round:
-            self.membership.found_anew(arrival, operations)
-        elif isinstance(arrival, StateOffer) and not is_round and not self.membership.is_past(arrival.state):
+            self.membership.continue_as_founder(arrival, operations)
+        elif isinstance(arrival, StateOffer) and not is_round and not self.membership.must_load_later(arrival.state):
             self.history.follow()
             self.membership.load(arrival, state_digest, operations)
             self._seat_s = 0.0

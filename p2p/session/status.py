@@ -6,10 +6,10 @@ from gossip import Member
 
 from ..errors import TooSlow
 from ..loop.loop import Loop
-from ..step.speeds import Slowest
+from ..step.stragglers import Straggler
 
 
-def describe(loop: Loop, swarm: str, slowest: Slowest | None) -> dict[str, Any]:
+def describe(loop: Loop, swarm: str, slowest: Straggler | None) -> dict[str, Any]:
     """See `Peer.status`."""
     core, view = loop.core, loop.core.view
     return {
@@ -25,13 +25,13 @@ def describe(loop: Loop, swarm: str, slowest: Slowest | None) -> dict[str, Any]:
     }
 
 
-def too_slow(slowest: Slowest | None, me: Member, slow_peers: str) -> TooSlow | None:
+def too_slow(slowest: Straggler | None, me: Member, slow_peers: str) -> TooSlow | None:
     """The error of `me` if it is the slowest peer, and is configured to leave then."""
     if slow_peers != "leave" or slowest is None or slowest.who != (me.peer_id, me.incarnation):
         return None
     return TooSlow(str(slowest))
 
 
-def named(slowest: Slowest) -> str:
+def named(slowest: Straggler) -> str:
     """Message about the slowest peer."""
     return f"peer {slowest.who[0]} is the slowest: {slowest}"

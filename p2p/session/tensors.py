@@ -189,7 +189,7 @@ def _of_tensor(torch: Any, tensor: Any) -> Array:
     return array
 
 
-class Buffers:
+class ResultBuffers:
     """Result buffers, kept from one operation to the next, for the last sizes and types."""
 
     def __init__(self, empty: Callable[[int, np.dtype[Any]], Array]) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..errors import RemoteProtocolError
 from ..telemetry.arrays import as_records, new_records
-from ..telemetry.page import SUFFIX, Seen, halves, latest_text, map_page, read_identity
-from ..telemetry.records import HALF_BYTES, Kind, Record
+from ..telemetry.page import SUFFIX, PageContent, latest_text, map_page, read_identity, ring_offsets
+from ..telemetry.records import RING_BYTES, Kind, Record
 from ..telemetry.snapshot import Snapshot
-from .local import Looked, here, looked_at
+from .local import PeerStatus, local_host, peer_status
 from .report import latest_snapshot, slowest
 
 NUM_STEPS: Final = 240
@@ -24,7 +24,7 @@ NUM_RECORDS: Final = 32
 _NS_PER_US: Final = 1000
 
 
-class Followed:
+class MappedPage:
     """One page, mapped once.
 
     Attributes:
@@ -36,7 +36,7 @@ class Followed:
         """Map the page, with the errors of `map_page`; `num_records` of each half are kept."""
         self._memory = map_page(path)
         self.identity = read_identity(path, self._memory)
-        self._halves = [self._memory[start : start + HALF_BYTES] for start in halves()]
+        self._halves = [self._memory[start : start + RING_BYTES] for start in ring_offsets()]
         self._read = [0] * len(self._halves)
         self._num_records = num_records
         self._recent = [deque[Record](maxlen=num_records) for _ in self._halves]
@@ -46,7 +46,7 @@ class Followed:
         self._text = b""
         self._snapshot: Snapshot | None = None
 
-    def look(self) -> Seen:
+    def read(self) -> PageContent:
         """The page's current contents, with the last records; the snapshot lacks its crowd. Unchanged parts are reused.
 
         Raises:
@@ -65,9 +65,9 @@ class Followed:
         if is_new:
             records = (each for recent in self._recent for each in recent)
             self._records = tuple(sorted(records, key=attrgetter("time_ns")))
-        return Seen(self.identity, self._read_snapshot(), self._records)
+        return PageContent(self.identity, self._read_snapshot(), self._records)
 
-    def with_crowd(self, looked: Looked) -> Looked:
+    def with_crowd(self, looked: PeerStatus) -> PeerStatus:
         """Add members, others and links to the snapshot, as of this page's last look."""
         if not self._text:
             return looked
@@ -86,17 +86,17 @@ class Followed:
         return self._snapshot
 
 
-class Follower:
+class StatusReader:
     """The peers of one swarm of this host, or of all."""
 
     def __init__(self, home: Path, swarm: str, clock_ns: Callable[[], int], num_records: int = NUM_RECORDS) -> None:
         """Arguments as for `local.look`; `num_records` of each half of a page are kept. Reads nothing yet."""
         self._num_records = num_records
         self._home, self._pattern, self._clock_ns = home, f"{swarm or '*'}/*{SUFFIX}", clock_ns
-        self._where = here()
-        self._pages: dict[Path, Followed] = {}
+        self._where = local_host()
+        self._pages: dict[Path, MappedPage] = {}
 
-    def look(self, *, whole: bool = False) -> dict[str, list[Looked]]:
+    def read(self, *, whole: bool = False) -> dict[str, list[PeerStatus]]:
         """As `local.look`, but empty if there are no peers.
 
         Args:
@@ -105,11 +105,11 @@ class Follower:
         """
         paths = sorted(self._home.glob(self._pattern))
         self._pages = {path: self._pages[path] for path in paths if path in self._pages}
-        found: dict[str, list[tuple[Looked, Followed]]] = {}
+        found: dict[str, list[tuple[PeerStatus, MappedPage]]] = {}
         for path in paths:
             try:
-                page = self._pages.get(path) or Followed(path, self._num_records)
-                looked = looked_at(page.look(), self._where, self._clock_ns(), path.with_name("lock"))
+                page = self._pages.get(path) or MappedPage(path, self._num_records)
+                looked = peer_status(page.read(), self._where, self._clock_ns(), path.with_name("lock"))
             except (OSError, RemoteProtocolError):
                 continue  # the page is gone, still being written, or another user's
             self._pages[path] = page
@@ -121,7 +121,7 @@ class Follower:
         return {path.stem: page.steps_us for path, page in self._pages.items()}
 
 
-def _in_order(peers: list[tuple[Looked, Followed]], *, whole: bool) -> list[Looked]:
+def _in_order(peers: list[tuple[PeerStatus, MappedPage]], *, whole: bool) -> list[PeerStatus]:
     peers.sort(key=lambda each: (len(each[1].identity.name), each[1].identity.name))
     latest, slow = latest_snapshot([looked for looked, _ in peers]), slowest([looked for looked, _ in peers])
     return [

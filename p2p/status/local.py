@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import LaunchError, RemoteProtocolError
-from ..host.folders import is_held, place_of
+from ..host.folders import is_byte_locked, place_of
 from ..host.processes import Offsets, look_at, read_host, read_offsets
-from ..telemetry.page import SUFFIX, Seen, read_page
+from ..telemetry.page import SUFFIX, PageContent, read_page
 from ..telemetry.snapshot import Identity
 
 LATE_S: Final = 3.0
@@ -28,7 +28,7 @@ class Condition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class PeerStatus:
     """A peer's page, with the condition of its process.
 
     Attributes:
@@ -36,33 +36,33 @@ class Looked:
         now_ns: time of the look, by the clock of the peer's records.
     """
 
-    seen: Seen
+    seen: PageContent
     condition: Condition
     age_s: float
     now_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalHost:
     """Host and clock offsets of this process."""
 
     host: str
     offsets: Offsets
 
 
-def here() -> Here:
-    return Here(read_host(), read_offsets())
+def local_host() -> LocalHost:
+    return LocalHost(read_host(), read_offsets())
 
 
-def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[Looked]]:
+def read_swarms(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[PeerStatus]]:
     """This user's peers by swarm, all or those of one swarm; in each ordered by their numbers.
 
     Raises:
         LaunchError: there are none, or none that this version can read.
     """
-    found: dict[str, list[Looked]] = {}
+    found: dict[str, list[PeerStatus]] = {}
     unreadable = ""
-    where = here()
+    where = local_host()
     for path in sorted(home.glob(f"{swarm or '*'}/*{SUFFIX}")):
         try:
             seen = read_page(path)
@@ -71,7 +71,7 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
         except RemoteProtocolError as error:
             unreadable = str(error)
             continue
-        found.setdefault(seen.identity.swarm, []).append(looked_at(seen, where, clock_ns(), path.with_name("lock")))
+        found.setdefault(seen.identity.swarm, []).append(peer_status(seen, where, clock_ns(), path.with_name("lock")))
     if not found and unreadable:
         raise LaunchError(f"{unreadable}; look with the version of shoal that its peer runs")
     if not found:
@@ -84,7 +84,7 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
     return found
 
 
-def looked_at(seen: Seen, where: Here, now_ns: int, lock: Path) -> Looked:
+def peer_status(seen: PageContent, where: LocalHost, now_ns: int, lock: Path) -> PeerStatus:
     """Add the condition of the peer's process. `now_ns`: by this process's clock; the peer's clock may be offset.
 
     `lock`: of the peer's registry.
@@ -92,12 +92,12 @@ def looked_at(seen: Seen, where: Here, now_ns: int, lock: Path) -> Looked:
     now_ns += seen.identity.monotonic_offset_ns - where.offsets.monotonic_ns
     since_ns = seen.identity.joined_ns if seen.snapshot is None else seen.snapshot.time_ns
     age_s = max(0, now_ns - since_ns) / 1e9
-    return Looked(seen, _condition(seen.identity, where, age_s, lock), age_s, now_ns)
+    return PeerStatus(seen, _condition(seen.identity, where, age_s, lock), age_s, now_ns)
 
 
-def _condition(who: Identity, where: Here, age_s: float, lock: Path) -> Condition:
+def _condition(who: Identity, where: LocalHost, age_s: float, lock: Path) -> Condition:
     if who.host != where.host:  # of another pid namespace, or of an earlier boot
-        return Condition.ELSEWHERE if is_held(lock, place_of(who.peer_id)) else Condition.DEAD
+        return Condition.ELSEWHERE if is_byte_locked(lock, place_of(who.peer_id)) else Condition.DEAD
     process = look_at(who.pid)
     shifted = 0 if process is None else process.start - where.offsets.ticks - who.process_start + who.offsets.ticks
     if process is None or abs(shifted) > (who.offsets != where.offsets):  # rounding of offsets: one tick at most

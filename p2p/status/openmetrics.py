@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ..telemetry.snapshot import Snapshot
-from .local import Condition, Looked
+from .local import Condition, PeerStatus
 from .report import last_step, latest_snapshot
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -31,7 +31,7 @@ FAMILIES: Final = {
 }
 
 
-def openmetrics(found: Mapping[str, Sequence[Looked]]) -> str:
+def openmetrics(found: Mapping[str, Sequence[PeerStatus]]) -> str:
     """The whole text; names and their order do not depend on which peers exist."""
     samples: dict[str, list[str]] = {name: [] for name in FAMILIES}
     for swarm, peers in sorted(found.items()):
@@ -47,7 +47,7 @@ def openmetrics(found: Mapping[str, Sequence[Looked]]) -> str:
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _of_swarm(swarm: str, peers: Sequence[Looked]) -> Iterator[Sample]:
+def _of_swarm(swarm: str, peers: Sequence[PeerStatus]) -> Iterator[Sample]:
     own = _labels(swarm=swarm)
     if (latest := latest_snapshot(peers)) is not None:
         yield "shoal_members", own, len(latest.members)
@@ -60,7 +60,7 @@ def _of_swarm(swarm: str, peers: Sequence[Looked]) -> Iterator[Sample]:
         yield from _of_peer(looked, f"{own},{_labels(peer=who.name, peer_id=who.peer_id)}")
 
 
-def _of_peer(looked: Looked, own: str) -> Iterator[Sample]:
+def _of_peer(looked: PeerStatus, own: str) -> Iterator[Sample]:
     snapshot = looked.seen.snapshot
     yield "shoal_step", own, last_step(looked.seen)
     yield "shoal_snapshot_age_seconds", own, round(looked.age_s, 3)

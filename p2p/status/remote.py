@@ -5,12 +5,12 @@ from collections.abc import Callable
 from ..errors import NetworkError
 from ..net.asking import ask_status
 from ..net.tcp import TcpOptions
-from ..telemetry.page import Seen
+from ..telemetry.page import PageContent
 from ..telemetry.snapshot import Snapshot
-from .local import Condition, Looked
+from .local import Condition, PeerStatus
 
 
-def ask(options: TcpOptions, swarm: str, clock: Callable[[], float]) -> dict[str, list[Looked]]:
+def ask(options: TcpOptions, swarm: str, clock: Callable[[], float]) -> dict[str, list[PeerStatus]]:
     """Ask a peer at one of the seeds about itself and all others. `clock`: monotonic seconds.
 
     Raises:
@@ -24,4 +24,6 @@ def ask(options: TcpOptions, swarm: str, clock: Callable[[], float]) -> dict[str
     answer = ask_status(config, clock)
     snapshot = Snapshot.parse(answer.snapshot)
     age_s = max(0, answer.now_ns - snapshot.time_ns) / 1e9
-    return {swarm: [Looked(Seen(snapshot.who, snapshot, ()), Condition.ELSEWHERE, age_s, answer.now_ns)]}
+    return {
+        swarm: [PeerStatus(PageContent(snapshot.identity, snapshot, ()), Condition.ELSEWHERE, age_s, answer.now_ns)]
+    }

@@ -6,11 +6,11 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..telemetry.logged import name_in
-from ..telemetry.page import Seen
+from ..telemetry.page import PageContent
 from ..telemetry.records import ADVANCES, How, Kind, Record, Why
 from ..telemetry.snapshot import SHORT, Snapshot, renamed
-from ..telemetry.timeline import doing
-from .local import Condition, Looked
+from ..telemetry.timeline import activity
+from .local import Condition, PeerStatus
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,12 +23,12 @@ NUM_LINKS: Final = 4
 """Links of each peer in the report for people."""
 
 
-def for_programs(found: Mapping[str, Sequence[Looked]]) -> dict[str, Any]:
+def for_programs(found: Mapping[str, Sequence[PeerStatus]]) -> dict[str, Any]:
     """Everything, ready for JSON: numbers that are not finite are strings (`nan`, `inf`)."""
     return {"version": 1, "swarms": {swarm: _swarm(peers) for swarm, peers in found.items()}}
 
 
-def _swarm(peers: Sequence[Looked]) -> dict[str, Any]:
+def _swarm(peers: Sequence[PeerStatus]) -> dict[str, Any]:
     latest = latest_snapshot(peers)
     return {
         "view": 0 if latest is None else latest.view,
@@ -48,13 +48,13 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _peer(looked: Looked) -> dict[str, Any]:
+def _peer(looked: PeerStatus) -> dict[str, Any]:
     seen = looked.seen
-    at, since_ns = is_at(seen)
+    at, since_ns = current_activity(seen)
     snapshot: dict[str, Any] | None = None
     if seen.snapshot is not None:
         snapshot = _plain(seen.snapshot)
-        del snapshot["who"]
+        del snapshot["identity"]
         snapshot["logged"] = {name: _plain(value) for name, value in snapshot["logged"].items()}
     return {
         **_plain(seen.identity),
@@ -79,23 +79,23 @@ def _record(record: Record) -> dict[str, Any]:
     return values
 
 
-def is_at(seen: Seen) -> tuple[str, int]:
+def current_activity(seen: PageContent) -> tuple[str, int]:
     """The peer's current activity, and since when (ns); 0: unknown."""
     is_asked = seen.snapshot is not None and not seen.records
-    return (seen.snapshot.phase.lower(), 0) if is_asked and seen.snapshot is not None else doing(seen.records)
+    return (seen.snapshot.phase.lower(), 0) if is_asked and seen.snapshot is not None else activity(seen.records)
 
 
-def last_step(seen: Seen) -> int:
+def last_step(seen: PageContent) -> int:
     """The last step that the peer has committed or loaded; -1: none."""
     known = -1 if seen.snapshot is None else seen.snapshot.step
     return max(known, max((record.step for record in seen.records if record.kind in ADVANCES), default=-1))
 
 
-def _is_over(peers: Sequence[Looked]) -> bool:
+def _is_over(peers: Sequence[PeerStatus]) -> bool:
     return all(looked.condition is Condition.DEAD for looked in peers)
 
 
-def latest_snapshot(peers: Sequence[Looked]) -> Snapshot | None:
+def latest_snapshot(peers: Sequence[PeerStatus]) -> Snapshot | None:
     """The snapshot to rely on: of peers that run before others, then of the highest step, then the newest."""
     found = [
         (looked.condition in (Condition.RUNNING, Condition.ELSEWHERE), looked.seen.snapshot.step, -looked.age_s, index)
@@ -105,7 +105,7 @@ def latest_snapshot(peers: Sequence[Looked]) -> Snapshot | None:
     return peers[max(found)[-1]].seen.snapshot if found else None
 
 
-def slowest(peers: Sequence[Looked]) -> Looked | None:
+def slowest(peers: Sequence[PeerStatus]) -> PeerStatus | None:
     """The peer, of those not dead, that takes longest to compute and exchange a step; None: there is none."""
     running = [
         (each.seen.snapshot.pace.compute_s + each.seen.snapshot.pace.exchange_s, -index)
@@ -118,7 +118,7 @@ def slowest(peers: Sequence[Looked]) -> Looked | None:
 # Reports for people
 
 
-def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
+def for_people(found: Mapping[str, Sequence[PeerStatus]]) -> "RenderableType":
     """A table and the last events of each swarm."""
     from rich.console import Group
     from rich.text import Text
@@ -132,17 +132,17 @@ def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
     return Group(*parts[:-1])
 
 
-def in_order(found: Mapping[str, Sequence[Looked]]) -> list[tuple[str, Sequence[Looked]]]:
+def in_order(found: Mapping[str, Sequence[PeerStatus]]) -> list[tuple[str, Sequence[PeerStatus]]]:
     """Swarms by name; those whose peers are all dead come last."""
     return sorted(found.items(), key=lambda item: (_is_over(item[1]), item[0]))
 
 
-def names_of(peers: Sequence[Looked]) -> dict[str, str]:
+def names_of(peers: Sequence[PeerStatus]) -> dict[str, str]:
     """Names of the peers by peer_id."""
     return {looked.seen.identity.peer_id: looked.seen.identity.name for looked in peers}
 
 
-def headline(swarm: str, peers: Sequence[Looked], latest: Snapshot | None) -> str:
+def headline(swarm: str, peers: Sequence[PeerStatus], latest: Snapshot | None) -> str:
     if latest is None:
         return f"swarm {swarm}: starting"
     if not latest.view:
@@ -155,7 +155,7 @@ def headline(swarm: str, peers: Sequence[Looked], latest: Snapshot | None) -> st
     return f"{text}, {latest.pace.steps_per_s:.3g} steps/s"
 
 
-def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> "Table":
+def _table(peers: Sequence[PeerStatus], latest: Snapshot | None, names: Mapping[str, str]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -177,7 +177,7 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
     return table
 
 
-def row_of(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) -> tuple[str, ...]:
+def row_of(looked: PeerStatus, latest: Snapshot | None, names: Mapping[str, str]) -> tuple[str, ...]:
     """Name, process, seat, step, steps/s, compute, exchange, wait, current activity, logged values."""
     who, snapshot = looked.seen.identity, looked.seen.snapshot
     process = looked.condition.value + (f" ({who.pid})" if looked.condition is not Condition.ELSEWHERE else "")
@@ -196,7 +196,7 @@ def row_of(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) ->
 
 def _seat(own: Snapshot, latest: Snapshot) -> str:
     """Of a peer that lives, by its `own` snapshot and the one that knows most: `out`, if it does not know it yet."""
-    peer_id = own.who.peer_id
+    peer_id = own.identity.peer_id
     members = [each for each, _ in latest.members]
     if peer_id in members:
         return f"rank {members.index(peer_id)}"
@@ -205,9 +205,9 @@ def _seat(own: Snapshot, latest: Snapshot) -> str:
     return "observes" if own.has_begun else ""
 
 
-def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
+def _is_at(looked: PeerStatus, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     """The peer's current activity, since when, and which peers it waits for; the last activity of a dead peer."""
-    at, since_ns = is_at(looked.seen)
+    at, since_ns = current_activity(looked.seen)
     since = f", {span(max(0, looked.now_ns - since_ns) / 1e9)}" if since_ns else ""
     if looked.condition is Condition.DEAD:
         return f"was {at}{since} ago" if since else f"was {at}"
@@ -219,7 +219,7 @@ def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     return f"{snapshot.error or at}{since}{awaited}"
 
 
-def links(peers: Sequence[Looked], names: Mapping[str, str]) -> Iterator[str]:
+def links(peers: Sequence[PeerStatus], names: Mapping[str, str]) -> Iterator[str]:
     """Lines about the links to other hosts, for each peer not dead; the longest round trips first."""
     for looked in peers:
         known = looked.seen.snapshot.links if looked.seen.snapshot is not None else ()
@@ -234,7 +234,7 @@ def links(peers: Sequence[Looked], names: Mapping[str, str]) -> Iterator[str]:
         yield f"links of {looked.seen.identity.name}: {'; '.join(words[:NUM_LINKS])}{more}"
 
 
-def events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:
+def events(peers: Sequence[PeerStatus], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:
     """The last events, in words."""
     if latest is None:
         return

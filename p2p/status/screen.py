@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import ShoalError
 from ..host.folders import default_home
-from .asked import Asked
-from .local import Looked, look
+from .arguments import StatusArguments
+from .local import PeerStatus, read_swarms
 from .report import for_people, for_programs
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ MOST_EACH_SECOND: Final = 32
 WIDTH: Final = 160
 """Columns of output to a file or a pipe."""
 
-Look = Callable[[], Mapping[str, Sequence[Looked]]]
+Look = Callable[[], Mapping[str, Sequence[PeerStatus]]]
 
 
-def answer(asked: Asked) -> int:
+def run_status(asked: StatusArguments) -> int:
     """Show what is asked for; returns the exit code."""
     try:
         show(asked.home, asked.swarm, None, is_json=asked.is_json, watches=asked.watches)
@@ -51,7 +51,7 @@ def show(home: Path | None, swarm: str, tcp: "TcpOptions | None", *, is_json: bo
     """
     if tcp is None:
         folder = home or default_home(os.environ)
-        present(lambda: look(folder, swarm, time.monotonic_ns), is_json=is_json, watches=watches)
+        present(lambda: read_swarms(folder, swarm, time.monotonic_ns), is_json=is_json, watches=watches)
         return
     from .remote import ask
 
@@ -88,22 +88,22 @@ def top(home: Path | None, swarm: str) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from .follow import Follower
+    from .follow import StatusReader
     from .top import NUM_LATEST, screen
 
     folder = home or default_home(os.environ)
-    follower = Follower(folder, swarm, time.monotonic_ns, NUM_LATEST)
-    found = follower.look() or look(folder, swarm, time.monotonic_ns)  # raises, and says why there are no peers
+    follower = StatusReader(folder, swarm, time.monotonic_ns, NUM_LATEST)
+    found = follower.read() or read_swarms(folder, swarm, time.monotonic_ns)  # raises, and says why there are no peers
     if not sys.stdout.isatty():
         Console(width=WIDTH, color_system=None).print(screen(found, follower.steps_us()))
         return
     with Live(screen(found, follower.steps_us()), auto_refresh=False, screen=True) as live:
         while _pause(EVERY_S * max(1.0, sum(map(len, found.values())) / MOST_EACH_SECOND)):
-            found = follower.look()
+            found = follower.read()
             live.update(screen(found, follower.steps_us()), refresh=True)
 
 
-def _print_json(found: Mapping[str, Sequence[Looked]]) -> None:
+def _print_json(found: Mapping[str, Sequence[PeerStatus]]) -> None:
     print(json.dumps(for_programs(found), separators=(",", ":"), allow_nan=False), flush=True)
 
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 
-from .local import Looked
+from .local import PeerStatus
 from .report import events, headline, in_order, latest_snapshot, links, names_of, row_of, slowest
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -56,7 +56,7 @@ class Screen:
                 yield Segment.line()
 
 
-def screen(found: Mapping[str, Sequence[Looked]], steps_us: Mapping[str, Sequence[int]]) -> Screen:
+def screen(found: Mapping[str, Sequence[PeerStatus]], steps_us: Mapping[str, Sequence[int]]) -> Screen:
     """A table and the last events of each swarm. `steps_us`: durations of the last steps, by peer_id.
 
     With other hosts, also the links of the slowest peer, for which the others wait.

@@ -23,8 +23,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from ..errors import LaunchError
 from ..net.addresses import Endpoint
-from .follow import Follower
-from .local import Looked
+from .follow import StatusReader
+from .local import PeerStatus
 from .openmetrics import CONTENT_TYPE, openmetrics
 from .report import events, for_programs, headline, in_order, latest_snapshot, names_of, row_of
 
@@ -51,7 +51,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 
-Found = Mapping[str, Sequence[Looked]]
+Found = Mapping[str, Sequence[PeerStatus]]
 StepTimes = Mapping[str, Sequence[int]]
 COLUMNS: Final = ("name", "process", "seat", "step", "rate", "compute", "exchange", "wait", "at", "logged")
 
@@ -86,7 +86,7 @@ def is_loopback(host: str) -> bool:
 class Shown:
     """The current contents, rendered once for all requests until they are renewed."""
 
-    def __init__(self, follower: Follower, clock: Callable[[], float]) -> None:
+    def __init__(self, follower: StatusReader, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds. Reads nothing yet."""
         self._follower, self._clock = follower, clock
         self._lock = threading.Lock()
@@ -103,13 +103,13 @@ class Shown:
         return self._once("scrapers", lambda: openmetrics(self._found).encode())
 
     def for_scripts(self) -> bytes:
-        return self._once("scripts", lambda: _json(for_programs(self._follower.look(whole=True))))
+        return self._once("scripts", lambda: _json(for_programs(self._follower.read(whole=True))))
 
     def _once(self, name: str, render: Callable[[], bytes]) -> bytes:
         """The result of `render`, cached under `name` until the contents are renewed."""
         with self._lock:
             if (now := self._clock()) >= self._until:
-                self._found = self._follower.look()
+                self._found = self._follower.read()
                 self.every_s = EVERY_S * max(1.0, sum(map(len, self._found.values())) / MOST_EACH_SECOND)
                 self._until = now + FRESH * self.every_s
                 self._texts.clear()
@@ -122,7 +122,7 @@ def _for_page(found: Found, steps_us: StepTimes) -> bytes:
     return _json({"swarms": [_swarm(swarm, peers, steps_us) for swarm, peers in in_order(found)]})
 
 
-def _swarm(swarm: str, peers: Sequence[Looked], steps_us: StepTimes) -> dict[str, Any]:
+def _swarm(swarm: str, peers: Sequence[PeerStatus], steps_us: StepTimes) -> dict[str, Any]:
     latest, names = latest_snapshot(peers), names_of(peers)
     rows = []
     for looked in peers:
@@ -306,7 +306,7 @@ def serving(
     """
     token = environ.get("SHOAL_WEB_TOKEN") or None
     endpoint = check_address(address, token)
-    shown = Shown(Follower(home, swarm, clock_ns), lambda: clock_ns() / 1e9)
+    shown = Shown(StatusReader(home, swarm, clock_ns), lambda: clock_ns() / 1e9)
     try:
         server = Server(endpoint, shown, token)
     except OSError as error:

@@ -76,7 +76,7 @@ class AgreedRows:
 
     # What goes into a step.
 
-    def sign(self, counts: Operation) -> None:
+    def append_columns(self, counts: Operation) -> None:
         """Say with the counts of a training step whether this peer wants rows, and has the table; and `took_us`."""
         has = self.rows.step if self.rows is not None and self.rows.step in self._tables else NO_STEP
         said = [*counts.input.tolist()[:NUM_COUNTED], int(self.wants), has, self.took_us]

@@ -26,7 +26,7 @@ class _Usual:
         is_weighted: see `AllReduce`.
         is_of_one: whether its result is the input of one rank, to which the others add zeros.
         is_priced: whether its algorithm may follow from prices of links.
-        root: see `Moved`.
+        root: see `GenericCollective`.
     """
 
     __slots__ = ()
@@ -161,7 +161,7 @@ class AllGather(_Usual):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved(_Usual):
+class GenericCollective(_Usual):
     """One of `collectives.goals`: a broadcast, a reduce-scatter, and what only the benchmark calls.
 
     Attributes:
@@ -227,4 +227,4 @@ def _is_needed(kind: str, rank: int, world_size: int, root: int, chunk: int) -> 
     return GOALS[kind].needed(rank, chunk, world_size, root) is not None
 
 
-Collective = AllReduce | AllGather | Moved
+Collective = AllReduce | AllGather | GenericCollective

@@ -34,8 +34,8 @@ class Finish(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HandOut:
-    """The result of operation `index` is wanted before the commit: tell the core, then say `OpenStep.hand_out`."""
+class DeliverEarly:
+    """The result of operation `index` is wanted before the commit: tell the core, then say `OpenStep.deliver_early`."""
 
     index: int
     view_number: int
@@ -82,4 +82,4 @@ class Note:
     value: float = 0.0
 
 
-StepEffect = SendSegment | Finish | HandOut | GiveUp | Disagree | Leave | Tell | Note
+StepEffect = SendSegment | Finish | DeliverEarly | GiveUp | Disagree | Leave | Tell | Note

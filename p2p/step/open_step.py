@@ -25,12 +25,12 @@ from ..memory.shared_runner import BUSY, IDLE, RunState
 from ..net.frames import Segment
 from ..net.parcels import StepRecord
 from .agreed_rows import AgreedRows
+from .call_path import CallPath
 from .effects import GiveUp, Leave, StepEffect, Tell
 from .given_up import OBSERVES, error_of
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Uncommitted, Withdrawn
 from .operation import Operation
-from .place import Place
 from .receipts import Receipt, write_receipt
 from .run import Run
 from .runner import Runner
@@ -89,7 +89,7 @@ class OpenStep:
         return self._go_on()
 
     def close(
-        self, attempt: int, state_digest: bytes, took_us: int = 0, place: Place | None = None
+        self, attempt: int, state_digest: bytes, took_us: int = 0, place: CallPath | None = None
     ) -> list[StepEffect]:
         """Close the open step for submissions. Its parameters have this digest, and it took `took_us` to compute here.
 
@@ -162,7 +162,7 @@ class OpenStep:
             return effects  # as most segments of a long operation: nothing follows from it alone
         return [*effects, *self._go_on()]
 
-    def overhear(self, source: Member, abort: Abort) -> list[StepEffect]:
+    def receive_abort(self, source: Member, abort: Abort) -> list[StepEffect]:
         """`source` says what it has called."""
         if self._view is None:
             return []
@@ -224,12 +224,12 @@ class OpenStep:
             effects.append(run.finish(submission))
         return effects
 
-    def hand_out(self, index: int) -> list[StepEffect]:
+    def deliver_early(self, index: int) -> list[StepEffect]:
         """The core knows that the result of operation `index` is about to be used."""
         submission = self.submission
-        if submission is None or index < submission.num_handed_out:
+        if submission is None or index < submission.num_delivered_early:
             return []
-        submission.num_handed_out = index + 1
+        submission.num_delivered_early = index + 1
         return [Tell(Uncommitted(operation := submission.operations[index], operation.outcome))]
 
     # Views and commits.
@@ -240,7 +240,7 @@ class OpenStep:
         self._view, self._is_barred = view, self._has_ended
         self._pending = defaultdict(list)
         self._mismatches.begin()
-        return self.left()
+        return self.notify_if_given_up()
 
     def activated(self, view: View, done: int, runner: Runner, founded_in: int = 0) -> list[StepEffect]:
         """Run what was submitted in `view`, by `runner`, from step `done` + 1 on.
@@ -288,15 +288,15 @@ class OpenStep:
             assert self.submission is not None and self.run is None
             self.submission.renumber(step + 1, state_digest, self._segment_bytes, operations)
 
-    def find(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit:
-        """As `take_over`, of a submission that matches the calls of members in another step, and becomes that step."""
+    def adopt_renumbered(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit:
+        """As `adopt`, of a submission that matches the calls of members in another step, and becomes that step."""
         assert self.submission is not None and self.is_like(record)
         self.submission.renumber(record.finish.step, b"", self._segment_bytes)
-        commit = self.take_over(record, results)
+        commit = self.adopt(record, results)
         assert commit is not None
         return commit
 
-    def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
+    def adopt(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
         """Take over a step that the members have committed, with its results; None if not all of it is submitted yet.
 
         Raises:
@@ -306,7 +306,7 @@ class OpenStep:
         submission = self.submission or Submission(step, self._over, self.agreed)
         if record.fingerprints and (submission.step, self.stage) != (step, CLOSED):
             return None
-        submission.take_over(record, results)
+        submission.adopt(record, results)
         receipt = write_receipt(record.finish, record.view, submission.counts, record.algorithms)
         return self._commit(submission, record.view, receipt)
 
@@ -321,7 +321,7 @@ class OpenStep:
         if self.stage is VOID:
             return []
         self._give_up(error_of(given_up))
-        return self.left()
+        return self.notify_if_given_up()
 
     def _object(self, index: int) -> list[StepEffect]:
         """A member calls operation `index` differently."""
@@ -360,7 +360,7 @@ class OpenStep:
         told, self._owed = self._owed, []
         return told
 
-    def left(self) -> list[StepEffect]:
+    def notify_if_given_up(self) -> list[StepEffect]:
         """No member can commit the step any more: if it is given up, tell the script that waits for it."""
         return self._tell(self.submission.attempt) if self.stage is VOID and self.submission is not None else []
 

@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     result: Array
     rank: int | None
     num_ranks: int
-    is_void: bool
+    is_root_missing: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -41,9 +41,9 @@ class Operation:
         ran: the algorithm that was used in the last view.
         rank: in that view; None: it has run in none, its result came from the members.
         num_ranks: in the view that the result is of.
-        is_void: the root was not in that view, so nothing was moved.
-        completed: called by the training thread, before the commit, where the result is complete in a view, of which it
-            gets the hash; and at the commit, with that of the view in which it was finished.
+        is_root_missing: the root was not in that view, so nothing was moved.
+        on_complete: called by the training thread, before the commit, where the result is complete in a view, of which
+            it gets the hash; and at the commit, with that of the view in which it was finished.
         is_far: whether the result is further from the input than what other hardware rounds otherwise; of a `Resync`.
         part: which one of the caller's tensor it is, in words; empty: all of it.
     """
@@ -57,15 +57,15 @@ class Operation:
     ran: str = ""
     rank: int | None = None
     num_ranks: int = 0
-    is_void: bool = False
-    completed: Callable[[bytes], None] | None = None
+    is_root_missing: bool = False
+    on_complete: Callable[[bytes], None] | None = None
     is_far: Callable[[], bool] | None = None
     part: str = ""
 
     @property
     def outcome(self) -> "Outcome":
         """The outcome in the view in which it ran last."""
-        return Outcome(self.result, self.rank, self.num_ranks, self.is_void)
+        return Outcome(self.result, self.rank, self.num_ranks, self.is_root_missing)
 
     def describe(self) -> str:
         """In words, what all ranks must have in common."""
@@ -78,9 +78,9 @@ class Operation:
     @property
     def common(self) -> Array:
         """The part of the result that all members have, which they compare, and give to observers."""
-        return self.result if self.collective.is_common and not self.is_void else self.result[:0]
+        return self.result if self.collective.is_common and not self.is_root_missing else self.result[:0]
 
-    def take_over(self, result: bytes | memoryview, members: Sequence[str]) -> None:
+    def adopt(self, result: bytes | memoryview, members: Sequence[str]) -> None:
         """Put what the members with these peer_ids have in common in the place of the result here.
 
         Raises:
@@ -88,8 +88,8 @@ class Operation:
         """
         collective, theirs = self.collective, np.frombuffer(result, np.uint8)
         self.rank, self.num_ranks = None, len(members)
-        self.is_void = bool(collective.root) and collective.root not in members
-        is_given = collective.is_common and not self.is_void
+        self.is_root_missing = bool(collective.root) and collective.root not in members
+        is_given = collective.is_common and not self.is_root_missing
         expected = is_given * self.input.nbytes * (len(members) if collective.gathers else 1)
         if theirs.size != expected:
             raise ValueError(f"a result of {self.describe()} has {theirs.size} bytes, not {expected}")
@@ -192,7 +192,7 @@ def task_of(
         operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
     elif operation.is_uncommitted:
         operation.result = np.empty_like(operation.result)
-    operation.rank, operation.num_ranks, operation.is_void = rank, world_size, root is None
+    operation.rank, operation.num_ranks, operation.is_root_missing = rank, world_size, root is None
     input, result = operation.input, operation.result
     if root is None:
         input, result = input[:0], result[:0]

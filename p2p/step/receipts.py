@@ -41,7 +41,7 @@ _WEIGHT: Final = attrgetter("weight")
 _NUM_SAMPLES: Final = attrgetter("num_samples")
 
 NUM_COUNTED: Final = 3
-"""Columns of `Counts`; behind them what peers say of measured links (agreed_rows.py), and of their pace (speeds.py)."""
+"""Columns of `Counts`; behind them what peers say of measured links (agreed_rows.py) and their pace (stragglers.py)."""
 
 WANTS: Final = 3
 """Column: whether rows are to be gathered."""

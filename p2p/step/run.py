@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import xxhash
 
-from collectives import Array, Awaited, Medium
+from collectives import Array, Medium, MissingSegment
 from gossip import Member, View
 from gossip.numerics import marked, source_of
 
 from .agreed_rows import AgreedRows, hosts_of
 from .collective import Collective
-from .effects import Finish, HandOut, SendSegment, Tell
+from .effects import DeliverEarly, Finish, SendSegment, Tell
 from .notices import Complete
 from .operation import task_of
 from .payloads import accept
@@ -85,7 +85,7 @@ class Run:
         if operation.collective.is_counts:
             self.counts = operation.result.reshape(len(self.view.members), -1)[:, :NUM_COUNTED]
         self.num_complete += 1
-        return [Tell(Complete(operation, submission.attempt, self.view))] if operation.completed else []
+        return [Tell(Complete(operation, submission.attempt, self.view))] if operation.on_complete else []
 
     def take_outgoing(self) -> list[SendSegment]:
         """Take the segments to be sent now."""
@@ -93,11 +93,11 @@ class Run:
         number, first, fingerprints = self.view.number, self.first_sequence, self.fingerprints
         return [SendSegment(number, first + index, fingerprints[index], segment) for index, segment in sent]
 
-    def offer(self, submission: Submission) -> list[HandOut]:
+    def offer(self, submission: Submission) -> list[DeliverEarly]:
         """Complete operations whose results are wanted before the commit; each once per view."""
-        first, self._num_offered = max(self._num_offered, submission.num_handed_out), self.num_complete
+        first, self._num_offered = max(self._num_offered, submission.num_delivered_early), self.num_complete
         wanted = (index for index in range(first, self.num_complete) if submission.operations[index].is_uncommitted)
-        return [HandOut(index, self.view.number) for index in wanted]
+        return [DeliverEarly(index, self.view.number) for index in wanted]
 
     def finish(self, submission: Submission) -> Finish:
         """The finish of a step whose operations are complete, with a 16-byte digest of all results."""
@@ -120,7 +120,7 @@ class Run:
 
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order. Any thread may ask."""
-        missing: list[tuple[int, Awaited]] = []
+        missing: list[tuple[int, MissingSegment]] = []
         with suppress(IndexError):  # the step ends meanwhile
             for index in range(self.num_complete, self.num_started):
                 missing += [(index, each) for each in self.runner.missing(index)]

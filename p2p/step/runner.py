@@ -10,7 +10,7 @@ from typing import Protocol
 
 import xxhash
 
-from collectives import Awaited, MessageRun, Outgoing
+from collectives import MessageRun, MissingSegment, Outgoing
 
 from ..memory.shared_runner import IDLE, RunState
 from ..net.frames import Segment
@@ -53,7 +53,7 @@ class Runner(Protocol):
     def digest(self, index: int) -> bytes:
         """The digests of all chunks of the result, once it is complete."""
 
-    def missing(self, index: int) -> Sequence[Awaited]:
+    def missing(self, index: int) -> Sequence[MissingSegment]:
         """Segments that a started operation still waits for."""
 
     def end_step(self) -> None:
@@ -108,7 +108,7 @@ class MessageRunner:
     def digest(self, index: int) -> bytes:
         return self._running[index].digest()
 
-    def missing(self, index: int) -> Sequence[Awaited]:
+    def missing(self, index: int) -> Sequence[MissingSegment]:
         return self._running[index].missing()
 
     def end_step(self) -> None:

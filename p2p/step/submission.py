@@ -13,8 +13,8 @@ from gossip.progress import NOT_CALLED
 from ..errors import OperationMismatch
 from ..net.parcels import StepRecord
 from .agreed_rows import AgreedRows
+from .call_path import CallPath
 from .operation import Operation
-from .place import Place
 from .receipts import NO_SAMPLES, NUM_COUNTED
 
 NOTHING: Final = "nothing"
@@ -33,7 +33,7 @@ class Submission:
         fingerprints: of them.
         state_digest: of the parameters that the step is computed with; None until the last operation was submitted.
         counts: `Counts` per rank, of the view in which the step was finished last.
-        num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
+        num_delivered_early: of the operations, from the first on, those whose results the script has before the commit.
         is_wanted_early: there is such an operation.
         is_training: it counts samples.
         place: where the script has called it, if the operations are its own.
@@ -46,16 +46,16 @@ class Submission:
     fingerprints: list[bytes] = field(default_factory=list)
     state_digest: bytes | None = None
     counts: Array | None = None
-    num_handed_out: int = 0
+    num_delivered_early: int = 0
     is_wanted_early: bool = False
     is_training: bool = False
-    place: Place | None = None
+    place: CallPath | None = None
 
     def add(self, operation: Operation, segment_bytes: int) -> None:
         """Add an operation, before `close`."""
         if operation.collective.is_counts:
             self.is_training = True
-            self.agreed.sign(operation)
+            self.agreed.append_columns(operation)
         self._append(operation, segment_bytes)
 
     def why_damaged(self, state_digest: bytes) -> str:
@@ -106,7 +106,7 @@ class Submission:
             each.fingerprint(segment_bytes, index, step) == given[index] for index, each in ours
         )
 
-    def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> None:
+    def adopt(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> None:
         """The members have committed the step with these results: put them in the place of those here.
 
         Raises:
@@ -118,7 +118,7 @@ class Submission:
                 raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
             members = [member.peer_id for member in record.view.members]
             for operation, result in zip(self.operations, results, strict=True):
-                operation.take_over(result, members)
+                operation.adopt(result, members)
             self.counts = np.array(record.counts, np.int64)
         except (ValueError, OverflowError) as error:
             raise OperationMismatch(str(error), is_alone=True) from None
@@ -135,5 +135,5 @@ class Submission:
         ran = []
         for each in self.operations:
             if not (each.collective.is_counts or each.collective.is_rows):
-                ran.append(NOTHING if each.is_void else each.ran)
+                ran.append(NOTHING if each.is_root_missing else each.ran)
         return tuple(ran)

@@ -46,13 +46,13 @@ def _in_barrier(core: Core, now: float, member: Member) -> str:
 
 
 def _heard(core: Core, now: float, member: Member) -> str:
-    _, silence_s = core.standing(now, member)
+    _, silence_s = core.member_progress(now, member)
     return f"peer {member} ({'this one' if member == core.me else f'last heard {silence_s:.1f} s ago'})"
 
 
 def awaited(core: Core, now: float) -> dict[Member, tuple[int, float]]:
     """The members that the open step waits for: operations that each has submitted, and its silence in s."""
-    standings = {} if core.view is None else {member: core.standing(now, member) for member in core.view.members}
+    standings = {} if core.view is None else {member: core.member_progress(now, member) for member in core.view.members}
     counts = [count for count, _ in standings.values() if count is not None]
     limit = math.inf if len(counts) < len(standings) else max(counts, default=0)  # some have finished it
     return {member: (count, s) for member, (count, s) in standings.items() if count is not None and count < limit}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from .records import ADVANCES, COMMITS, How, Kind, Record
-from .timeline import doing
+from .timeline import activity
 
 LATER_S: Final = 0.5
 """A peer killed more than this after the first sign of its failure had fallen silent before."""
@@ -31,7 +31,7 @@ _WAITS: Final = ("exchanging", "waiting for the others to finish")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trail:
+class ProcessTrace:
     """The records of one peer, and the end of its process.
 
     Attributes:
@@ -134,11 +134,11 @@ class Failure:
         return tuple(other.name for other in self.others if other.lags)
 
 
-def failures(trails: Sequence[Trail]) -> list[Failure]:
+def failures(trails: Sequence[ProcessTrace]) -> list[Failure]:
     """All failures, in the order of causes."""
     found = [(each, trail) for trail in trails if (each := _failure(trail, trails)) is not None]
     found.sort(key=lambda item: item[0].time_ns)
-    ordered: list[tuple[Failure, Trail]] = []
+    ordered: list[tuple[Failure, ProcessTrace]] = []
     for each, trail in found:
         by_itself = trail.code is not None and trail.code > 0
         for item in found:
@@ -154,7 +154,7 @@ def failures(trails: Sequence[Trail]) -> list[Failure]:
     ]
 
 
-def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
+def _failure(trail: ProcessTrace, trails: Sequence[ProcessTrace]) -> Failure | None:
     said = _word_of_others(trail, trails)
     sign = _sign(trail, said)
     if sign is None:
@@ -162,7 +162,7 @@ def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
     time_ns, how, known_by = sign
     view = said.view if said is not None and said.kind == Kind.OUT else _NEVER
     own = trail.until(time_ns)
-    at, since_ns = doing(own)
+    at, since_ns = activity(own)
     done = _last_step(own) if trail.records else trail.last_step
     there = [other for other in trails if other is not trail and _is_there(other, time_ns)]
     is_idle = at.startswith(_WAITS)
@@ -186,7 +186,7 @@ def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
     )
 
 
-def _sign(trail: Trail, said: Record | None) -> tuple[int, str, str] | None:
+def _sign(trail: ProcessTrace, said: Record | None) -> tuple[int, str, str] | None:
     """When the peer had failed, how, and the source of that; None: there is no sign. `said`: by others."""
     ends = trail.ends()
     known_by = _KNOWN_BY.get(How(said.how), "") if said is not None and said.how in set(How) else ""
@@ -206,7 +206,7 @@ def _sign(trail: Trail, said: Record | None) -> tuple[int, str, str] | None:
     return None
 
 
-def _suspected(trail: Trail, trails: Iterable[Trail], time_ns: int) -> tuple[tuple[str, float], ...]:
+def _suspected(trail: ProcessTrace, trails: Iterable[ProcessTrace], time_ns: int) -> tuple[tuple[str, float], ...]:
     """(name, seconds) of the peers that suspected it at its failure, longest suspicion first."""
     found = []
     for other in trails:
@@ -217,7 +217,7 @@ def _suspected(trail: Trail, trails: Iterable[Trail], time_ns: int) -> tuple[tup
     return tuple(sorted(found, key=lambda each: -each[1]))
 
 
-def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
+def _word_of_others(trail: ProcessTrace, trails: Iterable[ProcessTrace]) -> Record | None:
     """The first record by which another peer notes that it is gone or removed, without a later return."""
     found = []
     for other in trails:
@@ -227,7 +227,7 @@ def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
     return min(found, key=lambda record: record.time_ns, default=None)
 
 
-def _other(other: Trail, time_ns: int, done: int, view: int, *, is_idle: bool) -> Other:
+def _other(other: ProcessTrace, time_ns: int, done: int, view: int, *, is_idle: bool) -> Other:
     """The state of `other`.
 
     `done`: last step of the peer that failed; `view`: the first without it, if that is its sign; `is_idle`: it waited.
@@ -236,7 +236,7 @@ def _other(other: Trail, time_ns: int, done: int, view: int, *, is_idle: bool) -
     submitted = max((each.step for each in before if each.kind in (*ADVANCES, Kind.SUBMITTED)), default=-1)
     lags = is_idle and submitted == _last_step(before) == done
     # The activity of a lagging peer is that of its script, whatever its loop has heard since, such as a new view.
-    at, since_ns = doing([each for each in before if each.kind < Kind.FINISHED] if lags else before)
+    at, since_ns = activity([each for each in before if each.kind < Kind.FINISHED] if lags else before)
     next_ns = next((each.time_ns for each in other.records if each.time_ns > time_ns and each.kind in COMMITS), None)
     return Other(
         other.name,
@@ -248,7 +248,7 @@ def _other(other: Trail, time_ns: int, done: int, view: int, *, is_idle: bool) -
     )
 
 
-def _is_there(other: Trail, time_ns: int) -> bool:
+def _is_there(other: ProcessTrace, time_ns: int) -> bool:
     """Whether the peer had begun by then, and neither ended nor left."""
     over_ns = [each for each in (other.ended_ns, *(end.time_ns for end in other.ends()[-1:])) if each]
     return bool(other.records) and other.records[0].time_ns <= time_ns < min(over_ns, default=1 << 63)

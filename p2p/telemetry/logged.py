@@ -6,7 +6,7 @@ In the flight recorder each number is a separate record, with 16 bytes for the n
 from collections.abc import Callable
 from typing import Any, Final
 
-from .records import Half, Kind, Record
+from .records import Kind, Record, RecordRing
 
 MOST_NUMBERS: Final = 32
 MOST_CHARACTERS: Final = 32
@@ -28,7 +28,7 @@ class Logged:
         self.values: dict[str, float] = {}
         self.listeners: list[Callable[[int, dict[str, float]], None]] = []
 
-    def log(self, numbers: dict[str, Any], num_trained: int, half: Half, step: int) -> None:
+    def log(self, numbers: dict[str, Any], num_trained: int, half: RecordRing, step: int) -> None:
         """Log numbers, as `Peer.log`. If another thread takes a step at the same moment, one record may be lost."""
         checked = self.update(numbers)
         record(half, step, checked)
@@ -59,7 +59,7 @@ class Logged:
         return checked
 
 
-def record(half: Half, step: int, numbers: dict[str, float]) -> None:
+def record(half: RecordRing, step: int, numbers: dict[str, float]) -> None:
     """Record the first `MOST_RECORDED` of `numbers`, logged after `step`."""
     for index, (name, value) in enumerate([*numbers.items()][:MOST_RECORDED]):
         text = name.encode("utf-8", "replace")[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")

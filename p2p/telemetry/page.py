@@ -28,7 +28,7 @@ import xxhash
 
 from ..errors import RegistryError, RemoteProtocolError
 from ..host.folders import open_private
-from .records import HALF_BYTES, Half, Record, read_half
+from .records import RING_BYTES, Record, RecordRing, read_ring
 from .snapshot import IDENTITY_FIELDS, MOST_BYTES, Identity, Snapshot, to_json
 
 VERSION: Final = 4
@@ -40,7 +40,7 @@ _SLOTS_AT: Final = 4096
 _SLOT: Final = struct.Struct("<QIQ")
 _SLOT_BYTES: Final = 30 << 10
 _HALVES_AT: Final = 64 << 10
-PAGE_BYTES: Final = _HALVES_AT + 2 * HALF_BYTES
+PAGE_BYTES: Final = _HALVES_AT + 2 * RING_BYTES
 assert _SLOT.size + MOST_BYTES <= _SLOT_BYTES
 
 
@@ -88,7 +88,9 @@ class Page:
                 f"cannot make the page {self.path}: {error.strerror}; make space there, or set SHOAL_HOME to another "
                 "folder, and start this peer again"
             ) from error
-        self.loop, self.training = (Half(self._memory[start : start + HALF_BYTES], clock) for start in halves())
+        self.loop, self.training = (
+            RecordRing(self._memory[start : start + RING_BYTES], clock) for start in ring_offsets()
+        )
         text = to_json(asdict(identity))
         self._memory[_HEADER.size : _HEADER.size + len(text)] = text
         _HEADER.pack_into(self._memory, 0, _MAGIC, VERSION, len(text), xxhash.xxh3_64_intdigest(text))
@@ -113,7 +115,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PageContent:
     """The content of a page.
 
     Attributes:
@@ -130,7 +132,7 @@ def page_path(folder: Path, peer_id: str) -> Path:
     return folder / f"{peer_id}{SUFFIX}"
 
 
-def read_page(path: Path) -> Seen:
+def read_page(path: Path) -> PageContent:
     """Read a page, whose peer may be writing to it, hang, or be dead.
 
     Raises:
@@ -138,9 +140,9 @@ def read_page(path: Path) -> Seen:
         RemoteProtocolError: the page is being created, or is of another version.
     """
     memory = map_page(path)
-    records = [record for start in halves() for record in read_half(memory[start : start + HALF_BYTES])]
+    records = [record for start in ring_offsets() for record in read_ring(memory[start : start + RING_BYTES])]
     identity, snapshot = read_identity(path, memory), read_snapshot(memory)
-    return Seen(identity, snapshot, tuple(sorted(records, key=_time)))
+    return PageContent(identity, snapshot, tuple(sorted(records, key=_time)))
 
 
 def map_page(path: Path) -> memoryview:
@@ -157,8 +159,8 @@ def map_page(path: Path) -> memoryview:
 _time = attrgetter("time_ns")
 
 
-def halves() -> tuple[int, int]:
-    return _HALVES_AT, _HALVES_AT + HALF_BYTES
+def ring_offsets() -> tuple[int, int]:
+    return _HALVES_AT, _HALVES_AT + RING_BYTES
 
 
 def _checksum(number: int, text: bytes) -> int:

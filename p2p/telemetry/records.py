@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 NUM_RECORDS: Final = 2048
 """Records per half."""
 RECORD_BYTES: Final = 64
-HALF_BYTES: Final = NUM_RECORDS * RECORD_BYTES
+RING_BYTES: Final = NUM_RECORDS * RECORD_BYTES
 
 _RECORD: Final = struct.Struct("<QQHHIqQQdQ")
 _NUMBER: Final = struct.Struct("<Q")
@@ -198,7 +198,7 @@ def _writer(memory: Memory, clock: Callable[[], int]) -> tuple[Note, Callable[[]
 assert (NUM_RECORDS, RECORD_BYTES) == (2048, 64), "as in `note`, where they are not looked up"
 
 
-class Half:
+class RecordRing:
     """The records of one writing thread, in its part of a page.
 
     Attributes:
@@ -209,7 +209,7 @@ class Half:
         """An empty half.
 
         Args:
-            memory: `HALF_BYTES` of zeros.
+            memory: `RING_BYTES` of zeros.
             clock: monotonic nanoseconds.
         """
         self._memory = memory
@@ -228,7 +228,7 @@ def peer_number(peer_id: str) -> int:
     return int(peer_id, 16)
 
 
-def read_half(memory: Memory) -> list[Record]:
+def read_ring(memory: Memory) -> list[Record]:
     """The complete records of a half, oldest first. Records that are written during the call may be left out."""
     return sorted(_whole_records(memory))
 

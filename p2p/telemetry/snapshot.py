@@ -176,13 +176,13 @@ class Snapshot:
         dropped: dropped frames, by reason.
         error: why it cannot continue; empty: it can.
         is_removed: the reason is that the others continued without it.
-        is_through: it has left, and its script was not cut off.
+        left_cleanly: it has left, and its script was not cut off.
         logged: the last values of `peer.log`, by name.
         links: to peers on other hosts.
         home: folder of its registry; empty: unknown.
     """
 
-    who: Identity
+    identity: Identity
     time_ns: int
     phase: str
     view: int
@@ -199,7 +199,7 @@ class Snapshot:
     slowest: str = ""
     error: str = ""
     is_removed: bool = False
-    is_through: bool = False
+    left_cleanly: bool = False
     waiting: Waiting = field(default_factory=Waiting)
     pace: Pace = field(default_factory=Pace)
     change: Change = field(default_factory=Change)
@@ -279,7 +279,7 @@ def _lines(*parts: Any) -> bytes:
     return b"\n".join(map(to_json, parts))
 
 
-_PARTS: Final = {"who": Identity, "waiting": Waiting, "pace": Pace, "change": Change, "counted": Counted}
+_PARTS: Final = {"identity": Identity, "waiting": Waiting, "pace": Pace, "change": Change, "counted": Counted}
 IDENTITY_FIELDS: Final = {each.name for each in fields(Identity)}
 
 

@@ -77,7 +77,7 @@ def last_change(records: Sequence[Record], view: int = 0) -> Change | None:
     return Change(view=active.view, step=active.step, waited_s=round(waited_s, 6), redone=redone, num_lost=lost)
 
 
-def doing(records: Sequence[Record]) -> tuple[str, int]:
+def activity(records: Sequence[Record]) -> tuple[str, int]:
     """The activity of the peer, in words ("computing step 7"), and since when (ns); the last one if it is dead."""
     training = next((record for record in reversed(records) if record.kind < Kind.FINISHED), None)
     own = next((record for record in reversed(records) if record.kind in _LOOP), None)

@@ -20,8 +20,8 @@ from typing import Final
 
 from ..errors import RemoteProtocolError
 from ..host.folders import create_private
-from .page import halves, map_page, read_identity, read_snapshot
-from .records import HALF_BYTES, NUM_RECORDS, RECORD_BYTES, Record, is_written, read_raw, unpack_record
+from .page import map_page, read_identity, read_snapshot, ring_offsets
+from .records import NUM_RECORDS, RECORD_BYTES, RING_BYTES, Record, is_written, read_raw, unpack_record
 from .snapshot import IDENTITY_FIELDS, Identity, Snapshot, to_json
 
 TRACES: Final = "traces"
@@ -55,7 +55,7 @@ class Tail:
         self._memory = map_page(path)
         self.identity = read_identity(path, self._memory)
         self.num_missed = 0
-        self._halves = [self._memory[start : start + HALF_BYTES] for start in halves()]
+        self._halves = [self._memory[start : start + RING_BYTES] for start in ring_offsets()]
         self._next = [1] * len(self._halves)
 
     def snapshot(self) -> Snapshot | None:

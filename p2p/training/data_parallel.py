@@ -28,23 +28,23 @@ import torch
 
 from collectives import ALGORITHMS
 
-from ..checkpoint import Checkpoint, Keeper
+from ..checkpoint import Checkpoint, Checkpointer
 from ..device import HOST
 from ..peer import Peer
-from .beside import Beside
-from .checks.agreement import Agreement
 from .checks.belonging import claim
 from .checks.by_hand import Given, given_as
 from .checks.copies import ModelCopies
+from .checks.same_extra import SameExtra
 from .checks.same_samples import SameSamples
 from .checks.unaveraged import Unaveraged
+from .side_operations import SideOperations
 from .state.mirrors import Mirror
 from .state.model_changes import NOTHING_PLANNED, Change, ModelChanges
 from .state.replica_state import Stateful
 from .steps.buffers import BufferMode, Buffers
-from .steps.gradients import Gradients, NonFinite, policy
-from .steps.models import OneOfSeveral, ends_of, gather, name_parts
+from .steps.models import OneOfSeveral, collect_models, ends_of, name_parts
 from .steps.passes import Passes
+from .steps.reducer import GradientReducer, NonFinite, policy
 from .steps.replica import ModelReplica
 from .steps.resync import Resynchronisation
 from .steps.scaling import LrScaling
@@ -175,15 +175,15 @@ class DataParallel(Wrapper):
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
-        models = gather(module, optimizer)
+        models = collect_models(module, optimizer)
         self.module = module = models.module
         self._parts = parts = name_parts(models.optimizers, extra)
         self._session.share.schedule_ends = ends_of(parts)
-        self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
+        self._gradients = GradientReducer(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         if self._gradients.device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the thread that calls backward waits for the commit
         self._models, self._allow_local = models, allow_local
-        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: self._passes.updates.are_whole)
+        keeper = None if checkpoint is None else Checkpointer(checkpoint, peer, lambda: self._passes.updates.are_whole)
         if not allow_local:
             models.check(parts)
         whole, planned = state_digest == "all", ModelChanges(changes, module, parts, self._session)
@@ -212,7 +212,7 @@ class DataParallel(Wrapper):
             noted=samples.note,
             changes=planned,
         )
-        planned.take_up, planned.agree = self._take_up, partial(replica.agree, is_planned=True)
+        planned.refresh, planned.agree = self._refresh_module, partial(replica.agree, is_planned=True)
         replica.renew = self._passes.renew
         replica.updates = self._passes.updates
         self._callable = {
@@ -226,13 +226,13 @@ class DataParallel(Wrapper):
             self._passes.end()
             raise
 
-    def _watched(self, buffers: BufferMode, algorithm: str | None) -> Sequence[Beside]:
+    def _watched(self, buffers: BufferMode, algorithm: str | None) -> Sequence[SideOperations]:
         """The side operations of each step, for the module as it is now and for `extra`."""
         make_mirror = partial(Mirror, self._session, self._gradients.device)
         return (
             Buffers(self.module, buffers, algorithm, make_mirror),
             Unaveraged(self.module, self._parts, make_mirror),
-            Agreement(self._parts),
+            SameExtra(self._parts),
             ModelCopies(self.module, self._parts, lambda: self._session.loop.now()),
             *self._replica.beside,
         )
@@ -360,16 +360,16 @@ class DataParallel(Wrapper):
         """
         with self._session.callers.call("DataParallel.refresh"):
             self._passes.check_may_refresh()
-            self._take_up()
+            self._refresh_module()
             self._replica.agree()
 
-    def _take_up(self) -> None:
+    def _refresh_module(self) -> None:
         """Take up the module as it is now."""
         if not self._allow_local:
             self._models.check(self._parts)
         claim(self.module.named_parameters(), self._passes.is_in_use)
         self._passes.refresh()
-        self._replica.take_up()
+        self._replica.refresh()
 
     def reduce_gradients(self, gradients: Given | Mapping[str, Given]) -> Given | Mapping[str, Given]:
         """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.

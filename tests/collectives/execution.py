@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collectives.elements import TYPES, Array, carried, is_half
+from collectives.elements import TYPES, Array, as_bits, is_half
 from collectives.layout import Operand, Send, Summand, Write, compile_layout
-from collectives.message_run import Awaited, Buffer, Outgoing
+from collectives.message_run import Buffer, MissingSegment, Outgoing
 from collectives.reduction import SUM, Reduction
 from collectives.schedule import Schedule
 from collectives.widening import Widening
@@ -55,7 +55,7 @@ class Execution:
         self._writes_runs = is_half(result.dtype)
         if not self._writes_runs:
             self._combine = reduction.combine(result.dtype)
-        input, result = carried(input), carried(result)
+        input, result = as_bits(input), as_bits(result)
         self._segment_length = segment_bytes // result.itemsize
         layout = compile_layout(schedule, rank, result.size, self._segment_length)
         place = slice(0, result.size) if own_chunk is None else layout.regions[own_chunk].bounds
@@ -96,10 +96,10 @@ class Execution:
             data = self._result[self._layout.regions[chunk].bounds].view(np.uint8).data
             self._digests[chunk] = self._digest_chunk(data)
 
-    def missing(self) -> tuple[Awaited, ...]:
+    def missing(self) -> tuple[MissingSegment, ...]:
         """Segments that have not arrived yet, in the order in which they will be written."""
         return tuple(
-            Awaited(write.peer, write.number, segment, len(region.spans))
+            MissingSegment(write.peer, write.number, segment, len(region.spans))
             for region, turns in zip(self._layout.regions, self._layout.turns, strict=True)
             for write in turns
             for segment in range(len(region.spans))

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from collectives import Reducer, Reduction, carried, reducer, split_by_weight
+from collectives import Reducer, Reduction, as_bits, reducer, split_by_weight
 from collectives.program import Copy, Program, Publish, Reduce, Wait
 from tests.collectives.inputs import Array
 
@@ -20,7 +20,7 @@ class Memory:
     def __init__(self, programs: Sequence[Program], inputs: Sequence[Array], op: str) -> None:
         self.results = [np.full(each.nbytes, 77, np.uint8).view(each.dtype) for each in inputs]
         self._programs = programs
-        self._inputs, self._results = [carried(each) for each in inputs], [carried(each) for each in self.results]
+        self._inputs, self._results = [as_bits(each) for each in inputs], [as_bits(each) for each in self.results]
         self._progress = [0] * len(programs)
         self._bounds = split_by_weight(inputs[0].size, programs[0].chunks)
         self._reducer: Reducer = reducer(Reduction(op, len(inputs)), inputs[0].dtype)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from collectives import (
     ALGORITHMS,
     BFLOAT16,
-    Awaited,
     Kind,
+    MissingSegment,
     Outgoing,
     Schedule,
     Transfer,
@@ -159,7 +159,7 @@ def test_missing_names_what_has_not_arrived() -> None:
     execution, _ = one_shot_of_3(0, [1.0, 2.0, 3.0])
     execution.receive(2, 0, 0, floats(1, 2))
     execution.receive(1, 0, 1, floats(3))
-    assert execution.missing() == (Awaited(1, 0, 0, 2), Awaited(2, 0, 1, 2))
+    assert execution.missing() == (MissingSegment(1, 0, 0, 2), MissingSegment(2, 0, 1, 2))
 
 
 @pytest.mark.parametrize(

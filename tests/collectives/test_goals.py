@@ -152,7 +152,7 @@ def test_played_with_numbers_each_rank_ends_with_what_is_promised(
     assert all(run.done for run in runs)
     for rank, result in enumerate(results):
         for chunk, where in enumerate(split_by_weight(length, schedules[0].chunks)):
-            source = goal.ends(rank, chunk, world_size)
+            source = goal.postcondition(rank, chunk, world_size)
             if source is not None:
                 expected = sum(each[where] for each in inputs) if source == SUM else inputs[source][where]
                 assert (result[where] == expected).all()

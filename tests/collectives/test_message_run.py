@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from collectives import (
     ALGORITHMS,
     OPS,
-    Awaited,
     Buffer,
     Kind,
     MessageRun,
+    MissingSegment,
     Outgoing,
     Reduction,
     Schedule,
@@ -182,7 +182,7 @@ def test_a_segment_that_nobody_awaits_changes_nothing(
     run = lone_run()
     with pytest.raises(ValueError, match=complaint):
         run.receive(source, transfer, segment, bytes(num_bytes))
-    assert run.missing() == tuple(Awaited(peer, 0, segment, 2) for peer in (1, 2) for segment in (0, 1))
+    assert run.missing() == tuple(MissingSegment(peer, 0, segment, 2) for peer in (1, 2) for segment in (0, 1))
     with pytest.raises(ValueError, match="not complete yet"):
         run.digest()
 

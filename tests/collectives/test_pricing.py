@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, Kind, Schedule, Transfer, all_reduce_schedule, even_chunks
-from collectives.course import lay_out
-from collectives.drawing import draw_play
-from collectives.formulas import FEW_RANKS, FORMULAS, look_at
+from collectives.drawing import draw_simulation
+from collectives.formulas import FORMULA_MIN_RANKS, FORMULAS, look_at
 from collectives.goals import COLLECTIVES
 from collectives.links import MEMORY_BYTES_PER_S, MEMORY_DELAY_NS, SECOND_NS, SEGMENT_BYTES, Links, equal_links
 from collectives.price_table import (
@@ -24,7 +23,8 @@ from collectives.price_table import (
     price_table,
     tabulate,
 )
-from collectives.pricing import EVENTS_PER_SLICE, play, play_slices, run_slices, run_to_end
+from collectives.pricing import EVENTS_PER_SLICE, run_slices, run_to_end, simulate, simulate_slices
+from collectives.transfer_graph import build_graph
 from tests.collectives.chain import chain_all_reduce
 
 RATE, DELAY_NS, MESSAGE_NS = 25_000_000, 20_000_000, 100_000
@@ -47,13 +47,13 @@ def cost(num_bytes: int) -> int:
 
 def test_one_shot_is_a_delay_and_the_inputs_of_the_others_one_behind_the_other() -> None:
     links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
-    played = play(schedules_of("one-shot", 4), 4096, links)
+    played = simulate(schedules_of("one-shot", 4), 4096, links)
     assert played.done_ns == (DELAY_NS + 3 * cost(4096),) * 4
     assert played.committed_ns == played.time_ns + MESSAGE_NS + DELAY_NS
 
 
 def test_a_ring_is_a_delay_and_a_chunk_for_each_hop() -> None:
-    played = play(schedules_of("ring", 5), 5000, equal_links(5, RATE, DELAY_NS, MESSAGE_NS))
+    played = simulate(schedules_of("ring", 5), 5000, equal_links(5, RATE, DELAY_NS, MESSAGE_NS))
     assert played.time_ns == 8 * (DELAY_NS + cost(1000))
     assert len(played.sent) == 5 * 8
 
@@ -61,13 +61,13 @@ def test_a_ring_is_a_delay_and_a_chunk_for_each_hop() -> None:
 def test_a_long_chunk_goes_in_segments_of_which_the_first_is_passed_on_before_the_last_has_come() -> None:
     """Along a chain of three ranks and back; the second passes each on twice, and is always busy."""
     links, segments = equal_links(3, RATE, DELAY_NS, MESSAGE_NS), 10
-    played = play(schedules_of("chain", 3), segments * SEGMENT_BYTES, links)
+    played = simulate(schedules_of("chain", 3), segments * SEGMENT_BYTES, links)
     assert played.time_ns == (DELAY_NS + cost(SEGMENT_BYTES)) + 2 * segments * cost(SEGMENT_BYTES) + DELAY_NS
 
 
 def test_of_a_chunk_that_is_longer_still_several_segments_are_played_as_one_and_each_has_its_cost() -> None:
     links, size = equal_links(2, RATE, 0, MESSAGE_NS), 64 * SEGMENT_BYTES
-    played = play(schedules_of("one-shot", 2), size, links, most_messages=16)
+    played = simulate(schedules_of("one-shot", 2), size, links, most_messages=16)
     assert len(played.sent) == 16
     assert played.time_ns == 64 * cost(SEGMENT_BYTES)
 
@@ -75,7 +75,7 @@ def test_of_a_chunk_that_is_longer_still_several_segments_are_played_as_one_and_
 def test_to_several_peers_messages_leave_by_turns() -> None:
     """Of three segments for each of two others; what became ready first is not sent as a whole first."""
     links = equal_links(3, RATE, DELAY_NS, MESSAGE_NS)
-    sent = play(schedules_of("one-shot", 3), 3 * SEGMENT_BYTES, links).sent
+    sent = simulate(schedules_of("one-shot", 3), 3 * SEGMENT_BYTES, links).sent
     for rank in range(3):
         peers = [each.peer for each in sorted(sent, key=lambda each: each.start_ns) if each.source == rank]
         assert peers in ([(rank + 1) % 3, (rank + 2) % 3] * 3, [(rank + 2) % 3, (rank + 1) % 3] * 3)
@@ -84,23 +84,23 @@ def test_to_several_peers_messages_leave_by_turns() -> None:
 def test_who_has_a_slow_downlink_is_waited_for_and_who_sends_slowly_leaves_room_for_others() -> None:
     row = (0, 0, 0)
     slow_down = Links((RATE,) * 3, (RATE // 10, RATE, RATE), (row,) * 3, 0)
-    assert play(schedules_of("one-shot", 3), 25_000, slow_down).done_ns == (20_000_000, 2_000_000, 2_000_000)
+    assert simulate(schedules_of("one-shot", 3), 25_000, slow_down).done_ns == (20_000_000, 2_000_000, 2_000_000)
     slow_up = Links((RATE // 10, RATE, RATE), (RATE,) * 3, (row,) * 3, 0)
-    assert play(schedules_of("one-shot", 3), 25_000, slow_up).done_ns == (2_000_000, 10_000_000, 20_000_000)
+    assert simulate(schedules_of("one-shot", 3), 25_000, slow_up).done_ns == (2_000_000, 10_000_000, 20_000_000)
 
 
 def test_what_comes_from_near_is_not_held_up_by_what_is_on_its_way_from_far() -> None:
     delays = ((0, 50_000_000, 50_000_000), (1_000_000,) * 3, (1_000_000,) * 3)
     links = Links((RATE,) * 3, (RATE,) * 3, delays, 0)
-    first = next(sent for sent in play(schedules_of("one-shot", 3), 25_000, links).sent if sent.peer == 1)
+    first = next(sent for sent in simulate(schedules_of("one-shot", 3), 25_000, links).sent if sent.peer == 1)
     assert (first.source, first.arrived_ns) == (2, 1_000_000 + 2 * 1_000_000)
 
 
 def test_nothing_is_sent_of_an_empty_chunk_and_alone_nothing_takes_time() -> None:
     links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
-    assert len(play(schedules_of("ring", 4), 1, links).sent) == 6
-    assert play(schedules_of("direct", 4), 0, links).time_ns == 0
-    assert play(schedules_of("tree", 1), 1000, equal_links(1, RATE, DELAY_NS, MESSAGE_NS)).time_ns == 0
+    assert len(simulate(schedules_of("ring", 4), 1, links).sent) == 6
+    assert simulate(schedules_of("direct", 4), 0, links).time_ns == 0
+    assert simulate(schedules_of("tree", 1), 1000, equal_links(1, RATE, DELAY_NS, MESSAGE_NS)).time_ns == 0
 
 
 # What holds of every play.
@@ -117,7 +117,7 @@ def test_every_schedule_is_played_to_its_end_within_its_bounds(
     delays = tuple(data.draw(row) for _ in range(world_size))
     links = Links(data.draw(rates), data.draw(rates), delays, data.draw(st.integers(0, 10**6)))
     schedules = schedules_of(name, world_size)
-    played = play(schedules, num_bytes, links)
+    played = simulate(schedules, num_bytes, links)
     sent_bytes = [sum(each.num_bytes for each in played.sent if each.source == rank) for rank in range(world_size)]
     for rank, schedule in enumerate(schedules):
         share = sum(schedule.chunks[each.chunk] for each in schedule.transfers if each.kind is Kind.SEND)
@@ -134,18 +134,18 @@ def test_every_schedule_is_played_to_its_end_within_its_bounds(
         own = sorted((each.start_ns, each.left_ns) for each in played.sent if each.source == rank)
         assert all(left <= start for (_, left), (start, _) in pairwise(own)), "an uplink sends one message at a time"
     assert played.time_ns >= max((sent.arrived_ns for sent in played.sent), default=0)
-    assert played == play(schedules, num_bytes, links)
+    assert played == simulate(schedules, num_bytes, links)
 
 
 @pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"all-reduce"}))
 def test_the_other_collectives_are_played_as_they_are(collective: str) -> None:
     links = equal_links(5, RATE, DELAY_NS, MESSAGE_NS)
     for build in COLLECTIVES[collective].values():
-        assert play([build(rank, 5) for rank in range(5)], 5000, links).time_ns >= DELAY_NS
+        assert simulate([build(rank, 5) for rank in range(5)], 5000, links).time_ns >= DELAY_NS
 
 
 def test_faster_links_are_never_slower_for_one_message_after_the_other() -> None:
-    times = [play(schedules_of("ring", 4), 1 << 20, equal_links(4, rate, 0, 0)).time_ns for rate in (10**6, 10**7)]
+    times = [simulate(schedules_of("ring", 4), 1 << 20, equal_links(4, rate, 0, 0)).time_ns for rate in (10**6, 10**7)]
     assert times[0] == pytest.approx(10 * times[1], rel=1e-3)
 
 
@@ -154,7 +154,7 @@ def test_ring_and_tree_cross_where_bytes_outweigh_hops() -> None:
     links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
 
     def ring_wins(size: int) -> bool:
-        ring, tree = (play(schedules_of(name, 4), size, links).time_ns for name in ("ring", "tree"))
+        ring, tree = (simulate(schedules_of(name, 4), size, links).time_ns for name in ("ring", "tree"))
         return ring < tree
 
     assert not ring_wins(512 << 10) and ring_wins(1 << 20)
@@ -170,11 +170,11 @@ def formula(name: str, links: Links) -> Callable[[int], int]:
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("link", [(25_000_000, 20_000_000), (10**9, 100_000), (1_250_000, 50_000_000)])
 def test_a_formula_is_near_the_play(name: str, link: tuple[int, int]) -> None:
-    for world_size in (FEW_RANKS, 12, 16, 23):
+    for world_size in (FORMULA_MIN_RANKS, 12, 16, 23):
         links = equal_links(world_size, *link, MESSAGE_NS)
         price_ns = formula(name, links)
         for size in SIZES[::2]:
-            played = play(schedules_of(name, world_size), size, links, most_messages=4000).time_ns
+            played = simulate(schedules_of(name, world_size), size, links, most_messages=4000).time_ns
             assert 0.8 < price_ns(size) / played < 1.31, (world_size, size)
 
 
@@ -187,7 +187,7 @@ def test_where_ranks_share_hosts_a_formula_counts_what_their_lines_carry(name: s
     schedules = [all_reduce_schedule(name, rank, links.world_size, links.hosts) for rank in range(links.world_size)]
     price_ns = formula(name, links)
     for size in SIZES[1::3]:
-        assert 0.7 < price_ns(size) / play(schedules, size, links).time_ns < 1.5, size
+        assert 0.7 < price_ns(size) / simulate(schedules, size, links).time_ns < 1.5, size
 
 
 def test_ranks_of_a_host_that_do_not_follow_each_other_cost_a_ring_a_crossing_each() -> None:
@@ -195,7 +195,7 @@ def test_ranks_of_a_host_that_do_not_follow_each_other_cost_a_ring_a_crossing_ea
     mixed = replace(apart, hosts=(0, 1) * 8, delay_ns=delays_of((0, 1) * 8))
     schedules, size = [all_reduce_schedule("ring", rank, 16) for rank in range(16)], 1 << 24
     for links in (apart, mixed):
-        assert 0.7 < formula("ring", links)(size) / play(schedules, size, links).time_ns < 1.4
+        assert 0.7 < formula("ring", links)(size) / simulate(schedules, size, links).time_ns < 1.4
     assert formula("ring", mixed)(size) > 4 * formula("ring", apart)(size)
 
 
@@ -205,23 +205,23 @@ def test_where_delays_differ_the_formula_takes_those_of_its_ways(name: str) -> N
     delays = tuple(tuple(10_000_000 + 1_000_000 * abs(a - b) for b in range(n)) for a in range(n))
     links = Links((RATE,) * n, (RATE,) * n, delays, MESSAGE_NS)
     for size in SIZES[::3]:
-        assert 0.8 < formula(name, links)(size) / play(schedules_of(name, n), size, links).time_ns < 1.31
+        assert 0.8 < formula(name, links)(size) / simulate(schedules_of(name, n), size, links).time_ns < 1.31
 
 
 def test_a_table_has_every_algorithm_at_every_size_and_plays_what_has_no_formula() -> None:
-    links = equal_links(FEW_RANKS, RATE, DELAY_NS, MESSAGE_NS)
+    links = equal_links(FORMULA_MIN_RANKS, RATE, DELAY_NS, MESSAGE_NS)
     builds = {"ring": ALGORITHMS["ring"], "mine": chain_all_reduce}
     table = run_to_end(price_table(builds, SIZES[:2], links))
     assert set(table) == {(name, size) for name in builds for size in SIZES[:2]}
-    assert table["mine", SIZES[0]] == play(schedules_of("chain", FEW_RANKS), SIZES[0], links).time_ns
+    assert table["mine", SIZES[0]] == simulate(schedules_of("chain", FORMULA_MIN_RANKS), SIZES[0], links).time_ns
     assert table["ring", SIZES[0]] == formula("ring", links)(SIZES[0])
 
 
 def test_where_ranks_are_few_the_table_is_played() -> None:
-    links = equal_links(FEW_RANKS - 1, RATE, DELAY_NS, MESSAGE_NS)
+    links = equal_links(FORMULA_MIN_RANKS - 1, RATE, DELAY_NS, MESSAGE_NS)
     table = run_to_end(price_table(ALGORITHMS, [1 << 20], links))
     for name in ALGORITHMS:
-        assert table[name, 1 << 20] == play(schedules_of(name, FEW_RANKS - 1), 1 << 20, links).time_ns
+        assert table[name, 1 << 20] == simulate(schedules_of(name, FORMULA_MIN_RANKS - 1), 1 << 20, links).time_ns
 
 
 def test_a_table_is_made_in_slices_of_few_events_and_there_are_not_many_of_both() -> None:
@@ -232,7 +232,7 @@ def test_a_table_is_made_in_slices_of_few_events_and_there_are_not_many_of_both(
         for links in (alone, replace(two_hosts_of(world_size, RATE), segment_bytes=segment_bytes)):
             num_slices = sum(1 for _ in tabulate(links))
             assert num_slices < 6000, (world_size, links.hosts)
-            if world_size >= FEW_RANKS:
+            if world_size >= FORMULA_MIN_RANKS:
                 assert num_slices < 60, "formulas know"
     assert sum(1 for _ in price_table({"ring": ALGORITHMS["ring"]}, SIZES, equal_links(500, RATE, 0, 0))) > 60
 
@@ -240,9 +240,9 @@ def test_a_table_is_made_in_slices_of_few_events_and_there_are_not_many_of_both(
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_a_slice_has_few_events_and_what_is_the_same_for_all_sizes_is_done_once(name: str) -> None:
     links = equal_links(8, RATE, DELAY_NS, MESSAGE_NS)
-    course = run_to_end(lay_out(schedules_of(name, 8), links))
+    course = run_to_end(build_graph(schedules_of(name, 8), links))
     for size in SIZES_BYTES:
-        played = play(schedules_of(name, 8), size, links)
+        played = simulate(schedules_of(name, 8), size, links)
         ends, num_slices = list[int](), 0
         slices = run_slices(course, size)
         while True:
@@ -341,10 +341,10 @@ def test_where_lines_are_not_alike_ranks_own_what_they_can_carry() -> None:
     assert table.direct == "direct:0,51,51,154" == table.choose(size, rounds_once=True) and is_rounded_once(
         table.direct
     )
-    even = play([all_reduce_schedule("direct", rank, 4) for rank in range(4)], size, links).time_ns
+    even = simulate([all_reduce_schedule("direct", rank, 4) for rank in range(4)], size, links).time_ns
     assert 1.25 * table.predicted["direct", size] < min(even, table.predicted["ring", size])
     assert run_to_end(tabulate(alike)).direct == "direct"
-    many = FEW_RANKS
+    many = FORMULA_MIN_RANKS
     wide = Links(
         tuple(RATE // (each + 1) for each in range(many)), (RATE,) * many, equal_links(many, 1, 0, 0).delay_ns, 0
     )
@@ -368,7 +368,7 @@ def delays_of(hosts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 def test_ranks_of_one_host_share_its_line_and_memory_is_quick() -> None:
     size, links = 1 << 24, two_hosts_of(4, RATE)
     schedules = schedules_of("direct", 4)
-    shared, apart = play(schedules, size, links), play(schedules, size, replace(links, hosts=()))
+    shared, apart = simulate(schedules, size, links), simulate(schedules, size, replace(links, hosts=()))
     line_ns = size * SECOND_NS // RATE
     assert shared.time_ns >= 2 * line_ns, "a host sends four halves of an input, and so many come"
     assert apart.time_ns < 0.9 * shared.time_ns
@@ -392,7 +392,8 @@ def test_smaller_messages_keep_a_slow_pipeline_full() -> None:
     """A chunk of 1 MB in one message waits at each of six hops until it is there."""
     links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
     whole, parts = (
-        play(schedules_of("ring", 4), 4 << 20, each).time_ns for each in (links, replace(links, segment_bytes=1 << 18))
+        simulate(schedules_of("ring", 4), 4 << 20, each).time_ns
+        for each in (links, replace(links, segment_bytes=1 << 18))
     )
     assert parts < 0.8 * whole
 
@@ -408,7 +409,7 @@ def _never_called(rank: int, world_size: int) -> Schedule:
         (lambda: Links((1,), (0,), ((0,),), 0), "at least 1 byte per second"),
         (lambda: Links((1,), (1,), ((-1,),), 0), "at least 0"),
         (lambda: Links((), (), (), 0), "sizes"),
-        (lambda: play(schedules_of("ring", 3), 8, equal_links(2, 1, 0, 0)), "3 schedules .* of 2 ranks"),
+        (lambda: simulate(schedules_of("ring", 3), 8, equal_links(2, 1, 0, 0)), "3 schedules .* of 2 ranks"),
     ],
 )
 def test_links_that_cannot_be_are_refused(make: Callable[[], object], what: str) -> None:
@@ -421,8 +422,8 @@ def test_links_that_cannot_be_are_refused(make: Callable[[], object], what: str)
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_picture_has_a_lane_for_each_rank_and_two_bars_for_each_message(name: str) -> None:
-    played = play(schedules_of(name, 8), 1 << 20, equal_links(8, RATE, DELAY_NS, MESSAGE_NS))
-    root = ElementTree.fromstring(draw_play(played, f"{name} & <others>"))
+    played = simulate(schedules_of(name, 8), 1 << 20, equal_links(8, RATE, DELAY_NS, MESSAGE_NS))
+    root = ElementTree.fromstring(draw_simulation(played, f"{name} & <others>"))
     space = "{http://www.w3.org/2000/svg}"
     texts = [each.text for each in root.iter(f"{space}text")]
     assert texts[0] == f"{name} & <others>" and [f"rank {rank}" for rank in range(8)] == [
@@ -437,12 +438,12 @@ def test_a_picture_has_a_lane_for_each_rank_and_two_bars_for_each_message(name: 
 
 
 def test_nothing_that_happens_is_a_picture_too() -> None:
-    alone = play([all_reduce_schedule("ring", 0, 1)], 8, equal_links(1, 1, 0, 0))
-    assert ElementTree.fromstring(draw_play(alone, "alone")).tag.endswith("svg")
+    alone = simulate([all_reduce_schedule("ring", 0, 1)], 8, equal_links(1, 1, 0, 0))
+    assert ElementTree.fromstring(draw_simulation(alone, "alone")).tag.endswith("svg")
 
 
 def test_a_play_can_be_left_between_two_messages() -> None:
-    slices = play_slices(schedules_of("ring", 8), 1 << 20, equal_links(8, RATE, DELAY_NS, MESSAGE_NS))
+    slices = simulate_slices(schedules_of("ring", 8), 1 << 20, equal_links(8, RATE, DELAY_NS, MESSAGE_NS))
     assert sum(1 for _ in slices) >= 8 * 14 // 20
 
 
@@ -465,7 +466,7 @@ def test_a_send_waits_for_all_of_another_chunk() -> None:
             (Transfer(Kind.RECV, 1, 1), Transfer(Kind.RECV, 1, 0)),
         )
         schedules = [Schedule(even_chunks(2), each) for each in transfers]
-        return play(schedules, 8 * SEGMENT_BYTES, equal_links(3, RATE, DELAY_NS, MESSAGE_NS)).done_ns[2]
+        return simulate(schedules, 8 * SEGMENT_BYTES, equal_links(3, RATE, DELAY_NS, MESSAGE_NS)).done_ns[2]
 
     assert done_ns(waits=False) == 8 * cost(SEGMENT_BYTES) + DELAY_NS, "the line to rank 2 is never idle"
     assert done_ns(waits=True) == 12 * cost(SEGMENT_BYTES) + 2 * DELAY_NS, "first chunk 0, then chunk 1, then chunk 0"

@@ -17,7 +17,7 @@ from collectives import (
     OPS,
     MessageRun,
     Reduction,
-    carried,
+    as_bits,
     check_reduction,
     is_half,
     one_shot_all_gather,
@@ -150,7 +150,7 @@ def test_a_nan_of_any_rank_makes_the_element_nan_and_nothing_else(
     dtype: DType, op: str, algorithm: str, seed: int
 ) -> None:
     inputs = random_inputs(seed, 3, 50, dtype)
-    carried(inputs[seed % 3])[7:20] = carried(rounded(np.full(1, np.nan, np.float32), dtype))
+    as_bits(inputs[seed % 3])[7:20] = as_bits(rounded(np.full(1, np.nan, np.float32), dtype))
     result = widened(all_reduce(ALGORITHMS[algorithm], inputs, op, seed, 8))
     assert np.isnan(result[7:20]).all()
     assert np.isfinite(result[:7]).all() and np.isfinite(result[20:]).all()
@@ -161,7 +161,7 @@ def test_half_types_have_one_nan(dtype: DType) -> None:
     """Which torch alone would not give them: its vector and its scalar code make different ones."""
     nans = [np.full(101, value, np.uint16).view(dtype) for value in (0xFFFF, 0x7FFF, 0x7FE1)]
     for algorithm in ALGORITHMS.values():
-        assert len(set(carried(all_reduce(algorithm, nans, "sum")).tolist())) == 1
+        assert len(set(as_bits(all_reduce(algorithm, nans, "sum")).tolist())) == 1
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])
@@ -231,7 +231,7 @@ def reduced(inputs: Sequence[Array], op: str, cuts: Sequence[int] = ()) -> Array
     reduce = reducer(Reduction(op, len(inputs)), out.dtype)
     before = [each.tobytes() for each in inputs]
     for start, stop in pairwise([0, *sorted(cuts), out.size]):
-        reduce([carried(each)[start:stop] for each in inputs], carried(out)[start:stop])
+        reduce([as_bits(each)[start:stop] for each in inputs], as_bits(out)[start:stop])
     assert before == [each.tobytes() for each in inputs]
     return out
 
@@ -284,9 +284,9 @@ def test_who_adds_half_types_up_in_inference_mode_first_does_so_outside_of_it_to
     out: Array = np.empty(5, np.float16)
     with torch.inference_mode():
         reduce = reducer(Reduction(), ones.dtype)
-        reduce([carried(ones)] * 2, carried(out))
+        reduce([as_bits(ones)] * 2, as_bits(out))
         assert (out == 2).all()
-    reduce([carried(ones)] * 3, carried(out))
+    reduce([as_bits(ones)] * 3, as_bits(out))
     assert (out == 3).all()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import Array, Reduction, reducer
-from collectives.elements import FLOATS, carried, type_name
+from collectives.elements import FLOATS, as_bits, type_name
 from collectives.tensor_sum import add_tensors, can_add, torch_type
 from tests.devices import PLACES, need
 
@@ -44,8 +44,8 @@ def test_sums_and_means_have_the_bits_of_numpy_for_all_types_lengths_and_numbers
         dtype, num_parts = DTYPES[rng.integers(len(DTYPES))], int(rng.integers(1, 7))
         reduction = Reduction(str(rng.choice(["sum", "mean"])), num_parts, has_one_nan=True)
         arrays = [drawn(rng, dtype, int(size)) for size in [rng.integers(0, 90)] * num_parts]
-        expected = np.empty_like(carried(arrays[0]))
-        reducer(reduction, dtype)([*map(carried, arrays)], expected)
+        expected = np.empty_like(as_bits(arrays[0]))
+        reducer(reduction, dtype)([*map(as_bits, arrays)], expected)
         found = add_tensors((as_tensor(each, where) for each in arrays), reduction, completes=True)
         assert bytes_of(found) == expected.tobytes(), (dtype, reduction)
         num_nans += int(found.isnan().sum())
@@ -62,8 +62,8 @@ def test_a_partial_sum_is_not_divided_and_rounded_as_one(
     rng = np.random.default_rng(seed)
     reduction = Reduction("mean", num_parts, has_one_nan=True)
     arrays = [drawn(rng, dtype, 40) for _ in range(num_parts)]
-    expected = np.empty_like(carried(arrays[0]))
-    reducer(replace(reduction, op="sum"), dtype)([*map(carried, arrays)], expected)
+    expected = np.empty_like(as_bits(arrays[0]))
+    reducer(replace(reduction, op="sum"), dtype)([*map(as_bits, arrays)], expected)
     found = add_tensors((as_tensor(each, where) for each in arrays), reduction, completes=False)
     assert bytes_of(found) == expected.tobytes()
 

@@ -132,7 +132,7 @@ class Swarm:
         if self.is_open(member) and self.may_be_complete(member) and machine.done % 2 == 0:
             assert machine.view is not None
             self.in_use.setdefault(member, (machine.done + 1, machine.view.members))
-            machine.handed_out()
+            machine.mark_in_use()
 
     def give_up(self, member: Member, choice: int) -> None:
         machine = self.machines[member]

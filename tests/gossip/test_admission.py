@@ -32,7 +32,7 @@ def following(done: int) -> Join:
 
 def asked(new: Admission, now: float, *members: Member, join: Join = PLAIN) -> Admission:
     for member in members:
-        new.ask(now, member, join)
+        new.receive_join(now, member, join)
     return new
 
 
@@ -112,13 +112,13 @@ def test_r9_where_steps_are_fast_those_of_the_last_second_may_be_missing(done: i
 def test_r9_who_has_waited_longer_may_lack_more(waited_s: float, lacks: int) -> None:
     """Steps take 0.1 s. The limit grows from 0.2 s to 1 s; else a joiner as fast as the members would never enter."""
     new, now = admission(lease_s=99.0), 10.0 + waited_s
-    new.ask(10.0, D, following(NOTHING_DONE))
+    new.receive_join(10.0, D, following(NOTHING_DONE))
     for step in range(1001):
         if step / 10 <= now:
             new.committed(step / 10, step)
     last = int(now * 10)
     for lag in range(20):
-        new.ask(now, D, following(last - lag))
+        new.receive_join(now, D, following(last - lag))
         assert new.candidates(now, last) == ([D] if lag <= lacks + 1 else []), lag
 
 
@@ -258,16 +258,16 @@ def test_g10_who_had_its_seat_for_long_is_not_removed_again_and_again_unless_it_
 ) -> None:
     new = asked(admission(lease_s=1e9, settled_s=5.0), 0.0, D)
     for turn in range(2):
-        new.succeeds(20.0 * turn, view_of(1, A), view_of(2, A, D))
+        new.view_changed(20.0 * turn, view_of(1, A), view_of(2, A, D))
         new.removed(20.0 * turn + after_s, D, flaps=flaps)
-        new.succeeds(20.0 * turn + after_s, view_of(2, A, D), view_of(3, A))
+        new.view_changed(20.0 * turn + after_s, view_of(2, A, D), view_of(3, A))
     assert (D not in new.candidates(20.0 + after_s, 3)) == is_held
 
 
 def test_g10_who_was_there_before_this_member_counts_as_settled() -> None:
     new = asked(admission(lease_s=1e9), 0.0, D)
     for _ in range(3):
-        new.succeeds(0.0, view_of(1, A, D), view_of(2, A, D, E))
+        new.view_changed(0.0, view_of(1, A, D), view_of(2, A, D, E))
         new.removed(0.1, D)
     assert new.candidates(0.1, 3) == [D]
 
@@ -287,7 +287,7 @@ def test_r8_a_join_counts_in_the_view_that_it_names_and_in_the_next(number: int,
     for installed in (1, 2, 3):
         new = Admission(AdmissionConfig())
         new.install(view_of(installed, A))
-        new.ask(0.0, D, Join(SAME, view_number=number))
+        new.receive_join(0.0, D, Join(SAME, view_number=number))
         found += [installed] if new.candidates(0.0, 3) else []
     assert found == counts
 
@@ -303,7 +303,7 @@ def test_r8_a_join_counts_until_the_second_view_after_it_is_installed() -> None:
 
 def test_r9_who_observes_is_fed_whatever_view_it_names() -> None:
     new = admission()
-    new.ask(0.0, D, Join(SAME, True, 3, b"digest"))
+    new.receive_join(0.0, D, Join(SAME, True, 3, b"digest"))
     assert (new.candidates(0.0, 3), new.followers(0.0)) == ([], [D])
 
 
@@ -349,7 +349,7 @@ def test_r8_of_many_views_only_the_last_are_remembered() -> None:
         "hold_down_max_s",
         "half_life_s",
         "settled_s",
-        "late_s",
+        "load_timeout_s",
     ],
 )
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])

@@ -20,7 +20,7 @@ def configured(**config: Any) -> CoreConfig:
 
 def test_the_defaults_make_sense() -> None:
     config = CoreConfig()
-    assert config.beat_s * 4 < config.reports.silent_s < config.reports.bridge_s
+    assert config.beat_s * 4 < config.reports.silent_s < config.reports.force_cut_s
     assert config.death_stagger_s < config.join_stagger_s
 
 

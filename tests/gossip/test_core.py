@@ -11,7 +11,7 @@ from gossip.effects import (
     Apply,
     Committed,
     Discovered,
-    Drop,
+    DropState,
     Effect,
     Explain,
     Forget,
@@ -126,10 +126,10 @@ def test_r9_who_has_a_seat_is_fed_no_more() -> None:
 
 def test_r9_a_state_that_has_come_is_loaded_and_the_steps_beyond_it_run() -> None:
     peer = joiner(follows=True)
-    assert not peer.state_comes(0.0, A, 3)
+    assert not peer.state_segment_arrived(0.0, A, 3)
     say(peer, A, Head(3, b"three"))
-    assert peer.state_comes(0.1, A, 3)
-    assert peer.state_came(3, b"three", LINEAGE) == [Load(3, b"three")]
+    assert peer.state_segment_arrived(0.1, A, 3)
+    assert peer.state_arrived(3, b"three", LINEAGE) == [Load(3, b"three")]
     assert peer.fed(4, b"three", b"four", 0, is_own=False) == []
     assert peer.loaded(0.1, 3, b"three") == [Apply(4, b"four")]
     assert peer.due == (4, b"four")
@@ -147,7 +147,7 @@ def test_r9_who_has_ended_takes_nothing_more() -> None:
     peer = observer()
     peer.leave(0.5)
     assert peer.fed(4, b"three", b"four", 0, is_own=False) == []
-    assert peer.state_came(9, b"nine", LINEAGE) == [Drop(9, b"nine")]
+    assert peer.state_arrived(9, b"nine", LINEAGE) == [DropState(9, b"nine")]
     assert peer.declined(0.6, 9, b"nine") == peer.put_off(0.6, 9, b"nine") == []
     assert peer.loaded(0.6, 9, b"nine") == [] and peer.done == 3
 
@@ -186,7 +186,7 @@ def test_what_oneself_has_said_is_not_heard() -> None:
 def test_the_acquaintances_of_a_peer_are_those_who_are_not_gone_for_good() -> None:
     peer = seated(B, C, D)
     peer.declare_dead(0.0, C, "gone")
-    assert [known.member for known in peer.acquaintances()] == [B, D]
+    assert [known.member for known in peer.bootstrap_claims()] == [B, D]
 
 
 def shown(peer: Core) -> Status:
@@ -196,7 +196,7 @@ def shown(peer: Core) -> Status:
 def test_a_peer_shows_how_far_it_is_and_what_its_script_says() -> None:
     peer = seated(B, status_s=2.0)
     assert shown(peer) == Status()
-    peer.describe(loss=0.5)
+    peer.set_loss(loss=0.5)
     for step in range(4):
         mine = Finish(step, b"bits", b"", 2)
         peer.finished(0.5, step, b"bits", b"")
@@ -224,14 +224,14 @@ def listen(peer: Core, other: Member, start: float, stop: float) -> list[Effect]
     """Let time pass, while frames of `other` arrive."""
     effects: list[Effect] = []
     for i in range(round(start * 20) + 1, round(stop * 20) + 1):
-        peer.heard(i / 20, other)
+        peer.link_answered(i / 20, other)
         effects += peer.tick(i / 20)
     return effects
 
 
 def test_a_loss_that_is_not_finite_is_not_shown() -> None:
     peer = seated(B, status_s=1.0)
-    peer.describe(loss=math.nan)
+    peer.set_loss(loss=math.nan)
     listen(peer, B, 0.0, 1.1)
     assert math.isfinite(shown(peer).loss)
 
@@ -381,11 +381,11 @@ def test_a_step_may_be_finished_once_and_in_the_active_view_only() -> None:
 
 
 def test_results_are_handed_out_in_the_installed_view_only_and_then_interrupt_the_step_when_members_go() -> None:
-    assert not joiner().handed_out(1)
+    assert not joiner().mark_in_use(1)
     for is_current in (False, True):
         peer = seated(B, C)
         number = view_of(peer).number
-        assert peer.handed_out(number if is_current else number - 1) is is_current
+        assert peer.mark_in_use(number if is_current else number - 1) is is_current
         effects = say(peer, B, Decide(after(view_of(peer), A, B)))
         ((_, ready),) = bodies(Ready, effects)
         causes = [] if ready.given_up is None else [ready.given_up.cause]
@@ -450,7 +450,7 @@ def test_a_sign_of_life_that_the_host_has_counts() -> None:
     peer = seated(B, C, stale_s=99.0)
     for i in range(1, 80):
         for member in (B, C):
-            peer.heard(i * 0.05, member)
+            peer.link_answered(i * 0.05, member)
         assert bodies(Report, peer.tick(i * 0.05)) == []
 
 

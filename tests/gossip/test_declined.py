@@ -1,6 +1,6 @@
 """A state that comes while an observer's script waits for an operation, or is within a batch: R9 of PROTOCOL.md."""
 
-from gossip.effects import Apply, Discard, Drop, Load, Missed
+from gossip.effects import Apply, DropState, DropStep, Load, ResultUnavailable
 
 from .test_observing import Observer, declines, digest, in_barrier, query, waits_at
 
@@ -27,7 +27,7 @@ def test_r9_a_step_that_was_due_when_the_state_was_offered_is_due_again() -> Non
 def test_r9_while_the_script_waits_the_last_state_that_came_is_kept() -> None:
     new = waits_at(5)
     assert declines(new, 8) == []
-    assert new.gets(9) == [Drop(8, digest(8))]
+    assert new.gets(9) == [DropState(8, digest(8))]
     assert new.hears(12, now=2.5) == new.hears(14, now=2.9) == [], "there is one, so nobody is asked"
     assert new.fed(6) == [Apply(6, digest(6))]
     assert new.loads(6) == [Load(9, digest(9))]
@@ -36,7 +36,7 @@ def test_r9_while_the_script_waits_the_last_state_that_came_is_kept() -> None:
 def test_r9_a_state_that_is_declined_makes_room_for_a_later_one() -> None:
     new = waits_at(5)
     new.gets(9)
-    assert declines(new, 8) == [Drop(8, digest(8))]
+    assert declines(new, 8) == [DropState(8, digest(8))]
     new.fed(6)
     assert new.loads(6) == [Load(9, digest(9))]
 
@@ -51,7 +51,7 @@ def test_r9_an_operation_is_missed_if_it_has_not_come_so_long_after_the_state() 
     new = waits_at(5)
     declines(new, 8, now=2.0)
     assert new.hears(9, now=2.9) == []
-    assert new.hears(9, now=3.0) == [Missed(6)]
+    assert new.hears(9, now=3.0) == [ResultUnavailable(6)]
     assert new.hears(9, now=3.5) == [], "it is said once"
 
 
@@ -84,7 +84,7 @@ def test_r9_an_operation_is_missed_in_a_barrier_too() -> None:
     assert new.observing.beat(0.5) == query(5)
     new.gets(5)
     declines(new, 5, now=1.0)
-    assert [new.observing.beat(now) for now in (1.9, 2.0, 2.1)] == [[], [Missed(4)], []]
+    assert [new.observing.beat(now) for now in (1.9, 2.0, 2.1)] == [[], [ResultUnavailable(4)], []]
 
 
 # Within a batch
@@ -94,7 +94,7 @@ def test_r9_a_state_that_comes_in_the_middle_of_a_batch_is_put_off_where_the_nex
     new = waits_at(5, fed=(6, 7))
     assert new.observing.put_off(2.0, 8, digest(8)) == [Apply(6, digest(6))]
     assert new.loads(6) == [Load(8, digest(8))]
-    assert new.loads(8) == [Discard(7, digest(7))]
+    assert new.loads(8) == [DropStep(7, digest(7))]
 
 
 def test_r9_a_state_that_comes_in_the_middle_of_a_batch_is_needed_where_the_next_step_is_not_here() -> None:

@@ -3,7 +3,7 @@ from random import Random
 from typing import Any
 
 from gossip import Member, State
-from gossip.detector import MOST_RELAYS, Detector, Indirect, Missed, Probe, Relay, Relays
+from gossip.detector import MOST_RELAYS, Detector, Indirect, Probe, ProbeFailed, Relay, Relays
 from gossip.health import LocalHealth
 from gossip.roster import Roster
 from gossip.swim_config import SwimConfig
@@ -22,7 +22,7 @@ class Bench:
         self.now = 0.0
         self.nonce = 0
 
-    def step(self) -> list[Probe | Indirect | Missed]:
+    def step(self) -> list[Probe | Indirect | ProbeFailed]:
         self.now = self.detector.next_deadline()
         self.nonce += 1
         return self.detector.tick(self.now, self.nonce)
@@ -62,7 +62,7 @@ def test_who_does_not_answer_is_asked_through_others_and_then_missed() -> None:
     assert {e.nonce for e in asked if isinstance(e, Indirect)} == {probe.nonce}
     missed, following = bench.step()
     assert bench.now == started + 1.0
-    assert missed == Missed(probe.target)
+    assert missed == ProbeFailed(probe.target)
     assert isinstance(following, Probe)
 
 
@@ -82,10 +82,10 @@ def test_a_frame_of_any_kind_is_as_good_as_an_answer_if_it_is_from_the_target() 
     first = bench.probe()
     bench.detector.receive_sign(first.target)
     second = bench.step()
-    assert not [result for result in second if isinstance(result, Missed)]
+    assert not [result for result in second if isinstance(result, ProbeFailed)]
     bench.detector.receive_sign(first.target)  # the other one is asked now
     results = [*bench.step(), *bench.step()]
-    assert [result for result in results if isinstance(result, Missed)] == [Missed(second[-1].target)]
+    assert [result for result in results if isinstance(result, ProbeFailed)] == [ProbeFailed(second[-1].target)]
 
 
 def test_strangers_and_old_answers_end_nothing() -> None:
@@ -97,7 +97,7 @@ def test_strangers_and_old_answers_end_nothing() -> None:
     bench.detector.receive_ack(B, probe.nonce - 1)
     bench.detector.receive_no_ack(C, probe.nonce)
     assert bench.step() == []  # there is no other helper
-    assert Missed(B) in bench.step()
+    assert ProbeFailed(B) in bench.step()
 
 
 def test_helpers_that_are_there_excuse_the_prober() -> None:
@@ -106,7 +106,7 @@ def test_helpers_that_are_there_excuse_the_prober() -> None:
     for helper in [e.helper for e in bench.step() if isinstance(e, Indirect)]:
         bench.detector.receive_no_ack(helper, probe.nonce)
         bench.detector.receive_no_ack(helper, probe.nonce)
-    assert Missed(probe.target) in bench.step()
+    assert ProbeFailed(probe.target) in bench.step()
     assert bench.health.score == 0
 
 

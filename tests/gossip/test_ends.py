@@ -2,7 +2,7 @@
 
 import pytest
 
-from gossip.effects import Overheard, Send
+from gossip.effects import AbortReceived, Send
 from gossip.progress import NOT_CALLED, Abort, Beat, Progress
 
 from .machines import GENESIS, NOTHING, PAIR, ZERO, active, barrier
@@ -21,7 +21,7 @@ def test_an_operation_beyond_the_end_of_the_step_at_another_is_one_that_it_does_
     said = Progress(-1, GENESIS, ZERO, 2)
     assert machine.receive(B, said) == []
     machine.submitted = 3
-    expected = [Overheard(B, Abort(0, 2, NOT_CALLED))]
+    expected = [AbortReceived(B, Abort(0, 2, NOT_CALLED))]
     assert machine.receive(B, said) == expected
     assert machine.receive(B, Beat(NOTHING, said)) == expected
 

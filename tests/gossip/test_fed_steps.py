@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.effects import Discard, Load
+from gossip.effects import DropStep, Load
 from gossip.fed_steps import FEWEST_KEPT, MOST_FED, NUM_NEXT, FedSteps
 from gossip.progress import NOTHING_DONE
 
@@ -126,18 +126,18 @@ def test_r9_who_was_fed_too_much_goes_on_from_a_state_and_what_was_fed_behind_it
     new.fed(*range(1, MOST_FED + 1))
     let_go = new.fed(MOST_FED + 1)
     last = first + MOST_FED // 16
-    assert let_go == [Discard(step, digest(step)) for step in range(first, last + 1)], (
+    assert let_go == [DropStep(step, digest(step)) for step in range(first, last + 1)], (
         "the next are kept, and the newest"
     )
     new.fed(*range(MOST_FED + 2, newest + 1))
     assert new.run() == NUM_NEXT
     new.hears(newest, 0.0)
     assert new.hears(newest, 1.0) == query(newest)
-    superfluous = [Discard(step, digest(step)) for step in range(last + 1, newest - 1)]
+    superfluous = [DropStep(step, digest(step)) for step in range(last + 1, newest - 1)]
     assert new.gets(newest - 2) == [Load(newest - 2, digest(newest - 2)), *superfluous]
     last = newest - 2 + MOST_FED
     new.fed(*range(newest + 1, last + 1))
-    assert new.fed(last + 1) == [Discard(last + 1, digest(last + 1))], "what is behind the state is kept"
+    assert new.fed(last + 1) == [DropStep(last + 1, digest(last + 1))], "what is behind the state is kept"
     new.loads(newest - 2)
     assert new.run() == last
 

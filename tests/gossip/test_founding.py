@@ -155,8 +155,8 @@ def test_a_lineage_is_known_until_all_who_have_it_are_gone_and_then_it_was_heard
     known.hear(5.0, B, LINEAGE)
     assert known.find(lambda member, heard_at: member in gone) == b"another"
     gone.add(C)
-    assert (known.find(lambda member, heard_at: member in gone), known.quiet_since) == (LINEAGE, 4.0)
-    assert (known.find(lambda member, heard_at: heard_at < 6.0), known.quiet_since) == (b"", 5.0)
+    assert (known.find(lambda member, heard_at: member in gone), known.listening_since) == (LINEAGE, 4.0)
+    assert (known.find(lambda member, heard_at: heard_at < 6.0), known.listening_since) == (b"", 5.0)
 
 
 def test_of_many_who_have_a_lineage_the_last_are_remembered() -> None:

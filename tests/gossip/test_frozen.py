@@ -1,6 +1,6 @@
 """Frozen parameters of an observer: what it says of them, and what follows if they have changed. R30 of PROTOCOL.md."""
 
-from gossip.effects import Drop, Load, Send
+from gossip.effects import DropState, Load, Send
 from gossip.progress import NOTHING_DONE, StateQuery
 
 from .members import A
@@ -20,7 +20,7 @@ def asks() -> Observer:
 
 def test_r30_who_has_no_more_what_it_said_to_have_asks_again_for_all() -> None:
     new = asks()
-    assert new.observing.lacks(5, digest(5)) == [Drop(5, digest(5))]
+    assert new.observing.lacks(5, digest(5)) == [DropState(5, digest(5))]
     assert new.hears(7, 0.5) == []
     assert new.hears(8, 1.0) == [Send(A, StateQuery(8))]
     assert new.gets(8, now=1.5) == [Load(8, digest(8))]
@@ -29,7 +29,7 @@ def test_r30_who_has_no_more_what_it_said_to_have_asks_again_for_all() -> None:
 def test_r30_a_state_that_has_come_meanwhile_is_offered() -> None:
     new = asks()
     assert new.gets(6) == []
-    assert new.observing.lacks(5, digest(5)) == [Drop(5, digest(5)), Load(6, digest(6))]
+    assert new.observing.lacks(5, digest(5)) == [DropState(5, digest(5)), Load(6, digest(6))]
 
 
 def test_r30_what_is_said_of_a_state_that_is_offered_no_more_changes_nothing_of_the_one_that_is() -> None:

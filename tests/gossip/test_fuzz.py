@@ -117,17 +117,17 @@ numbers, octets = st.sampled_from(NUMBERS), st.sampled_from(BYTES)
 member = st.sampled_from(MEMBERS)
 commands = st.one_of(
     st.tuples(st.just("declare_dead"), member, of(str), of(AcceptorRecord | None)),
-    st.tuples(st.just("refused"), member, of(str)),
-    st.tuples(st.just("heard"), member),
+    st.tuples(st.just("link_refused"), member, of(str)),
+    st.tuples(st.just("link_answered"), member),
     st.tuples(st.just("meet"), claims),
     st.tuples(st.just("submitted"), numbers, numbers, numbers),
     st.tuples(st.just("give_up"), numbers, of(Cause), of(str), st.booleans()),
-    st.tuples(st.just("handed_out"), st.integers(0, 5)),
+    st.tuples(st.just("mark_in_use"), st.integers(0, 5)),
     st.tuples(st.just("fed"), numbers, octets, octets, numbers, st.booleans()),
     st.tuples(st.just("finished"), octets, octets),
     st.tuples(st.just("loaded")),
     st.tuples(st.just("leave")),
-    st.tuples(st.just("describe"), st.floats()),
+    st.tuples(st.just("set_loss"), st.floats()),
     st.tuples(st.just("ask_for_seat"), st.booleans()),
 )
 events = st.builds(Event, st.sampled_from(DELAYS_S), st.none() | envelopes | envelopes | commands, st.booleans())
@@ -139,11 +139,11 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
         case "submitted":
             peer.submitted(*arguments)
             return []
-        case "heard":
-            peer.heard(now, *arguments)
+        case "link_answered":
+            peer.link_answered(now, *arguments)
             return []
-        case "describe":
-            peer.describe(loss=arguments[0])
+        case "set_loss":
+            peer.set_loss(loss=arguments[0])
             return []
         case "fed":
             return peer.fed(*arguments[:-1], is_own=arguments[-1])
@@ -156,8 +156,8 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
         case "ask_for_seat":
             may = peer.view is None and not peer.ended
             return peer.ask_for_seat(now, RUN, follows=arguments[0]) if may else []
-        case "handed_out":
-            peer.handed_out(*arguments)
+        case "mark_in_use":
+            peer.mark_in_use(*arguments)
             return []
         case "give_up":
             return peer.give_up(now, *arguments[:-1], is_told=arguments[-1])
@@ -323,7 +323,7 @@ def test_of_strangers_that_came_and_went_only_the_latest_are_remembered(start: C
             for stranger in strangers(batch, batch + 200):
                 say(peer, B, Gossip((claim(stranger),)), now=now)
                 say(peer, stranger, NOTHING, Stamp(LINEAGE, 99, b"later"), now=now)
-                peer.refused(now, stranger, "gone")
+                peer.link_refused(now, stranger, "gone")
                 say(peer, B, Gossip((claim(stranger, State.DEAD),)), now=now)
             now += 121.0  # tombstones do not last so long
             peer.tick(now)

@@ -321,7 +321,7 @@ def test_nothing_is_lost_of_what_is_void_and_of_what_is_to_be_told(said: list[Gi
 
 def test_a_later_withdrawal_does_not_hide_that_results_are_in_use() -> None:
     machine = active()
-    machine.handed_out()
+    machine.mark_in_use()
     in_use = said_by(machine, PAIR).given_up
     assert in_use is not None and replace(in_use, reason="") == IN_USE
     machine.hear(given_up(Cause.WITHDRAWN, PAIR))
@@ -334,7 +334,7 @@ def test_a_later_withdrawal_does_not_hide_that_results_are_in_use() -> None:
 def test_results_that_are_in_use_later_do_not_make_count_what_was_void() -> None:
     machine = finished()
     machine.hear(MISMATCH)
-    machine.handed_out()
+    machine.mark_in_use()
     machine.install(TRIO_LATER)
     both = said_by(machine, LATER)
     assert both.finish == ZERO and both.given_up is not None

@@ -24,7 +24,7 @@ def saying(said: GivenUp | None, finished: Finish | None = None) -> Ready:
 def using() -> StepMachine:
     """A, active in a view of three, after it has handed out a result of step 0."""
     machine = active()
-    machine.handed_out()
+    machine.mark_in_use()
     return machine
 
 

@@ -38,7 +38,7 @@ def joining(me: Member = A, *known: Member, steps: StepMachine | None = None) ->
     """`me`, which has discovered these."""
     swim = Swim(claim(me), rng=Random(1), config=SwimConfig(), now=0.0)
     for member in known:
-        swim.hear(0.0, claim(member))
+        swim.apply_claim(0.0, claim(member))
     steps = StepMachine(me) if steps is None else steps
     return Joining(swim, steps, Observing(swim, steps, config=CoreConfig()), config=CoreConfig(), now=0.0)
 
@@ -288,7 +288,7 @@ def test_g15_who_replaces_a_member_does_not_found_before_the_hosts_of_the_others
     )
     for member in (B, C):
         contact = replace(claim(member).contact, host=f"host of {member.peer_id}")
-        new._swim.hear(99.0, replace(claim(member), contact=contact))
+        new._swim.apply_claim(99.0, replace(claim(member), contact=contact))
         new.hear_lineage(99.0, member, b"")
     assert founded(new, 99.0) == (LINEAGE, 3, Policy.MAJORITY)
 
@@ -448,7 +448,7 @@ def test_a_member_that_is_seated_loads_nothing() -> None:
 def test_of_many_states_that_came_the_last_ones_are_known() -> None:
     new = observer(3)
     for step in range(MOST_STATES + 1):
-        new.came(step, b"digest", CLASS)
+        new.state_arrived(step, b"digest", CLASS)
     before = new.numerics
     new.loaded(0, b"digest")
     assert new.numerics == before, "it came too long ago"

@@ -145,5 +145,5 @@ def test_r8_whatever_is_late_or_lost_a_joiner_has_one_seat_at_most(history: list
 def _counts(view: View, number: int) -> bool:
     new = Admission(AdmissionConfig())
     new.install(view)
-    new.ask(0.0, D, Join(SAME, view_number=number))
+    new.receive_join(0.0, D, Join(SAME, view_number=number))
     return bool(new.candidates(0.0, NOTHING_DONE))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gossip import Core, Member
 from gossip.admission import Admission, AdmissionConfig
-from gossip.effects import Discard, Load, Removed
+from gossip.effects import DropStep, Load, Removed
 from gossip.messages import Decide, Head, Join, Leave
 from gossip.observing import MOST_ASKED, MOST_STEP_US, NUM_PROVING
 from gossip.pace import MOST_HELD_S
@@ -40,7 +40,7 @@ def admission(*joins: Join, now: float = 0.0, committed: int = 0) -> Admission:
     for step in range(committed):
         new.committed(now, step)
     for join in joins:
-        new.ask(now, D, join)
+        new.receive_join(now, D, join)
     return new
 
 
@@ -71,7 +71,7 @@ def test_r9_a_time_of_less_than_nothing_says_nothing() -> None:
 def test_r9_who_lags_is_admitted_as_it_is_while_the_state_can_be_given() -> None:
     new = admission(following(0, lags=True, step_us=10**6), committed=100)
     assert candidates(new, 0.0, 99) == []
-    new.is_whole(99)
+    new.state_available(99)
     assert candidates(new, 0.0, 99) == [D]
     assert candidates(new, 0.0, 100) == [], "an operation follows the update"
     assert new.candidates(0.0, 99, has_finished=True) == [], "all others may have finished the step, too"
@@ -80,14 +80,14 @@ def test_r9_who_lags_is_admitted_as_it_is_while_the_state_can_be_given() -> None
 def test_r9_who_did_not_lag_meanwhile_does_not_lag_for_long() -> None:
     new = admission(following(0, lags=True), following(0, step_us=10**6), committed=100)
     assert new.lagged_s(1.0, D) < 0
-    new.ask(CONFIG.lag_s, D, following(0, lags=True))
-    new.ask(CONFIG.lag_s + 0.5, D, following(0, lags=True))
+    new.receive_join(CONFIG.lag_s, D, following(0, lags=True))
+    new.receive_join(CONFIG.lag_s + 0.5, D, following(0, lags=True))
     assert new.lagged_s(CONFIG.lag_s + 1.0, D) == 1.0
 
 
 def test_r9_who_lags_and_has_no_state_is_not_admitted() -> None:
     new = admission(following(NOTHING_DONE, lags=True), committed=100)
-    new.is_whole(99)
+    new.state_available(99)
     assert candidates(new, 0.0, 99) == []
 
 
@@ -97,9 +97,9 @@ def test_r9_who_lags_is_proposed_while_the_state_can_be_given() -> None:
     for step in (1, 2, 3):
         peer.finished(0.0, step, b"bits", b"state")
     say(peer, B, following(1, lags=True), NO_VIEW, 0.05)
-    assert peer.is_lagged(0.05) and not peer.is_lagged(2 * CONFIG.lease_s)
+    assert peer.has_lagging_joiner(0.05) and not peer.has_lagging_joiner(2 * CONFIG.lease_s)
     assert bodies(Decide, peer.tick(0.1)) == [], "nobody has the state"
-    peer.is_whole(0.1, 3)
+    peer.state_available(0.1, 3)
     assert bodies(Decide, peer.tick(0.1)) == [(B, Decide(view_with(A, B, founding_size=1)))]
 
 
@@ -116,7 +116,7 @@ def lagged() -> Core:
     peer = trained(D)
     say(peer, B, following(1, lags=True), NO_VIEW)
     assert not peer.holds_step(0.0)
-    peer.is_whole(0.0, 3)
+    peer.state_available(0.0, 3)
     return peer
 
 
@@ -142,13 +142,13 @@ def test_r9_a_step_is_not_held_for_long_nor_soon_again() -> None:
     peer.tick(CONFIG.lag_s)
     assert not peer.holds_step(CONFIG.lag_s) and peer.next_deadline() > CONFIG.lag_s
     finish = Finish(4, b"bits", b"", installed(peer).number)
-    for now, is_held in ((CONFIG.lag_s, False), (CONFIG.late_s, True)):
+    for now, is_held in ((CONFIG.lag_s, False), (CONFIG.load_timeout_s, True)):
         before = peer.digest
         peer.finished(now, finish.step, b"bits", b"")
         for other in (A, C):
             say(peer, other, Progress(finish.step - 1, before, finish), now=now)
         say(peer, B, following(1, lags=True), NO_VIEW, now)
-        peer.is_whole(now, finish.step)
+        peer.state_available(now, finish.step)
         assert (peer.done, peer.holds_step(now)) == (finish.step, is_held)
         finish = replace(finish, step=finish.step + 1)
 
@@ -158,13 +158,13 @@ def test_r9_whose_turn_it_is_not_proposes_who_lags_for_long() -> None:
         peer = trained(A)
         for now in (0.0, lagged_s):
             say(peer, B, following(1, lags=True), NO_VIEW, now)
-        peer.is_whole(lagged_s, 3)
+        peer.state_available(lagged_s, 3)
         assert peer.holds_step(lagged_s) is expected
 
 
 def test_nobody_is_lagged_by_whom_it_does_not_know() -> None:
     peer = founder(founding_size=1)
-    assert not peer.is_lagged(0.0) and peer.is_whole(0.0, 0) == []
+    assert not peer.has_lagging_joiner(0.0) and peer.state_available(0.0, 0) == []
 
 
 # At the observer
@@ -315,7 +315,7 @@ def test_r9_who_lags_asks_for_the_state_in_the_barrier_and_runs_nothing() -> Non
     assert new.observing.waits(2.0, yes) == (True, False)
     assert new.observing.beat(2.1) == query(20)
     assert Load(20, digest(20)) in new.gets(20, now=2.2, source=A)
-    assert {type(effect) for effect in new.loads(20, 2.3)} == {Discard}
+    assert {type(effect) for effect in new.loads(20, 2.3)} == {DropStep}
     assert new.observing.waits(2.3, yes) == (True, False)
 
 
@@ -334,19 +334,19 @@ def test_r9_who_was_near_when_it_was_admitted_is_not_held_in_the_barrier() -> No
 def test_r9_who_lags_is_removed_if_it_does_not_load_the_state_in_time() -> None:
     new = slow()
     enters(new)
-    assert not any(isinstance(effect, Removed) for effect in new.observing.beat(2.0 + 0.9 * CONFIG.late_s))
-    assert new.observing.beat(2.0 + CONFIG.late_s) == [
+    assert not any(isinstance(effect, Removed) for effect in new.observing.beat(2.0 + 0.9 * CONFIG.load_timeout_s))
+    assert new.observing.beat(2.0 + CONFIG.load_timeout_s) == [
         Removed("it has not loaded the state within 4 s of its admission")
     ]
     new.loads(20, 2.0)
     new.steps.receive(D, Ready(False, 20, digest(20), None))
-    assert new.steps.seated and new.observing.beat(2.0 + CONFIG.late_s) == []
+    assert new.steps.seated and new.observing.beat(2.0 + CONFIG.load_timeout_s) == []
 
 
 def test_r9_who_was_removed_since_its_state_did_not_come_is_not_held_again_at_once() -> None:
     first = slow()
     enters(first)
-    assert first.observing.beat(2.0 + CONFIG.late_s)
+    assert first.observing.beat(2.0 + CONFIG.load_timeout_s)
     assert slow(first).observing.waits(1.0, yes) == (False, False)
     first.loads(20, 2.0)
     first.steps.receive(D, Ready(False, 20, digest(20), None))
@@ -356,15 +356,15 @@ def test_r9_who_was_removed_since_its_state_did_not_come_is_not_held_again_at_on
 def test_r9_a_state_that_takes_longer_than_the_last_does_so_while_it_comes() -> None:
     new = slow()
     new.observing._asked.ask(0.0, A)
-    assert new.observing.comes(0.6 * CONFIG.late_s, A, 20)
-    assert new.observing.waits(0.6 * CONFIG.late_s, yes) == (False, False)
+    assert new.observing.segment_arrived(0.6 * CONFIG.load_timeout_s, A, 20)
+    assert new.observing.waits(0.6 * CONFIG.load_timeout_s, yes) == (False, False)
 
 
 def test_r9_it_asks_at_once_when_it_is_held() -> None:
     peer = joiner(follows=True)
     say(peer, A, Head(3, b"digest 3"))
-    assert peer.state_comes(0.05, A, 3)
-    peer.state_came(3, digest(3), b"lineage")
+    assert peer.state_segment_arrived(0.05, A, 3)
+    peer.state_arrived(3, digest(3), b"lineage")
     peer.loaded(0.1, 3, digest(3))
     assert peer.waits(0.1, yes) is None
     for step in range(4, 14):

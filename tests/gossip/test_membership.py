@@ -7,6 +7,7 @@ import pytest
 from gossip import NO_VIEW, Core, Member, Phase, Policy, View
 from gossip.acceptor import NO_BALLOT
 from gossip.effects import (
+    AbortReceived,
     Activated,
     Discovered,
     Effect,
@@ -14,7 +15,6 @@ from gossip.effects import (
     Forget,
     Installed,
     Left,
-    Overheard,
     Provide,
     Removed,
     Send,
@@ -287,12 +287,12 @@ def test_r9_an_observer_remembers_who_else_observes_for_the_time_when_it_has_a_s
         for member, join in ((C, Join(SAME, True)), (D, Join(SAME)), (D, Join(OTHER_MODEL, True))):
             assert say(each, member, join, NO_VIEW) == []
         assert say(each, Member("stranger", 1), Join(SAME, True), NO_VIEW) == []
-    assert peer._next.admission.joiners() == [C]
-    assert known._next.admission.joiners() == []
+    assert peer._view_change.admission.joiners() == [C]
+    assert known._view_change.admission.joiners() == []
     bystander = core(B)
     meet(bystander, [C])
     assert say(bystander, C, Join(SAME, True), NO_VIEW) == []
-    assert bystander._next.admission.joiners() == []
+    assert bystander._view_change.admission.joiners() == []
 
 
 def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
@@ -316,10 +316,10 @@ def test_r9_an_observer_is_fed_until_its_first_barrier_is_complete() -> None:
     ask(peer, B, follows=True)
     peer.tick(0.0)
     assert (view_of(peer).members, peer.phase) == ((A, B), Phase.INSTALLING)
-    assert peer._next.admission.followers(0.0) == [B]
+    assert peer._view_change.admission.followers(0.0) == [B]
     activated = say(peer, B, Ready(True, 0, peer._steps.digest, None))
     assert only(Activated, activated) == [Activated(view_of(peer), 0, founded_in=1)]
-    assert peer._next.admission.followers(0.0) == []
+    assert peer._view_change.admission.followers(0.0) == []
 
 
 def test_a_joiner_that_does_not_follow_is_fed_nothing() -> None:
@@ -525,7 +525,7 @@ def test_progress_puts_the_question_off() -> None:
 
 def test_a_call_that_another_member_made_reaches_the_host() -> None:
     abort = Abort(3, 1, "sum of float32")
-    assert say(seated(B), B, abort) == [Overheard(B, abort)]
+    assert say(seated(B), B, abort) == [AbortReceived(B, abort)]
 
 
 def test_a_question_for_the_view_in_the_same_view_needs_no_answer() -> None:

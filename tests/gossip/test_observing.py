@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import CoreConfig, Member, Seat, State
-from gossip.asked_states import PATIENCE_S
 from gossip.commit import StepMachine
-from gossip.effects import Apply, Discard, Drop, Effect, Load, Send
+from gossip.effects import Apply, DropState, DropStep, Effect, Load, Send
 from gossip.fed_steps import MOST_FED
 from gossip.messages import Head
 from gossip.observing import MOST_LAG, NUM_PROVING, Observing
 from gossip.progress import NOTHING_DONE, Ready, StateQuery
+from gossip.state_fetch import PATIENCE_S
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import View, founding_view
@@ -30,7 +30,7 @@ class Observer:
     def __init__(self, done: int = 0, past: bytes | None = None, *, follows: bool = True) -> None:
         self.swim = Swim(claim(D), rng=Random(1), config=SwimConfig(), now=0.0)
         for member in (A, B):
-            self.swim.hear(0.0, claim(member))
+            self.swim.apply_claim(0.0, claim(member))
         self.steps = StepMachine(D)
         self.steps.loaded(done, digest(done) if past is None else past)
         self.observing = Observing(self.swim, self.steps, config=CoreConfig())
@@ -57,8 +57,8 @@ class Observer:
 
     def gets(self, *steps: int, source: Member = A, now: float = 0.0) -> list[Effect]:
         """The states after these steps arrive, each at once."""
-        assert self.observing.comes(now, source, steps[-1] if steps else 3)
-        return [effect for step in steps for effect in self.observing.came(step, digest(step), LINEAGE)]
+        assert self.observing.segment_arrived(now, source, steps[-1] if steps else 3)
+        return [effect for step in steps for effect in self.observing.state_arrived(step, digest(step), LINEAGE)]
 
 
 def waits_at(done: int, *, fed: tuple[int, ...] = ()) -> Observer:
@@ -128,7 +128,7 @@ def test_what_a_loaded_state_has_overtaken_is_dropped() -> None:
     done = MOST_FED + 35
     new = Observer()
     new.fed(*range(2, MOST_FED + 2))
-    assert new.loads(done) == [Discard(step, digest(step)) for step in range(2, MOST_FED + 2)]
+    assert new.loads(done) == [DropStep(step, digest(step)) for step in range(2, MOST_FED + 2)]
     assert new.fed(done + 1) == [Apply(done + 1, digest(done + 1))]
 
 
@@ -179,7 +179,7 @@ def test_nothing_is_applied_but_upon_its_own_past(told: list[tuple[int, bytes, b
     new = Observer(NOTHING_DONE, b"x")
     for step, previous, after in told:
         for effect in new.observing.fed(step, previous, after, 0, is_own=False):
-            if effect == Discard(step, after):
+            if effect == DropStep(step, after):
                 continue  # another step after the same chain is kept
             assert isinstance(effect, Apply) and effect.step == new.steps.done + 1
             assert (effect.step, new.steps.digest, effect.digest) in told
@@ -256,18 +256,18 @@ def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
 
 def test_a_state_is_loaded_that_was_asked_for() -> None:
     new = Observer(NOTHING_DONE, b"")
-    assert not new.observing.comes(0.0, A, 3)
+    assert not new.observing.segment_arrived(0.0, A, 3)
     new.hears(5)
-    assert not new.observing.comes(0.0, B, 3)
+    assert not new.observing.segment_arrived(0.0, B, 3)
     assert new.gets(6) == [Load(6, digest(6))]
     assert new.loads(6) == []
-    assert not new.observing.comes(0.0, A, 3), "it needs no more"
+    assert not new.observing.segment_arrived(0.0, A, 3), "it needs no more"
 
 
 def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.hears(5)
-    assert new.observing.comes(1.0, A, 3)
+    assert new.observing.segment_arrived(1.0, A, 3)
     assert new.hears(5, 1.0 + 0.9 * PATIENCE_S, B) == []
     assert new.hears(5, 2.0 + PATIENCE_S, B) == query(5, B), "the donor is slow, or dead"
     assert new.gets(5, now=2.0 + PATIENCE_S) == [Load(5, digest(5))]
@@ -280,7 +280,7 @@ def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded() -> None:
 def test_another_is_asked_when_the_donor_is_gone() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.hears(5)
-    assert new.observing.comes(0.9, A, 3)
+    assert new.observing.segment_arrived(0.9, A, 3)
     assert new.hears(5, 1.0, B) == []
     new.swim.declare_dead(1.0, A, State.DEAD)
     assert new.hears(5, 2.0, B) == query(5, B)
@@ -289,7 +289,7 @@ def test_another_is_asked_when_the_donor_is_gone() -> None:
 def test_a_later_state_waits_until_the_one_before_is_loaded() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.hears(5)
-    assert new.gets(5, 8, 7) == [Load(5, digest(5)), Drop(8, digest(8))]
+    assert new.gets(5, 8, 7) == [Load(5, digest(5)), DropState(8, digest(8))]
     assert new.gets(7) == [], "the last that came, twice"
     assert new.loads(5) == [Load(7, digest(7))]
     assert new.loads(7) == []
@@ -299,7 +299,7 @@ def test_a_state_that_waits_is_dropped_if_it_is_of_no_use_then() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.hears(5)
     new.gets(5, 4)
-    assert new.loads(5) == [Drop(4, digest(4))]
+    assert new.loads(5) == [DropState(4, digest(4))]
     assert new.loads(6) == []
 
 
@@ -307,7 +307,7 @@ def test_an_older_state_is_dropped() -> None:
     new = Observer(5)
     new.hears(9, 0.0)
     new.hears(9, 1.0)
-    assert new.gets(4, 5) == [Drop(4, digest(4)), Drop(5, digest(5))]
+    assert new.gets(4, 5) == [DropState(4, digest(4)), DropState(5, digest(5))]
 
 
 def test_no_step_is_due_while_a_state_is_to_be_loaded() -> None:
@@ -318,7 +318,7 @@ def test_no_step_is_due_while_a_state_is_to_be_loaded() -> None:
     assert new.gets(8) == [Load(8, digest(8))]
     assert new.observing.due is None
     assert new.fed(7, 9) == []
-    assert new.loads(8) == [*(Discard(step, digest(step)) for step in (6, 7)), Apply(9, digest(9))]
+    assert new.loads(8) == [*(DropStep(step, digest(step)) for step in (6, 7)), Apply(9, digest(9))]
 
 
 def test_a_fed_step_that_is_run_ends_no_state_that_is_under_way() -> None:
@@ -333,8 +333,8 @@ def test_a_fed_step_that_is_run_ends_no_state_that_is_under_way() -> None:
 def test_a_state_of_another_swarm_than_the_view_is_dropped() -> None:
     new = in_barrier(Observer(0, b"another past"))
     assert new.observing.reconsider(0.0) != []
-    assert new.observing.came(5, digest(5), b"another") == [Drop(5, digest(5))]
-    assert new.observing.came(5, digest(5), LINEAGE) == [Load(5, digest(5))]
+    assert new.observing.state_arrived(5, digest(5), b"another") == [DropState(5, digest(5))]
+    assert new.observing.state_arrived(5, digest(5), LINEAGE) == [Load(5, digest(5))]
 
 
 # The barrier of the first view.
@@ -409,7 +409,7 @@ def test_r6_each_barrier_is_asked_for_anew() -> None:
 def test_r6_while_the_state_comes_nobody_is_asked_in_the_barrier_either() -> None:
     new = in_barrier(Observer(NOTHING_DONE, b"", follows=False))
     new.observing.reconsider(0.0)
-    assert new.observing.comes(0.1, A, 3)
+    assert new.observing.segment_arrived(0.1, A, 3)
     assert new.observing.beat(0.25) == []
 
 
@@ -445,7 +445,7 @@ def proven(took_s: float) -> Observer:
     """An observer that has run two steps on the state after step 15, whose transfer took 350 commits."""
     new = Observer(NOTHING_DONE, b"")
     assert new.hears(15, now=0.0) == query(15)
-    assert new.observing.comes(10.0, A, 3) and new.observing.comes(10.0 + took_s, A, 3)
+    assert new.observing.segment_arrived(10.0, A, 3) and new.observing.segment_arrived(10.0 + took_s, A, 3)
     new.gets(15, now=10.0 + took_s)
     new.loads(15)
     new.fed(*range(16, 400))
@@ -469,7 +469,7 @@ def test_what_an_observer_lacked_before_another_state_is_no_measure_of_whether_i
     new = proven(took_s=0.5)
     assert new.hears(30, now=11.0) == []
     new.hears(40, now=12.0)
-    new.observing.came(40, digest(40), LINEAGE)
+    new.observing.state_arrived(40, digest(40), LINEAGE)
     new.loads(40)
     assert new.hears(300, now=20.0) == new.hears(299, now=21.5) == new.hears(298, now=23.0) == []
 
@@ -482,7 +482,7 @@ def test_r18_a_head_a_fed_step_or_a_state_tells_of_a_committed_step() -> None:
     assert not any(new.observing.knows_steps for new in (heard, fed, given, loaded))
     heard.hears(0)
     fed.fed(7)
-    given.observing.came(0, digest(0), LINEAGE)
+    given.observing.state_arrived(0, digest(0), LINEAGE)
     loaded.loads(0)
     assert all(new.observing.knows_steps for new in (heard, fed, given, loaded))
 
@@ -490,7 +490,7 @@ def test_r18_a_head_a_fed_step_or_a_state_tells_of_a_committed_step() -> None:
 def test_r18_what_is_before_the_first_step_tells_of_none() -> None:
     new = Observer(NOTHING_DONE, b"")
     new.hears(NOTHING_DONE)
-    new.observing.came(NOTHING_DONE, b"genesis", LINEAGE)
+    new.observing.state_arrived(NOTHING_DONE, b"genesis", LINEAGE)
     new.loads(NOTHING_DONE)
     assert not new.observing.knows_steps
 
@@ -500,7 +500,7 @@ def test_it_says_what_it_waits_for_and_for_whom() -> None:
     assert new.observing.waits_for == ""
     new.hears(3)
     assert new.observing.waits_for == f"{A} will give the state, once the next step begins there"
-    new.observing.comes(0.0, A, 3)
+    new.observing.segment_arrived(0.0, A, 3)
     assert new.observing.waits_for == f"the state comes from {A}"
     new.gets(3)
     assert new.observing.waits_for == "the state after step 3 is here, and its script is to load it"

@@ -9,7 +9,7 @@ def yes() -> bool:
 
 
 LAG_S = AdmissionConfig().lag_s
-LATE_S = AdmissionConfig().late_s
+LATE_S = AdmissionConfig().load_timeout_s
 
 
 def pace(*steps_s: float) -> tuple[Pace, float]:
@@ -101,8 +101,8 @@ def test_r9_who_had_no_state_in_time_is_held_again_when_all_may_wait_twice_as_lo
 def test_nobody_is_waited_for_longer_than_the_most() -> None:
     new, now = pace(LAG_S)
     assert new.patience.limit_s(now) == LATE_S
-    assert new.patience.limit_s(now + 1e6) == AdmissionConfig().late_max_s
-    assert not new.waits(now + 1e6, 1000, 0.51 * AdmissionConfig().late_max_s, yes)
+    assert new.patience.limit_s(now + 1e6) == AdmissionConfig().load_timeout_max_s
+    assert not new.waits(now + 1e6, 1000, 0.51 * AdmissionConfig().load_timeout_max_s, yes)
 
 
 def test_r9_a_script_is_held_no_more_once_a_step_was_run_or_a_state_loaded() -> None:

@@ -198,11 +198,11 @@ def test_who_has_to_go_for_its_calls_leaves_and_what_it_has_finished_is_void() -
 def test_what_is_called_is_said_again_with_every_beat_until_the_view_or_the_step_is_over() -> None:
     peer = seated(B, C)
     said = [(B, ABORT), (C, ABORT)]
-    assert bodies(Abort, peer.disagree(ABORT)) == said
+    assert bodies(Abort, peer.send_abort(ABORT)) == said
     assert bodies(Abort, peer.tick(0.25)) == bodies(Abort, peer.tick(0.5)) == said
     say(peer, B, Decide(after(view_at(peer), A, B, C)))
     assert bodies(Abort, peer.tick(0.75)) == []
-    assert peer.disagree(replace(ABORT, step=1)) == joiner().disagree(ABORT) == []
+    assert peer.send_abort(replace(ABORT, step=1)) == joiner().send_abort(ABORT) == []
 
 
 def test_leave_says_what_its_sender_has_finished_and_with_which_parameters() -> None:

@@ -298,7 +298,7 @@ def test_who_is_reported_by_too_few_is_not_waited_for() -> None:
 
 
 def test_it_settles_when_a_bridge_is_old_at_the_latest_however_often_it_changes() -> None:
-    new = reports(stable_s=0.3, bridge_s=1.0, lease_s=9.0)
+    new = reports(stable_s=0.3, force_cut_s=1.0, lease_s=9.0)
     new.install(FIVE)
     said(new, 0.0, *product((A, B, C), (D,)))
     assert new.cut(0.0, STEP).settles_at == 0.3
@@ -317,31 +317,31 @@ def test_silence_that_ended_is_waited_for_anew() -> None:
 
 
 def test_one_word_alone_cuts_nobody_before_bridge_s_and_one_then() -> None:
-    assert repeated(reports(bridge_s=5.0), 4.5, (A, B)) == NOBODY
-    assert repeated(reports(bridge_s=5.0), 5.0, (A, B)) == Cut((B,))
+    assert repeated(reports(force_cut_s=5.0), 4.5, (A, B)) == NOBODY
+    assert repeated(reports(force_cut_s=5.0), 5.0, (A, B)) == Cut((B,))
 
 
 def test_a_pair_that_cannot_hear_each_other_loses_exactly_one() -> None:
-    assert repeated(reports(bridge_s=5.0), 5.0, (B, C), (C, B)) == Cut((C,))
+    assert repeated(reports(force_cut_s=5.0), 5.0, (B, C), (C, B)) == Cut((C,))
 
 
 def test_of_two_broken_links_the_member_at_both_goes() -> None:
-    assert repeated(reports(bridge_s=5.0), 5.0, (A, C), (B, C), (C, A), (C, B)).gone == (C,)
+    assert repeated(reports(force_cut_s=5.0), 5.0, (A, C), (B, C), (C, A), (C, B)).gone == (C,)
 
 
 def test_who_hears_nobody_is_cut_alone() -> None:
-    assert repeated(reports(bridge_s=5.0), 5.0, *((B, m) for m in (A, C, D, E))).gone == (B,)
+    assert repeated(reports(force_cut_s=5.0), 5.0, *((B, m) for m in (A, C, D, E))).gone == (B,)
 
 
 def test_the_minority_of_a_partition_takes_itself_for_cut_off() -> None:
-    assert repeated(reports(bridge_s=5.0), 5.0, *product((D, E), (A, B, C))).gone == (D, E)
+    assert repeated(reports(force_cut_s=5.0), 5.0, *product((D, E), (A, B, C))).gone == (D, E)
     assert repeated(reports(view_of(7, A, B)), 5.0, (B, A), (A, B)).gone == (B,)
 
 
 def test_silence_that_was_interrupted_begins_anew() -> None:
-    new = said(reports(bridge_s=5.0, lease_s=1.5), 0.0, (A, B))
+    new = said(reports(force_cut_s=5.0, lease_s=1.5), 0.0, (A, B))
     assert said(new, 5.5, (A, B)).cut(5.5, STEP) == NOBODY  # not looked at in between
-    assert repeated(reports(bridge_s=5.0), 4.0, (A, B)) == NOBODY
+    assert repeated(reports(force_cut_s=5.0), 4.0, (A, B)) == NOBODY
 
 
 # Restarts
@@ -359,7 +359,7 @@ def test_silence_that_was_interrupted_begins_anew() -> None:
 def test_the_open_step_starts_over_with_the_same_members(kind: ReportKind, reason: str) -> None:
     new = reports()
     new.receive(0.0, B, Report(kind, B, STEP))
-    assert new.cut(0.0, STEP) == Cut(restart=reason)
+    assert new.cut(0.0, STEP) == Cut(redo_reason=reason)
     assert new.cut(0.0, STEP + 1) == NOBODY
     assert new.cut(0.0, STEP - 1) == NOBODY
     assert new.cut(1.5, STEP) == NOBODY
@@ -422,7 +422,7 @@ def test_whatever_members_report_the_cut_is_sane(
     assert {*cut.gone} <= dead | accused | accusers
     assert cut.is_urgent == (cut.settles_at == -math.inf)
     assert cut.is_urgent or cut.settles_at <= now + new.config.stable_s
-    assert bool(cut.restart) <= any(report.kind in RESTART and report.step == STEP for _, (_, report) in told)
+    assert bool(cut.redo_reason) <= any(report.kind in RESTART and report.step == STEP for _, (_, report) in told)
     assert cut.gone or cut.settles_at == -math.inf
 
 
@@ -438,7 +438,7 @@ def test_all_who_see_the_same_reports_cut_the_same(
         if index < len(told):
             source, report = told[index][1]
             other.receive(0.0, source, report)
-    assert replace(one.cut(0.0, STEP), restart="") == replace(other.cut(0.0, STEP), restart="")
+    assert replace(one.cut(0.0, STEP), redo_reason="") == replace(other.cut(0.0, STEP), redo_reason="")
 
 
 @given(some_views, st.data())
@@ -484,7 +484,7 @@ def test_mutual_accusation_of_any_pair_cuts_the_greater_rank_at_all() -> None:
             assert said(reports(), 0.0, *pairs, kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (other,)
 
 
-@pytest.mark.parametrize("name", ["silent_s", "lease_s", "stable_s", "bridge_s"])
+@pytest.mark.parametrize("name", ["silent_s", "lease_s", "stable_s", "force_cut_s"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_times_are_positive_and_finite(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"need .*{name}.* positive and finite, .* got \(.*{value}.*\)"):
@@ -492,12 +492,12 @@ def test_times_are_positive_and_finite(name: str, value: float) -> None:
 
 
 def test_silence_settles_before_a_bridge() -> None:
-    with pytest.raises(ValueError, match=r"stable_s <= bridge_s, got \(1.5, 1.5, 3.5, 2.25\)"):
+    with pytest.raises(ValueError, match=r"stable_s <= force_cut_s, got \(1.5, 1.5, 3.5, 2.25\)"):
         reports(FIVE, stable_s=3.5)
 
 
 def test_who_hears_hardly_anybody_goes_though_some_of_its_reports_are_younger() -> None:
-    new = reports(bridge_s=2.5, lease_s=9.0)
+    new = reports(force_cut_s=2.5, lease_s=9.0)
     said(new, 0.0, (B, E))
     said(new, 0.4, (B, A), (B, C), (B, D))
     assert said(new, 2.4, (B, E)).cut(2.4, STEP) == NOBODY

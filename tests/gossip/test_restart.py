@@ -132,7 +132,7 @@ def test_r15_who_withdraws_results_that_may_be_in_use_interrupts_the_step_for_al
 
 def test_r15_who_has_handed_results_out_gives_the_step_up_in_a_view_of_others() -> None:
     peer = seated(B, C)
-    peer.handed_out(2)
+    peer.mark_in_use(2)
     reason = "results of it were in use before its commit, and members have come or gone"
     effects = say(peer, B, Decide(after(view_of(peer), A, B)))
     assert bodies(Ready, effects) == [(B, saying(GivenUp(0, 2, Cause.IN_USE, reason)))]
@@ -141,10 +141,10 @@ def test_r15_who_has_handed_results_out_gives_the_step_up_in_a_view_of_others() 
 
 def test_r15_results_of_a_view_that_is_over_are_not_handed_out() -> None:
     peer = seated(B, C)
-    assert not peer.handed_out(1)
+    assert not peer.mark_in_use(1)
     assert only(Aborted, [*say(peer, B, Decide(after(view_of(peer), A, B))), *say(peer, B, NOTHING)]) == []
-    assert peer.handed_out(3)
-    assert not joiner().handed_out(0)
+    assert peer.mark_in_use(3)
+    assert not joiner().mark_in_use(0)
 
 
 def test_a_step_is_finished_once_in_the_active_view_and_in_no_other() -> None:
@@ -257,9 +257,9 @@ def test_what_is_submitted_for_another_step_means_nothing() -> None:
 def test_a_straggler_whose_operations_are_all_complete_waits_for_nobody() -> None:
     peer = seated(B, C, stall_s=2.0)
     peer.submitted(0, 2, 2)
-    assert (peer.standing(0.0, A)[0], peer.standing(0.0, B)) == (2, (0, 0.0))
+    assert (peer.member_progress(0.0, A)[0], peer.member_progress(0.0, B)) == (2, (0, 0.0))
     assert bodies(Report, submit(peer, 5, 0.0, 4.0)) == []
-    assert peer.standing(4.0, B)[0] == 5
+    assert peer.member_progress(4.0, B)[0] == 5
 
 
 def test_waiting_for_who_has_not_submitted_is_no_stall() -> None:

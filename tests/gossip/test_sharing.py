@@ -130,10 +130,10 @@ def test_all_members_decide_alike_whatever_order_they_hear_it_in(
 def test_what_the_host_can_read_counts_from_the_next_view_on() -> None:
     peer = seated(B, C)
     for member in (B, C):
-        peer.can_read(0.0, member, is_so=True)
+        peer.set_readable(0.0, member, is_so=True)
     for is_so in (True, False):
-        peer.can_read(0.0, C, is_so=is_so)
-        peer.can_read(0.0, D, is_so=False)  # which was unknown so far
+        peer.set_readable(0.0, C, is_so=is_so)
+        peer.set_readable(0.0, D, is_so=False)  # which was unknown so far
         told = say(peer, B, Decide(after(view_of(peer), A, B, C)))
         assert [ready.maps_all for _, ready in bodies(Ready, told)] == [is_so, is_so]
         assert say(peer, B, SHARING) == []
@@ -143,19 +143,19 @@ def test_what_the_host_can_read_counts_from_the_next_view_on() -> None:
 def test_who_can_read_the_last_one_only_after_a_view_was_installed_has_its_members_start_over() -> None:
     peer = seated(B, C)
     wish = Report(ReportKind.READABLE, A, 0)
-    assert peer.can_read(0.0, B, is_so=True) == []
-    assert bodies(Report, peer.can_read(0.0, C, is_so=True)) == [(B, wish), (C, wish)]
-    assert peer.can_read(0.0, C, is_so=True) == []  # the restart is requested already
+    assert peer.set_readable(0.0, B, is_so=True) == []
+    assert bodies(Report, peer.set_readable(0.0, C, is_so=True)) == [(B, wish), (C, wish)]
+    assert peer.set_readable(0.0, C, is_so=True) == []  # the restart is requested already
     decide(peer, B, 0.0)
     say(peer, B, SHARING)
     assert only(Activated, say(peer, C, SHARING)) == [Activated(view_of(peer), -1, maps_all=True)]
-    assert peer.can_read(0.0, C, is_so=True) == []  # it announces that in this view
+    assert peer.set_readable(0.0, C, is_so=True) == []  # it announces that in this view
 
 
 def test_who_has_finished_the_open_step_starts_over_in_the_step_after_it() -> None:
     peer = seated(B)
     peer.finished(0.0, 0, b"bits", b"")
-    assert peer.can_read(0.0, B, is_so=True) == []
+    assert peer.set_readable(0.0, B, is_so=True) == []
     assert bodies(Report, run(peer, 0.0, 0.5)) == []
     assert only(Committed, say(peer, B, Progress(-1, genesis(), Finish(0, b"bits", b"", view_of(peer).number)))) != []
     assert bodies(Report, run(peer, 0.5, 1.0))[0] == (B, Report(ReportKind.READABLE, A, 1))

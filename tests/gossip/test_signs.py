@@ -15,7 +15,7 @@ from gossip.view import NOWHERE
 from .cores import say, seated
 from .members import B, C
 
-CONFIG = SwimConfig(gap_s=1.0, gaps_window_s=10.0, quiet_s=3.0, mute_s=30.0)
+CONFIG = SwimConfig(gap_s=1.0, gaps_window_s=10.0, steady_s=3.0, mute_s=30.0)
 FLAPS: Sequence[Gap] = ((1.0, 3.0), (4.0, 6.0), (7.0, 9.0))
 BUSY = 0.5
 """Interval between frames if none is missing."""
@@ -33,7 +33,7 @@ def heard(signs: Signs, until: float, gaps: Sequence[Gap] = (), *, since: float 
     for tick in range(int(since / BUSY), int(until / BUSY) + 1):
         now = tick * BUSY
         if not any(begin < now < end for begin, end in gaps):
-            signs.frame(now, "b")
+            signs.frame_received(now, "b")
     return signs
 
 
@@ -75,7 +75,7 @@ def test_who_is_silent_once_or_seldom_does_not_flap(gaps: Sequence[Gap]) -> None
 def test_who_is_heard_often_enough_does_not_flap() -> None:
     signs = watching()
     for tick in range(12):
-        signs.frame(0.9 * tick, "b")
+        signs.frame_received(0.9 * tick, "b")
     assert not signs.flaps(10.0, "b")
 
 
@@ -117,27 +117,27 @@ def test_who_has_a_seat_again_begins_anew() -> None:
 
 def test_who_has_gaps_one_after_the_other_is_not_quiet() -> None:
     signs = heard(watching(), 5.5, FLAPS)
-    assert signs.is_quiet(5.5, "b")
+    assert signs.is_steady(5.5, "b")
     heard(signs, 6.0, since=6.0)
-    assert not signs.is_quiet(6.0, "b")
+    assert not signs.is_steady(6.0, "b")
     heard(signs, 9.0, since=6.5)
-    assert signs.is_quiet(9.0, "b")
+    assert signs.is_steady(9.0, "b")
 
 
 def test_who_flaps_is_not_quiet() -> None:
-    assert not flapping().is_quiet(9.0, "b")
+    assert not flapping().is_steady(9.0, "b")
 
 
 def test_a_restart_clears_nothing() -> None:
     signs = flapping()
-    signs.frame(11.0, "b")
+    signs.frame_received(11.0, "b")
     assert signs.flaps(13.0, "b")
 
 
 def test_who_has_no_seat_and_had_none_owes_no_frames() -> None:
     signs = Signs(CONFIG, 0.0)
     for now in (0.0, 2.0, 4.0, 6.0, 8.0):
-        signs.frame(now, "b")
+        signs.frame_received(now, "b")
     assert not signs.flaps(8.0, "b")
     assert signs._gaps == {}
 
@@ -158,8 +158,8 @@ def test_who_is_busy_and_whose_link_answers_does_not_flap() -> None:
     for tick in range(181):
         now = tick * BUSY / 10
         if not any(begin < now < end for begin, end in FLAPS):
-            signs.frame(now, "b")
-        assert signs.answers(now, "b")
+            signs.frame_received(now, "b")
+        assert signs.link_answered(now, "b")
         assert not signs.flaps(now, "b")
 
 
@@ -168,10 +168,10 @@ def test_a_link_that_broke_meanwhile_carried_nothing() -> None:
     for tick in range(181):
         now = tick * BUSY / 10
         if not any(begin < now < end for begin, end in FLAPS):
-            signs.frame(now, "b")
+            signs.frame_received(now, "b")
         if any(now == begin + 1.0 for begin, _ in FLAPS):
             signs.broke(now, "b")
-        signs.answers(now, "b")
+        signs.link_answered(now, "b")
     assert signs.flaps(9.0, "b")
 
 
@@ -180,11 +180,11 @@ def test_frames_are_steady_from_the_last_gap_on() -> None:
     assert signs.steady_since("b") == math.inf
     heard(signs, 4.0)
     assert signs.steady_since("b") == 0.0
-    signs.frame(5.0, "b")
+    signs.frame_received(5.0, "b")
     assert signs.steady_since("b") == 5.0
-    signs.frame(5.9, "b")
+    signs.frame_received(5.9, "b")
     signs.excuse(8.0)
-    signs.frame(8.1, "b")
+    signs.frame_received(8.1, "b")
     assert signs.steady_since("b") == 5.0
 
 
@@ -192,7 +192,7 @@ def test_nothing_is_steady_to_who_was_stopped() -> None:
     signs = heard(Signs(CONFIG, 0.0), 4.0)
     signs.resume(5.0)
     assert signs.steady_since("b") == math.inf
-    signs.frame(5.5, "b")
+    signs.frame_received(5.5, "b")
     assert signs.steady_since("b") == 5.5
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gossip import NO_VIEW, Core, Member, Phase, Policy, Seat, Stamp, View
-from gossip.effects import Activated, Discovered, Effect, Installed, Send, Strangers
+from gossip.effects import Activated, Discovered, Effect, Installed, OtherSwarmFound, Send
 from gossip.membership import MOST_PENDING_READY
 from gossip.messages import (
     Accepted,
@@ -162,11 +162,11 @@ def test_two_founders_are_named_on_both_sides_once() -> None:
     last = carry(theirs, ours, again)
     here = f"{OURS}, founded by a, with a, b"
     there = "fedcba98, founded by c, with c"
-    assert only(Strangers, [*answer, *last]) == [
-        Strangers(f"two swarms of one name have met: {here}, and {there}; this peer stays in its own")
+    assert only(OtherSwarmFound, [*answer, *last]) == [
+        OtherSwarmFound(f"two swarms of one name have met: {here}, and {there}; this peer stays in its own")
     ]
-    assert only(Strangers, [*told, *again]) == [
-        Strangers(f"two swarms of one name have met: {there}, and {here}; this peer stays in its own")
+    assert only(OtherSwarmFound, [*told, *again]) == [
+        OtherSwarmFound(f"two swarms of one name have met: {there}, and {here}; this peer stays in its own")
     ]
     assert (view_of(ours).members, view_of(theirs).members) == ((A, B), (C,))
     assert say(ours, C, Decide(OTHER), OTHER.stamp) == []
@@ -174,18 +174,18 @@ def test_two_founders_are_named_on_both_sides_once() -> None:
 
 
 def test_a_founder_that_gave_no_name_is_a_question_mark() -> None:
-    (said,) = only(Strangers, say(seated(B), C, Decide(replace(OTHER, founder="")), OTHER.stamp))
+    (said,) = only(OtherSwarmFound, say(seated(B), C, Decide(replace(OTHER, founder="")), OTHER.stamp))
     assert "founded by ?" in said.reason
 
 
 def test_a_fork_of_one_lineage_is_named() -> None:
     peer = seated(B)
     fork = view_with(A, C)
-    (said,) = only(Strangers, say(peer, C, Decide(fork), fork.stamp))
+    (said,) = only(OtherSwarmFound, say(peer, C, Decide(fork), fork.stamp))
     assert said.reason.startswith(f"two swarms of one name have met: {OURS}, founded by a, with a, b, and {OURS}")
-    assert only(Strangers, say(peer, C, Decide(fork), fork.stamp)) == []
+    assert only(OtherSwarmFound, say(peer, C, Decide(fork), fork.stamp)) == []
     other = view_with(A, D)
-    assert len(only(Strangers, say(peer, D, Decide(other), other.stamp))) == 1
+    assert len(only(OtherSwarmFound, say(peer, D, Decide(other), other.stamp))) == 1
 
 
 def test_no_more_than_64_other_swarms_are_named() -> None:
@@ -193,7 +193,7 @@ def test_no_more_than_64_other_swarms_are_named() -> None:
     said = []
     for i in range(99):
         other = replace(OTHER, lineage=bytes([i]))
-        said += only(Strangers, say(peer, C, Decide(other), other.stamp))
+        said += only(OtherSwarmFound, say(peer, C, Decide(other), other.stamp))
     assert len(said) == 64
     assert bodies(ViewQuery, say(peer, C, NOTHING, Stamp(b"yet another", 1, b""))) == []
 

@@ -3,9 +3,9 @@ from random import Random
 from typing import Any
 
 from gossip import Claim, Member, State
-from gossip.anti_entropy import NUM_BUCKETS, bucket_of
+from gossip.anti_entropy import CLAIMS_PER_SYNC
 from gossip.claim import Status
-from gossip.comparison import CLAIMS_PER_SYNC
+from gossip.claim_digests import NUM_BUCKETS, bucket_of
 from gossip.detector import MOST_RELAYS
 from gossip.effects import Discovered, Effect, Explain, Forget, Send
 from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
@@ -45,19 +45,19 @@ def run(peer: Swim, until: float, *, silent: bool = True) -> list[Effect]:
 
 def test_who_is_met_is_linked_to_and_greeted_with_our_own_claim() -> None:
     new = swim()
-    discovered, greeting = new.hear(0.0, claim(B))
+    discovered, greeting = new.apply_claim(0.0, claim(B))
     assert discovered == Discovered(claim(B))
     assert greeting == Send(B, Ping(1, (claim(A), claim(A), claim(B))))
     assert new.alive() == new.neighbours() == (B,)
     assert new.is_alive(B)
     assert new.claim_of(B) == claim(B)
-    assert new.acquaintances() == (claim(B),)
-    assert new.hear(0.0, claim(B)) == []
+    assert new.known_claims() == (claim(B),)
+    assert new.apply_claim(0.0, claim(B)) == []
 
 
 def test_where_there_are_many_gossip_introduces_newcomers() -> None:
-    new = swim(A, B, everybody=1)
-    assert new.hear(0.0, claim(C)) == [Discovered(claim(C))]
+    new = swim(A, B, broadcast_max=1)
+    assert new.apply_claim(0.0, claim(C)) == [Discovered(claim(C))]
     assert any(claim(C) in body.claims for body in sent(new.tick(0.0), Gossip).values())
 
 
@@ -68,7 +68,7 @@ def test_a_ping_is_answered_with_news_and_its_own_is_taken_in() -> None:
 
 def test_who_has_answered_needs_no_introduction() -> None:
     new = swim(sync_interval_s=1000.0)
-    new.hear(0.0, claim(B))
+    new.apply_claim(0.0, claim(B))
     assert sent(run(new, 1.0), Ping)[B].claims.count(claim(A)) >= 1
     new.receive(1.0, B, Ack(2, ()))
     run(new, 30.0, silent=False)
@@ -76,7 +76,7 @@ def test_who_has_answered_needs_no_introduction() -> None:
 
 
 def test_a_sign_of_the_probed_takes_back_the_deadline_of_its_answer() -> None:
-    for sign in (Swim.heard, Swim.answers):
+    for sign in (Swim.frame_received, Swim.link_answered):
         new = swim(A, B)
         asked_at = new.next_deadline()
         assert sent(new.tick(asked_at), Ping).keys() == {B}
@@ -88,12 +88,12 @@ def test_a_sign_of_the_probed_takes_back_the_deadline_of_its_answer() -> None:
 def test_who_is_held_down_no_more_is_told_the_news_at_once() -> None:
     new = swim(A, B, probe_interval_s=100.0, sync_interval_s=1000.0, hold_down_s=3.5)
     for refutation in range(2):
-        new.hear(0.0, replace(about(B, State.LOST, refutation), accuser="a"))
-        new.hear(0.0, about(B, refutation=refutation + 1))
+        new.apply_claim(0.0, replace(about(B, State.LOST, refutation), accuser="a"))
+        new.apply_claim(0.0, about(B, refutation=refutation + 1))
     for tick in range(12):
-        new.heard(tick / 4, B)
+        new.frame_received(tick / 4, B)
     assert new.next_deadline() == 3.5
-    new.heard(3.0, B)
+    new.frame_received(3.0, B)
     assert new.is_alive(B)
     assert new.next_deadline() == 0.0
 
@@ -102,9 +102,9 @@ def test_the_probed_that_answer_are_left_alone_and_their_silence_is_short() -> N
     new = swim(A, B, C)
     effects = run(new, 60.0, silent=False)
     assert not [e for e in effects if isinstance(e, Explain)]
-    assert new.patience() == 1
+    assert new.health_multiplier() == 1
     assert new.silence_s(60.0, B) < 4.0
-    new.heard(60.0, B)
+    new.frame_received(60.0, B)
     assert new.silence_s(60.0, B) == 0.0
 
 
@@ -115,7 +115,7 @@ def test_who_answers_nobody_is_asked_through_others_then_suspect_then_lost() -> 
     reasons = [e.reason for e in effects if isinstance(e, Explain)]
     assert "b is suspect: a had no answer" in reasons
     assert "b is lost: nobody denied the suspicion, says a" in reasons
-    assert new.patience() > 1
+    assert new.health_multiplier() > 1
     assert new.is_lost(B)
     assert not new.is_gone(B)
     assert not new.is_alive(B)
@@ -139,7 +139,7 @@ def test_plain_swim_probes_and_does_not_doubt_itself() -> None:
     plain = swim(A, B, C, lifeguard=False, suspicion_mult=0.0)
     run(plain, 5.0)
     assert plain.is_lost(B)
-    assert plain.patience() == 1
+    assert plain.health_multiplier() == 1
 
 
 def test_who_has_this_peer_wrong_is_corrected_in_the_answer() -> None:
@@ -166,7 +166,7 @@ def test_a_probe_for_itself_is_answered_and_for_strangers_ignored() -> None:
     new = swim(A, B, C)
     assert new.receive(0.0, B, PingRequest(70, A)) == [Send(B, Ack(70, ()))]
     assert new.receive(0.0, B, PingRequest(71, D)) == []
-    new.hear(0.0, about(D, State.LOST))
+    new.apply_claim(0.0, about(D, State.LOST))
     assert new.receive(0.0, B, PingRequest(72, D)) == []
     new.declare_dead(0.0, C, State.DEAD)
     assert new.receive(0.0, B, PingRequest(73, C)) == []
@@ -203,11 +203,11 @@ def test_a_death_is_told_to_everybody_at_once() -> None:
     assert not new.is_alive(B)
     assert new.declare_dead(0.0, B, State.LEFT) == []
     assert new.declare_dead(0.0, A, State.DEAD) == []
-    assert new.acquaintances() == (claim(C), claim(D))
+    assert new.known_claims() == (claim(C), claim(D))
 
 
 def test_where_there_are_many_a_death_goes_round_by_gossip() -> None:
-    new = swim(A, B, C, D, everybody=1)
+    new = swim(A, B, C, D, broadcast_max=1)
     assert new.declare_dead(0.0, B, State.DEAD) == []
     assert sent(new.tick(0.0), Gossip)
 
@@ -221,13 +221,13 @@ def test_a_stranger_is_neither_alive_nor_gone_and_may_be_buried() -> None:
     assert new.tell(C) == []
     assert new.declare_dead(0.0, C, State.DEAD) == [Send(B, Gossip((Claim(C, State.DEAD, NOWHERE),)))]
     assert new.is_gone(C)
-    assert new.hear(0.0, claim(C)) == []
+    assert new.apply_claim(0.0, claim(C)) == []
     assert new.tell(C) == [Send(C, Ping(1, (Claim(C, State.DEAD, NOWHERE),)))]
 
 
 def test_a_later_incarnation_means_that_the_older_one_is_gone() -> None:
     new = swim(B, A)
-    assert new.hear(0.0, claim(A2))[:2] == [Forget(A), Discovered(claim(A2))]
+    assert new.apply_claim(0.0, claim(A2))[:2] == [Forget(A), Discovered(claim(A2))]
     assert new.is_gone(A)
     assert not new.is_gone(A2)
     assert new.declare_dead(0.0, A, State.DEAD) == []
@@ -245,7 +245,7 @@ def test_the_dead_are_gone_even_when_forgotten() -> None:
 
 def test_who_never_answered_and_is_forgotten_leaves_nothing_behind() -> None:
     new = swim(A, C)
-    new.hear(0.0, claim(B))
+    new.apply_claim(0.0, claim(B))
     new.declare_dead(0.0, B, State.LEFT)
     run(new, 121.0, silent=False)
     assert new._strangers == set()
@@ -254,8 +254,8 @@ def test_who_never_answered_and_is_forgotten_leaves_nothing_behind() -> None:
 def test_the_lost_are_greeted_until_they_deny() -> None:
     new = swim(A, B, C)
     lost = replace(claim(B, State.LOST), accuser="a")
-    new.hear(0.0, lost)
-    new.hear(0.0, about(D, State.LOST))  # never discovered: it has no link
+    new.apply_claim(0.0, lost)
+    new.apply_claim(0.0, about(D, State.LOST))  # never discovered: it has no link
     pings = [e for e in run(new, 10.0, silent=False) if isinstance(e, Send) and e.target == B]
     assert 2 <= len(pings) <= 10
     assert all(isinstance(e.body, Ping) and e.body.claims[0] == lost for e in pings)
@@ -265,15 +265,15 @@ def test_the_lost_are_greeted_until_they_deny() -> None:
 
 def test_what_is_said_of_this_process_ending_is_known() -> None:
     new = swim(A, B)
-    assert not new.is_denied
+    assert not new.is_declared_gone
     new.receive(0.0, B, Gossip((claim(A, State.DEAD),)))
-    assert new.is_denied
+    assert new.is_declared_gone
 
 
 def test_who_starts_compares_often_and_then_ever_more_rarely() -> None:
     new = swim()
     assert new.next_deadline() > 0.4
-    new.hear(0.0, claim(B))
+    new.apply_claim(0.0, claim(B))
     compared = list[float]()
     while (now := new.next_deadline()) < 100.0:
         effects = new.tick(now)
@@ -349,7 +349,7 @@ def test_who_comes_late_doubts_itself_instead_of_others() -> None:
             new.tick(9.0)
         else:
             new.receive(9.0, B, Gossip(()))
-        assert new.patience() == 2
+        assert new.health_multiplier() == 2
         assert new.is_alive(B)
         assert not [e for e in new.tick(9.0) if isinstance(e, Explain)]
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip import Claim, Member, State
-from gossip.anti_entropy import NUM_BUCKETS
 from gossip.claim import Status
+from gossip.claim_digests import NUM_BUCKETS
 from gossip.detector import MOST_RELAYS
 from gossip.effects import Effect, Forget, Send
 from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
@@ -75,15 +75,15 @@ class Machine:
             case "suspect", Member() as member:
                 effects = self.swim.suspect(self.now, member)
             case "hear", Claim() as heard:
-                effects = self.swim.hear(self.now, heard)
+                effects = self.swim.apply_claim(self.now, heard)
             case "heard", Member() as member:
-                self.swim.heard(self.now, member)
+                self.swim.frame_received(self.now, member)
             case "answers", Member() as member:
-                self.swim.answers(self.now, member)
+                self.swim.link_answered(self.now, member)
             case "set_status", int(number):
                 self.swim.set_status(self.now, Status(step=number))
             case "keep", Member() as member:
-                self.swim.keep([member])
+                self.swim.pin([member])
             case _:
                 self.swim.resume(self.now)
         assert all(e.target != A for e in effects if isinstance(e, Send))
@@ -144,7 +144,7 @@ def test_peers_that_heard_the_same_in_any_order_agree(heard: list[Claim], rng: R
     def digests(order: list[Claim]) -> tuple[bytes, ...]:
         swim = Swim(claim(A), rng=Random(0), config=SwimConfig(), now=0.0)
         for each in order:
-            swim.hear(0.0, each)
+            swim.apply_claim(0.0, each)
         return swim._roster.digests()
 
     shuffled = list(heard)

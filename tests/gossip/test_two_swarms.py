@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gossip.effects import Discard, Drop, Load
+from gossip.effects import DropState, DropStep, Load
 from gossip.progress import NOTHING_DONE
 
 from .members import A, D, view_of
@@ -13,7 +13,7 @@ def test_what_another_swarm_has_fed_keeps_nothing_and_puts_nobody_behind() -> No
     new = Observer(5)
     assert new.observing.fed(10**6, b"another past", b"another one", 1, is_own=False) == []
     new.fed(7, 8)
-    assert new.loads(8) == [Discard(7, digest(7))], "and the host knows of the other one that it was run"
+    assert new.loads(8) == [DropStep(7, digest(7))], "and the host knows of the other one that it was run"
     assert not new.observing.waits(0.0, lambda: True)[0]
 
 
@@ -24,7 +24,7 @@ def test_a_state_of_another_swarm_than_the_view_lets_go_of_no_step() -> None:
     new.observing.install(view)
     new.steps.install(view)
     new.observing._asked.members[A] = None
-    assert new.observing.came(11, digest(11), b"another lineage") == [Drop(11, digest(11))]
+    assert new.observing.state_arrived(11, digest(11), b"another lineage") == [DropState(11, digest(11))]
 
 
 def test_r6_a_view_of_another_swarm_than_the_state_that_is_to_be_loaded_begins_with_nothing() -> None:

@@ -43,7 +43,7 @@ def changes(draw: st.DrawFn, view: View) -> Change:
         witnessed=draw(st.sets(st.sampled_from(sorted(proven)))) if proven else set(),
         leaving=draw(st.sets(st.sampled_from(view.members))),
         joiners=draw(joiners),
-        restart=draw(st.sampled_from(["", "again"])),
+        redo_reason=draw(st.sampled_from(["", "again"])),
     )
 
 
@@ -115,7 +115,7 @@ def test_nothing_to_change_is_no_decision() -> None:
 
 def test_a_decision_names_who_goes_who_comes_and_why_it_starts_over() -> None:
     view = view_of(2, A, B, C)
-    change = Change(gone=[B], leaving=[C], joiners=joining(D), restart="step 3 is aborted by a")
+    change = Change(gone=[B], leaving=[C], joiners=joining(D), redo_reason="step 3 is aborted by a")
     assert propose_view(view, change) == Decision(
         View(LINEAGE, 3, 1, (Seat(A, 1), Seat(D, 3, contact_of(D))), view.hash),
         "2 of 3 members of view 2 are here; without b, c; with d; step 3 is aborted by a",
@@ -134,7 +134,7 @@ def test_every_reason_is_a_sentence_that_names_those_who_go_and_come(view: View,
     lost = [member.peer_id for member in view.members if member not in new.members]
     expected = [f"without {', '.join(lost)}"] if lost else []
     expected += [f"with {', '.join(map(str, joined(new, view)))}"] if joined(new, view) else []
-    assert parts == expected + ([change.restart] if change.restart else [])
+    assert parts == expected + ([change.redo_reason] if change.redo_reason else [])
 
 
 @given(views(), st.data())
@@ -178,7 +178,7 @@ def test_r8_nobody_gets_a_seat_while_another_incarnation_of_it_has_one(view: Vie
 
 def test_a_restart_keeps_the_same_members() -> None:
     view = view_of(2, A, B)
-    decision = propose_view(view, Change(restart="step 1 is withdrawn by b"))
+    decision = propose_view(view, Change(redo_reason="step 1 is withdrawn by b"))
     assert decision.successor == View(LINEAGE, 3, 1, view.seats, view.hash)
     assert decision.reason == "2 of 2 members of view 2 are here; step 1 is withdrawn by b"
 
@@ -373,7 +373,7 @@ def test_a_view_that_cannot_be_is_refused(number: int, seats: tuple[Seat, ...], 
 
 @pytest.mark.parametrize(
     ("change", "is_final"),
-    [(Change(joiners=joining(C)), False), (Change(leaving=[B]), True), (Change(restart="again"), True)],
+    [(Change(joiners=joining(C)), False), (Change(leaving=[B]), True), (Change(redo_reason="again"), True)],
     ids=["joiner", "leaver", "restart"],
 )
 def test_after_the_last_view_but_one_nothing_can_change(change: Change, is_final: bool) -> None:

@@ -64,6 +64,6 @@ def main() -> None:
             number: int = step.number
         assert number == peer.last_step and counted(peer.receipt)[peer.peer_id] == 3 + peer.rank
         error = try_to_sum(peer, np.ones(1 + peer.rank, np.float32))
-        assert isinstance(error, p2p.OperationMismatch) and error.goes_on
+        assert isinstance(error, p2p.OperationMismatch) and error.is_recoverable
         peer.barrier()
         print("end", peer.last_step)

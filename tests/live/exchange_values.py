@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from collectives import ALGORITHMS, BFLOAT16, Reduction, all_reduce_schedule, carried
+from collectives import ALGORITHMS, BFLOAT16, Reduction, all_reduce_schedule, as_bits
 from collectives.goals import COLLECTIVES, schedule_of
 from tests.collectives.execution import Execution
 
@@ -172,7 +172,7 @@ def is_same(found: Array, wanted: Array) -> bool:
     """Bit by bit, but for which NaN it is."""
     assert (found.dtype, found.size) == (wanted.dtype, wanted.size)
     found, wanted = np.ascontiguousarray(found), np.ascontiguousarray(wanted)
-    differs = carried(found).view(f"u{found.itemsize}") != carried(wanted).view(f"u{found.itemsize}")
+    differs = as_bits(found).view(f"u{found.itemsize}") != as_bits(wanted).view(f"u{found.itemsize}")
     if found.dtype.kind in "fV":
         differs &= ~(np.isnan(widen(found)) & np.isnan(widen(wanted)))
     return not differs.any()

@@ -229,7 +229,7 @@ class Killed:
 
 def newest_step(folder: Path) -> int:
     """Step of the checkpoint from which a run would resume; 0: there is none."""
-    newest = max((read_manifest(path) for path in checkpoints(folder)), key=lambda each: each.age, default=None)
+    newest = max((read_manifest(path) for path in checkpoints(folder)), key=lambda each: each.recency, default=None)
     return 0 if newest is None else newest.step
 
 

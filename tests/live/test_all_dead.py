@@ -9,7 +9,7 @@ from p2p.checkpoint.manifest import read_manifest
 from p2p.checkpoint.tree import from_json
 from p2p.data.ranges import union
 from p2p.data.track import unpack_samples
-from p2p.experiment.evaluation.chain import check
+from p2p.experiment.evaluation.receipt_check import check
 from p2p.experiment.folder import read_run
 from p2p.step.receipts import read_continued, read_receipts
 from tests.cases import some_of

@@ -417,9 +417,9 @@ import os, signal, sys
 from threading import Event
 import torch
 import p2p
-from p2p.checkpoint import keeper
+from p2p.checkpoint import checkpointer
 
-keeper.EDGE_S, sync = 1.0, os.fsync
+checkpointer.EDGE_S, sync = 1.0, os.fsync
 os.fsync = lambda fd: (Event().wait(0.5), sync(fd))  # a slow disk
 torch.set_num_threads(1)
 model = torch.nn.Linear(1, 1)

@@ -9,8 +9,8 @@ from p2p.experiment import command
 from p2p.experiment.config import Experiment
 from p2p.experiment.evaluation.report import Evaluated, evaluate, failures, metrics
 from p2p.experiment.folder import read_run
-from p2p.experiment.run.conduct import Conductor, plans
-from p2p.experiment.run.venue import Starter
+from p2p.experiment.run.runner import ExperimentRunner, plans
+from p2p.experiment.run.testbed import Starter
 from p2p.forking.zygote import Zygote
 from p2p.telemetry.records import Kind, Why
 
@@ -134,10 +134,10 @@ def conduct(tmp_path: Path, start: Starter) -> Run:
         path = tmp_path / "x.toml"
         path.write_text(text)
         experiment = Experiment.read(path)
-        assert Conductor(os.environ, print, start).conduct(experiment, plans(experiment, 1, 1), tmp_path / "out")
+        assert ExperimentRunner(os.environ, print, start).run(experiment, plans(experiment, 1, 1), tmp_path / "out")
         evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
-        assert evaluated.run.account is not None
-        for process in evaluated.run.account.processes:
+        assert evaluated.run.log is not None
+        for process in evaluated.run.log.processes:
             assert process.code is not None
             with pytest.raises(ProcessLookupError):
                 os.killpg(process.pid, 0)
@@ -165,7 +165,7 @@ def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_fo
     for each in (Why.DIED, Why.CAME, Why.LEFT):
         assert any(each in why for why in whys.values())  # of a slow machine, also for others
     assert {view for view, why in whys.items() if why} <= {each.view for each in records if each.kind == Kind.PROPOSED}
-    account = evaluated.run.account
+    account = evaluated.run.log
     assert account is not None and account.ended_by == "until"
     assert [process.missed for process in account.processes] == [0] * 4
     assert account.losses

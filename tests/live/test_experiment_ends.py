@@ -14,7 +14,7 @@ from p2p.experiment import command
 from p2p.experiment.config import Experiment
 from p2p.experiment.evaluation.report import Evaluated, evaluate, failures
 from p2p.experiment.folder import read_run
-from p2p.experiment.run.conduct import Conductor, plans
+from p2p.experiment.run.runner import ExperimentRunner, plans
 from tests.live.test_full_disk import disk as disk
 
 pytestmark = pytest.mark.light
@@ -45,14 +45,14 @@ def conduct(folder: Path, text: str) -> tuple[Experiment, Evaluated]:
     (folder / "script.py").write_text(SCRIPT)
     (folder / "x.toml").write_text(text)
     experiment = Experiment.read(folder / "x.toml")
-    assert Conductor(os.environ, print).conduct(experiment, plans(experiment, 0, 1), folder / "out")
+    assert ExperimentRunner(os.environ, print).run(experiment, plans(experiment, 0, 1), folder / "out")
     return experiment, evaluate(read_run(folder / "out" / "run-1"))
 
 
 def test_a_run_in_which_nothing_is_done_ends_at_its_step(tmp_path: Path) -> None:
     experiment, evaluated = conduct(tmp_path, RUN)
     assert failures([evaluated], experiment.expect) == []
-    assert evaluated.run.account is not None and evaluated.run.account.ended_by == "until"
+    assert evaluated.run.log is not None and evaluated.run.log.ended_by == "until"
 
 
 LAB = """

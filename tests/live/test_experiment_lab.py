@@ -7,8 +7,8 @@ import pytest
 from p2p.experiment.config import Experiment
 from p2p.experiment.evaluation.report import evaluate, failures
 from p2p.experiment.folder import read_run
-from p2p.experiment.run.conduct import Conductor, plans
-from p2p.experiment.run.venue import Lab
+from p2p.experiment.run.runner import ExperimentRunner, plans
+from p2p.experiment.run.testbed import LabTestbed
 from p2p.telemetry.trace import read_trace, write_trace
 from tests.live.labs import NewLab
 from tests.p2p.telemetry.pages import pack_record
@@ -94,7 +94,7 @@ def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Pat
     path = tmp_path / "x.toml"
     path.write_text(FILE)
     experiment = Experiment.read(path)
-    assert Conductor(os.environ, print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+    assert ExperimentRunner(os.environ, print).run(experiment, plans(experiment, 0, 1), tmp_path / "out")
     evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
     assert failures([evaluated], experiment.expect) == []
     link, cut, kill, join = evaluated.costs
@@ -122,7 +122,7 @@ def test_links_that_are_changed_for_a_while_are_then_what_they_were_and_others_s
         return [{key: each.get(key, "") for key in settings} for each in (*found["hosts"], *found["pairs"])]
 
     before = shown()
-    venue = Lab(lab, tmp_path)
+    venue = LabTestbed(lab, tmp_path)
     of_a_host = venue.change(0, None, "rate=1mbit,delay=9ms", for_a_while=True)
     of_a_pair = venue.change(1, 2, "cut,rate=2mbit", for_a_while=True)
     during = shown()
@@ -137,7 +137,7 @@ def test_of_changes_that_overlap_the_newest_counts_until_it_ends_and_then_what_w
     new_lab: NewLab, tmp_path: Path
 ) -> None:
     lab = new_lab(3, "delay=10ms")
-    venue = Lab(lab, tmp_path)
+    venue = LabTestbed(lab, tmp_path)
 
     def shown() -> tuple[str, bool]:
         """The delay from host 1 to host 2, and whether that link is cut."""

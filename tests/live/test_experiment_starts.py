@@ -14,7 +14,7 @@ from p2p.errors import ExperimentError
 from p2p.experiment.config import Experiment
 from p2p.experiment.evaluation.report import Evaluated, evaluate, failures
 from p2p.experiment.folder import read_run
-from p2p.experiment.run.conduct import Conductor, plans
+from p2p.experiment.run.runner import ExperimentRunner, plans
 from tests.cases import some_of
 
 SCRIPT = """
@@ -67,7 +67,7 @@ def conduct(folder: Path, text: str, script: str = SCRIPT) -> Evaluated:
     (folder / "x.toml").write_text(text)
     experiment = Experiment.read(folder / "x.toml")
     environ = {**environment(), "PYTHONPATH": f"{environment()['PYTHONPATH']}:{folder}"}
-    assert Conductor(environ, print).conduct(experiment, plans(experiment, 0, 1), folder / "out")
+    assert ExperimentRunner(environ, print).run(experiment, plans(experiment, 0, 1), folder / "out")
     evaluated = evaluate(read_run(folder / "out" / "run-1"))
     assert failures([evaluated], experiment.expect) == []
     return evaluated
@@ -78,7 +78,7 @@ def test_peers_are_forks_or_programs_of_their_own_and_keep_what_was_asked_for(
     tmp_path: Path, start: str, program: str
 ) -> None:
     evaluated = conduct(tmp_path, FILE.format(program=program, start=start, resident="256M"))
-    account = evaluated.run.account
+    account = evaluated.run.log
     assert account is not None and len(account.processes) == 3
     said = [(tmp_path / "out" / "run-1" / f"peer-{index}.log").read_text() for index in range(3)]
     parents = {int(match.group(1)) for text in said for match in [re.search(r"parent (\d+)", text)] if match}
@@ -99,7 +99,7 @@ def test_more_resident_memory_than_there_is_is_refused_before_anything_starts(tm
     (tmp_path / "x.toml").write_text(text)
     experiment = Experiment.read(tmp_path / "x.toml")
     with pytest.raises(ExperimentError, match=r"line 9: 2 peers with resident = 90000G keep 193273[0-9.]+ GB, and"):
-        Conductor(environment(), print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+        ExperimentRunner(environment(), print).run(experiment, plans(experiment, 0, 1), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -112,7 +112,7 @@ def test_what_the_fork_server_cannot_import_ends_the_run_with_its_word(tmp_path:
     experiment = Experiment.read(tmp_path / "x.toml")
     environ = {**environment(), "PYTHONPATH": str(tmp_path)}
     with pytest.raises(ExperimentError, match=r"\[run\] start = \"fork\": the fork server ended with 1"):
-        Conductor(environ, print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+        ExperimentRunner(environ, print).run(experiment, plans(experiment, 0, 1), tmp_path / "out")
 
 
 @pytest.mark.long
@@ -121,7 +121,7 @@ def test_peers_have_what_was_imported_before_they_were_forked(tmp_path: Path) ->
     text = FILE.format(program='script = "peer_script.py"', start="fork", resident="")
     text = text.replace("resident", 'imports = ["slow_library", "email.mime.text"]\nresident')
     evaluated = conduct(tmp_path, text, SCRIPT.replace("import os, sys", SAYS_WHO_HAS_IMPORTED))
-    account = evaluated.run.account
+    account = evaluated.run.log
     assert account is not None
     said = [(tmp_path / "out" / "run-1" / f"peer-{index}.log").read_text() for index in range(3)]
     assert all("imported by its parent, and email.mime.text True" in text for text in said)

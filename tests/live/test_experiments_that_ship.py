@@ -13,7 +13,7 @@ from p2p.experiment.config import Experiment
 from p2p.experiment.evaluation.report import Evaluated, evaluate, failures
 from p2p.experiment.events import Event
 from p2p.experiment.folder import read_run
-from p2p.experiment.run.conduct import Conductor, plans
+from p2p.experiment.run.runner import ExperimentRunner, plans
 from p2p.forking.zygote import Zygote
 
 pytestmark = pytest.mark.torch
@@ -67,13 +67,13 @@ def conduct(tmp_path: Path, torch_zygote: Zygote) -> Run:
 
     def run(name: str) -> tuple[list[str], Evaluated]:
         experiment = small(Experiment.read(ROOT / "examples" / "experiments" / f"{name}.toml"))
-        conductor = Conductor(
+        conductor = ExperimentRunner(
             {**os.environ, "OMP_NUM_THREADS": "1"},
             print,
             lambda words, environ, output: torch_zygote.start(Path(words[1]), words[2:], environ, output, output),
         )
         conductor = replace(conductor, start=None) if name in IN_A_LAB else conductor
-        assert conductor.conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+        assert conductor.run(experiment, plans(experiment, 0, 1), tmp_path / "out")
         evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
         return failures([evaluated], experiment.expect), evaluated
 

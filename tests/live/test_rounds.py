@@ -17,7 +17,7 @@ from p2p.data.sampler import Order, Sampler, SamplerState, fold
 from p2p.data.timed import TimedSampler
 from p2p.step.receipts import Receipt, read_receipts
 from p2p.telemetry.records import Kind
-from p2p.training.rounds.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import OuterConfig, OuterOptimizer
 from tests.cases import some_of
 from tests.live.rounds_script import (
     BATCH,
@@ -53,7 +53,7 @@ class Replay:
 
     def __init__(self, codec: str, epochs: int, *, is_timed: bool, dense_steps: int) -> None:
         self._config = OuterConfig(codec=codec)
-        self._workers: dict[str, tuple[Training, Outer]] = {}
+        self._workers: dict[str, tuple[Training, OuterOptimizer]] = {}
         self._is_timed, self._num_samples = is_timed, 0
         self._first = self._worker(make_training(is_timed=is_timed))
         self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=epochs)
@@ -67,10 +67,10 @@ class Replay:
         self._data = make_dataset()
         self._dense_cutter = Cutter(self._dense, self._cutter.order, None)
 
-    def _worker(self, training: Training) -> tuple[Training, Outer]:
-        return training, Outer(dict(training.model.named_parameters()), self._config)
+    def _worker(self, training: Training) -> tuple[Training, OuterOptimizer]:
+        return training, OuterOptimizer(dict(training.model.named_parameters()), self._config)
 
-    def _newcomer(self) -> tuple[Training, Outer]:
+    def _newcomer(self) -> tuple[Training, OuterOptimizer]:
         """A joiner: with the common anchor and schedule, without moments and residual."""
         training, outer = self._worker(make_training(is_timed=self._is_timed))
         training.schedule.load_state_dict(self._first[0].schedule.state_dict())
@@ -80,7 +80,7 @@ class Replay:
 
     def step(self, receipt: Receipt) -> str:
         """Train as this receipt says; returns the digest of the common state after it."""
-        self._state = self._sampler.settle(self._state)
+        self._state = self._sampler.drop_tail(self._state)
         found = self._average(receipt) if receipt.step <= self._dense_steps else self._round(receipt)
         counted = [part for each in receipt.contributions for part in each.samples]
         self._state = fold(self._state, union(counted))
@@ -103,7 +103,7 @@ class Replay:
         for parameter, *parts in zip(training.model.parameters(), *gradients, strict=True):
             parameter.grad = torch.stack(parts).sum(0) / len(parts)
         if receipt.step == self._dense_steps:
-            outer.take()
+            outer.reset_anchor()
         training.optimizer.step()
         training.schedule.step()
         if receipt.step == self._dense_steps:
@@ -123,8 +123,8 @@ class Replay:
         for each in counted:
             training, outer = self._workers.setdefault(each.peer_id, self._newcomer())
             part, num_used = plan.slices[each.peer_id], 0
-            assert each.num_samples <= part.number if self._is_timed else each.num_samples == part.number
-            assert each.samples == plan.positions(part._replace(number=each.num_samples))
+            assert each.num_samples <= part.length if self._is_timed else each.num_samples == part.length
+            assert each.samples == plan.positions(part._replace(length=each.num_samples))
             for indices in self._cutter.cut(plan, each.peer_id):
                 if num_used < each.num_samples:
                     if self._is_timed:
@@ -141,14 +141,14 @@ class Replay:
             for _ in range(num_steps):
                 training.optimizer.step()
                 training.schedule.step()
-        nothing = self._first[1].nothing()
+        nothing = self._first[1].zero_payloads()
         gathered = [np.stack([rows.get(who, nothing)[cut] for who in ranks]) for cut in range(len(nothing))]
         weights = [each.weight for each in receipt.contributions]
         self._first[1].apply(gathered, weights, None)
         for who, (_, outer) in self._workers.items():
             outer.apply(gathered, weights, ranks.index(who))
         used = {each.peer_id: each.num_samples for each in counted}
-        self._state = self._sampler.grant(self._state, plan, used, ranks)
+        self._state = self._sampler.update_quotas(self._state, plan, used, ranks)
         return digest(self._first[1].anchor)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from p2p.step.receipts import read_receipts
-from p2p.step.speeds import WINDOW
+from p2p.step.stragglers import WINDOW
 from tests.live.swarm import Swarm, name
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]

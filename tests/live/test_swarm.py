@@ -322,7 +322,7 @@ with p2p.join() as peer:
     try:
         peer.wait_view(timeout_s=0.2)
     except p2p.JoinTimeout as error:
-        assert error.goes_on and not isinstance(error, p2p.StepTimeout)
+        assert error.is_recoverable and not isinstance(error, p2p.StepTimeout)
         print("timeout", error)
     peer.wait_view()
     peer.barrier()

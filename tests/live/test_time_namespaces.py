@@ -11,10 +11,10 @@ import pytest
 from bench.here import environment
 from p2p.errors import ExperimentError
 from p2p.experiment.config import Experiment
-from p2p.experiment.run.conduct import Conductor, plans
+from p2p.experiment.run.runner import ExperimentRunner, plans
 from p2p.host.processes import Offsets, read_offsets
 from p2p.host.registry import Registry
-from p2p.status.local import Condition, look
+from p2p.status.local import Condition, read_swarms
 from tests.p2p.telemetry.pages import A, B, identity, of_this_process, page, snapshot
 
 HOUR = ("unshare", "--time", "--monotonic", "3600", "--boottime", "7200")
@@ -101,7 +101,7 @@ def test_a_peer_with_shifted_clocks_is_seen_as_old_as_it_is(tmp_path: Path) -> N
     offsets = {"monotonic_offset_ns": 3600 * 10**9, "boottime_offset_ns": 7200 * 10**9}
     made = page(tmp_path / "pond", identity(A, **{**own, "process_start": start}, **offsets))
     made.show(snapshot(made.identity, time_ns=time.monotonic_ns() + 3600 * 10**9))
-    (looked,) = look(tmp_path, "pond", time.monotonic_ns)["pond"]
+    (looked,) = read_swarms(tmp_path, "pond", time.monotonic_ns)["pond"]
     assert looked.condition in (Condition.RUNNING, Condition.HANGS)
     assert looked.age_s < 3600
 
@@ -132,7 +132,7 @@ def test_an_experiment_refuses_peers_by_whose_clocks_its_events_have_other_times
     (tmp_path / "x.toml").write_text(EXPERIMENT)
     experiment = Experiment.read(tmp_path / "x.toml")
     with pytest.raises(ExperimentError) as refused:
-        Conductor(environment(), print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+        ExperimentRunner(environment(), print).run(experiment, plans(experiment, 0, 1), tmp_path / "out")
     assert "(monotonic +3600 s, boottime +7200 s; here monotonic +0 s, boottime +0 s)" in str(refused.value)
     assert str(refused.value).endswith("start `shoal experiment` in the time namespace of its peers")
     logs = list((tmp_path / "out").rglob("peer-*.log"))

@@ -5,11 +5,15 @@ from random import Random
 
 from tests.simulation import Failure
 
-from .network import Cut, Weather
+from .network import Cut, LinkConditions
 from .peer import Peer
-from .stage import Stage
+from .stage import ScriptedSimulation
 
-WEATHERS = (Weather(), Weather(delay_s=0.02, data_delay_s=0.02), Weather(loss=0.1, duplication=0.1, delay_s=0.1))
+WEATHERS = (
+    LinkConditions(),
+    LinkConditions(delay_s=0.02, data_delay_s=0.02),
+    LinkConditions(loss=0.1, duplication=0.1, delay_s=0.1),
+)
 FIRST_MEMBERS = ("p1", "p2", "p3")
 DEATHS_S = 1.5
 """Time from the first member's death to the last one's."""
@@ -23,7 +27,7 @@ class AllDead:
     def __init__(self, seed: int) -> None:
         self._rng = rng = Random(f"{seed}/all dead")
         num_hosts = rng.choice((2, 3))
-        self._stage = Stage(
+        self._stage = ScriptedSimulation(
             seed=seed,
             num_peers=rng.randint(1, 3),
             num_hosts=num_hosts,
@@ -70,7 +74,7 @@ class AllDead:
             raise Failure("S29", f"{len(new)} lineages go on where one has ended")
         self.seen["went on"] += len(new)
         self.seen["all ended"] += not stage.alive()
-        holders = [peer for peer in stage.alive() if peer.core.held > 0]
+        holders = [peer for peer in stage.alive() if peer.core.held_step > 0]
         if not (self._is_cut or self._is_odd or self._misses_words or new) and holders:
             raise Failure("L1", f"nobody goes on, and {holders[0].member} holds a state")
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from gossip import Member, Stamp
-from gossip.effects import Apply, Discard, Drop, Feed, Load
+from gossip.effects import Apply, DropState, DropStep, Feed, Load
 from gossip.progress import NOTHING_DONE
 
 from .invariants import Violation
@@ -116,7 +116,7 @@ class CatchUp:
         """
         peer, training = self._peer, self._peer.training
         if not self.is_own(peer.done + 1):
-            peer.perform(peer.core.is_whole(peer.now(), peer.done))
+            peer.perform(peer.core.state_available(peer.now(), peer.done))
         self.shares.serve()
         if peer.core.has_to_go:
             return
@@ -184,15 +184,15 @@ class CatchUp:
         self._fed.pop((step, digest), None)
         self._world.invariants.seen["steps let go"] += 1
 
-    def perform(self, effect: Apply | Load | Drop | Discard) -> None:
+    def perform(self, effect: Apply | Load | DropState | DropStep) -> None:
         match effect:
             case Apply(step, digest):
                 self.apply(step, digest)
             case Load(step, digest):
                 self.load(step, digest)
-            case Drop(step, digest):
+            case DropState(step, digest):
                 self.drop(step, digest)
-            case Discard(step, digest):
+            case DropStep(step, digest):
                 self.discard(step, digest)
 
     def apply(self, step: int, digest: bytes) -> None:
@@ -217,7 +217,7 @@ class CatchUp:
     def take_state(self, snapshot: Snapshot) -> None:
         """Receive a whole state, or the part that only the first donor sends."""
         core = self._peer.core
-        if core.seated or not core.state_comes(self._peer.now(), snapshot.donor, snapshot.step):
+        if core.seated or not core.state_segment_arrived(self._peer.now(), snapshot.donor, snapshot.step):
             return
         if snapshot.donors:
             self.shares.take_base(snapshot)
@@ -229,7 +229,7 @@ class CatchUp:
         step, digest = snapshot.step, snapshot.digest
         self._states[step, digest] = snapshot
         self._peer.knows_steps |= step > NOTHING_DONE
-        self._peer.perform(self._peer.core.state_came(step, digest, snapshot.stamp.lineage, snapshot.numerics))
+        self._peer.perform(self._peer.core.state_arrived(step, digest, snapshot.stamp.lineage, snapshot.numerics))
 
     def load(self, step: int, digest: bytes) -> None:
         """Load a state when the script next waits: immediately, unless it is running its loop."""

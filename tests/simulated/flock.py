@@ -105,7 +105,7 @@ class Flock:
 
     def meet(self, number: int, claims: Iterable[Claim]) -> None:
         for claim in claims:
-            self._do(number, self.swims[number].hear(self.now, claim))
+            self._do(number, self.swims[number].apply_claim(self.now, claim))
 
     def do(self, number: int, command: Callable[[Swim], list[Effect] | None]) -> None:
         """Let a peer carry out a command."""
@@ -138,7 +138,7 @@ class Flock:
     def beat(self, every_s: float) -> None:
         """Let all peers send a message to all others every `every_s`, as members and joiners do."""
         for number in range(len(self.swims)):
-            self.do(number, lambda swim: [Send(claim.member, Gossip(())) for claim in swim.acquaintances()])
+            self.do(number, lambda swim: [Send(claim.member, Gossip(())) for claim in swim.known_claims()])
         self.at(self.now + every_s, self.beat, every_s)
 
     def split(self, sides: Iterable[int]) -> None:

@@ -97,7 +97,7 @@ class Losses:
         for member in self._alive[number] - alive:
             claim = flock.swims[number].claim_of(member)
             self.removed.add((flock.number[member], claim.refutation if claim else -1))
-        for claim in flock.swims[number].acquaintances():
+        for claim in flock.swims[number].known_claims():
             if claim.state is State.LOST:
                 self.declared.add((flock.number[claim.member], claim.refutation))
         self._alive[number] = alive
@@ -223,7 +223,7 @@ def memory(size: int, *, seed: int) -> Memory:
     before, _ = tracemalloc.get_traced_memory()
     swim = Swim(flock.claim(flock.members[0]), rng=flock.rng, config=flock.config, now=0.0)
     for member in members:
-        swim.hear(0.0, flock.claim(member))
+        swim.apply_claim(0.0, flock.claim(member))
     for step in range(200):
         swim.tick(step / 10)
     swim.alive()

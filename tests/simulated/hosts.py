@@ -27,7 +27,7 @@ REFUSED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessTraits:
     """The properties of a process that stay the same when it returns as another member.
 
     Attributes:
@@ -87,12 +87,12 @@ class Hosts:
         for peer in self._world.alive():
             for member in dead.incarnations:
                 if member in peer.watched:
-                    self.owe(peer, self._world.peers[member])
+                    self.schedule_proof(peer, self._world.peers[member])
             if self.proves(dead) and dead.member in peer.watched and self._rng.random() < 0.5:
                 delay_s, until = self._rng.uniform(0.02, 0.3), self._world.clock.now + REFUSED_S
                 self._world.clock.after(delay_s, peer, "refused", self.refuse, peer, dead, until)
 
-    def owe(self, peer: "Peer", dead: "Peer") -> None:
+    def schedule_proof(self, peer: "Peer", dead: "Peer") -> None:
         """Schedule the proof that `peer` gets of the death of `dead`, which it knows, or whose link was refused."""
         if not self.proves(dead):
             return

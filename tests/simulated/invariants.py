@@ -9,12 +9,12 @@ from gossip import Member, RunDescription, Stamp, View
 from gossip.effects import Feed
 from gossip.progress import NOTHING_DONE, Finish, Ready
 
+from .divergence import DivergenceOracle
 from .measuring import Agreed
 from .memory import Tokens
 from .parameters import Parameters
 from .report import brief
 from .training import NUM_OPERATIONS, OTHER, Results
-from .who_goes import WhoGoes
 
 
 class Violation(Exception):
@@ -61,7 +61,7 @@ class Invariants:
         self.lineages: dict[bytes, Lineage] = {}
         self.done: dict[Member, int] = {}
         self.damaged: set[Member] = set()
-        self.who_goes = WhoGoes(self)
+        self.who_goes = DivergenceOracle(self)
         self.agreed = Agreed()
         self.heirs: dict[bytes, Member] = {}
         self._began_with: dict[tuple[Stamp, bytes | None], bytes] = {}

@@ -125,14 +125,14 @@ def suspicions(world: "Simulation") -> set[tuple[Member, Member, int]]:
     return {
         (peer.member, claim.member, claim.refutation)
         for peer in world.alive()
-        for claim in peer.core.acquaintances()
+        for claim in peer.core.bootstrap_claims()
         if claim.state is State.SUSPECT
     }
 
 
 def _judge_news(world: "Simulation", peer: "Peer", others: "list[Peer]") -> None:
     """I15: each living peer is finally alive at all others, or soon refutes. I17: at most one record per name."""
-    claims = {claim.member.peer_id: claim for claim in peer.core.acquaintances()}
+    claims = {claim.member.peer_id: claim for claim in peer.core.bootstrap_claims()}
     for other in others:
         claim = claims.get(other.member.peer_id)
         is_right = claim is not None and claim.member == other.member and claim.state <= State.SUSPECT

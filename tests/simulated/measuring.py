@@ -13,7 +13,7 @@ from p2p.step.agreed_rows import Rows, hosts_of
 from p2p.step.collective import AllGather
 from p2p.step.operation import Operation, Task
 from p2p.step.receipts import HAS, NO_SAMPLES, NUM_COLUMNS, TOOK, WANTS
-from p2p.step.speeds import Slowest, Speeds
+from p2p.step.stragglers import Straggler, StragglerDetector
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -66,7 +66,7 @@ class Measuring:
     """Measurements of one peer: its row changes at intervals, and its tables take time."""
 
     def __init__(self, peer: "Peer", world: "Simulation") -> None:
-        self.speeds = Speeds(2.0, SPEED_WINDOW)
+        self.speeds = StragglerDetector(2.0, SPEED_WINDOW)
         self._own_us = Random(f"{world.seed}/{peer.member.peer_id}/speed").choice((30_000, 40_000, 100_000))
         self._peer = peer
         self._world = world
@@ -92,7 +92,7 @@ class Measuring:
         """Time of the script's own part of `step`."""
         return self._own_us * (1 + step % 3)
 
-    def judge(self, view: View, step: int, operations: Sequence[Operation]) -> Slowest | None:
+    def judge(self, view: View, step: int, operations: Sequence[Operation]) -> Straggler | None:
         """The verdict about the slowest peer after a training step."""
         said = next((each.result.tolist() for each in operations if each.collective.is_counts), None)
         if said is not None:
@@ -140,7 +140,7 @@ class Agreed:
 
     def __init__(self) -> None:
         self._standings: dict[tuple[bytes, int], Standing] = {}
-        self._verdicts: dict[tuple[bytes, int], Slowest | None] = {}
+        self._verdicts: dict[tuple[bytes, int], Straggler | None] = {}
 
     def _before(self, view: View, step: int) -> Standing:
         return self._standings.get((view.lineage, step - 1), Standing())
@@ -158,7 +158,7 @@ class Agreed:
         first = self._standings.setdefault((view.lineage, step), after)
         return "" if first == after else f"{after} follows from step {step}, and others had {first}"
 
-    def judged(self, view: View, step: int, slowest: Slowest | None) -> str:
+    def judged(self, view: View, step: int, slowest: Straggler | None) -> str:
         """The error in a member's verdict after `step`; empty: none."""
         first = self._verdicts.setdefault((view.lineage, step), slowest)
         return "" if first == slowest else f"after step {step} {slowest} is the slowest, and {first} for others"

@@ -12,13 +12,13 @@ import gossip.reports
 import gossip.view
 from gossip import Core, Envelope, Member, View
 from gossip.acceptor import NO_BALLOT, Acceptor, decided_record, has_shortcut, is_ballot, opening_promise, reading
-from gossip.agreement import Agreement, Body, Decided, Result, Round
+from gossip.agreement import Agreement, Body, Decided, Proposal, Result
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Explain, WriteRecord
 from gossip.membership import Membership
 from gossip.messages import Accepted, AcceptorRecord, Join, Vote
-from gossip.succession import Succession
 from gossip.view import can_decide
+from gossip.view_change import ViewChange
 from tests.gossip.acceptors import Swarm
 
 from .mutant import Mutant, mutant
@@ -59,7 +59,7 @@ def _skip_phase_1_with_live(self: Agreement) -> bool:
 
 
 def _decide_by_one(self: Agreement) -> list[Result]:
-    self._round, self._deadline = Round.DECIDED, math.inf
+    self._round, self._deadline = Proposal.DECIDED, math.inf
     return [*decided_record(self._proposal), Decided(self._proposal)]
 
 
@@ -81,8 +81,8 @@ def _count_observers(original: Callable[..., list[Effect]]) -> Callable[..., lis
 
     def consider_join(self: Membership, now: float, source: Member, join: Join) -> list[Effect]:
         effects = original(self, now, source, join)
-        agreement: Any = self.next.agreement
-        if self.view is not None and agreement._round is Round.ACCEPTING:
+        agreement: Any = self.view_change.agreement
+        if self.view is not None and agreement._round is Proposal.ACCEPTING:
             agreement._accepted.add(source)
             effects = [*effects, *self.take(now, agreement._decide())]
         return effects
@@ -102,7 +102,7 @@ def _decide_with_observers(self: Agreement) -> list[Result]:
 
 
 def _bury_without_record(original: Callable[..., list[Result]]) -> Callable[..., list[Result]]:
-    def declare_dead(self: Succession, now: float, member: Member, record: AcceptorRecord | None) -> list[Result]:
+    def declare_dead(self: ViewChange, now: float, member: Member, record: AcceptorRecord | None) -> list[Result]:
         return original(self, now, member, None if self.view is None else _blank(self.view))
 
     return declare_dead
@@ -116,7 +116,7 @@ def _take_proof_alone(original: Callable[..., list[Effect]]) -> Callable[..., li
 
 
 def _reconsider_by_silence(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def reconsider(self: Succession, now: float, steps: StepMachine) -> list[Effect]:
+    def reconsider(self: ViewChange, now: float, steps: StepMachine) -> list[Effect]:
         assert self.view is not None
         for member in self.reports.cut(now, steps.done + 1).gone:
             self.reports.proven[member] = None
@@ -154,8 +154,8 @@ def _take_proof_of_a_later_view_only(original: Callable[..., list[Effect]]) -> C
         later = None if record is None else record.view
         if self.view is None or later is None or later.number <= self.view.number:
             return original(self, now, member, record)
-        self.next.dead.pop(member, None)
-        return [*self.consider_view(now, later), *self.next.observe(now, repeat=False)]
+        self.view_change.dead.pop(member, None)
+        return [*self.consider_view(now, later), *self.view_change.send_reports(now, repeat=False)]
 
     return take_proof
 
@@ -235,7 +235,7 @@ AGREEMENT: dict[str, Mutant] = {
         scenario="answers of an older view arrive in the next one",
     ),
     "R12, R5: who has no seat yet proposes, and its view begins without the state": mutant(
-        (Succession, "reconsider", _reconsider_unseated(Succession.reconsider)),
+        (ViewChange, "reconsider", _reconsider_unseated(ViewChange.reconsider)),
         (StepMachine, "_try_barrier", _try_barrier_of_anybody(StepMachine._try_barrier)),
         breaks="S4 S5 S12",
         scenario="C5: everybody with the state dies before a joiner's barrier is complete",
@@ -247,10 +247,10 @@ AGREEMENT: dict[str, Mutant] = {
         scenario="two ask for a seat where a member is cut off that has proposed a view",
     ),
     "R13: silence is as good as proof": mutant(
-        (Succession, "reconsider", _reconsider_by_silence(Succession.reconsider)), breaks="S1", seed=21
+        (ViewChange, "reconsider", _reconsider_by_silence(ViewChange.reconsider)), breaks="S1", seed=21
     ),
     "R13: proof without a record": mutant(
-        (Succession, "declare_dead", _bury_without_record(Succession.declare_dead)),
+        (ViewChange, "declare_dead", _bury_without_record(ViewChange.declare_dead)),
         (Membership, "take_proof", _take_proof_alone(Membership.take_proof)),
         breaks="S1",
         seed=1,

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
+import gossip.anti_entropy
 import gossip.beliefs
 import gossip.claim
-import gossip.comparison
 import gossip.swim
 from gossip import Claim, State
 from gossip.beliefs import Beliefs
 from gossip.claim import Order
 from gossip.effects import Effect
-from gossip.flapping import Flapping
+from gossip.flap_damping import FlapDamping
 from gossip.roster import Roster
 from gossip.swim import Swim
 
@@ -54,7 +54,7 @@ DISCOVERY: dict[str, Mutant] = {
     "SWIM: a refutation does not count": mutant(
         (gossip.claim, "order", _order_without_refutation),
         (gossip.swim, "order", _order_without_refutation),
-        (gossip.comparison, "order", _order_without_refutation),
+        (gossip.anti_entropy, "order", _order_without_refutation),
         breaks="L1 I15",
         seed=50,
     ),
@@ -64,7 +64,7 @@ DISCOVERY: dict[str, Mutant] = {
     "SWIM: the end of a member is not final": mutant(
         (gossip.claim, "order", _order_without_end),
         (gossip.swim, "order", _order_without_end),
-        (gossip.comparison, "order", _order_without_end),
+        (gossip.anti_entropy, "order", _order_without_end),
         breaks="I16",
         seed=4,
     ),
@@ -75,7 +75,7 @@ DISCOVERY: dict[str, Mutant] = {
         seed=28,
     ),
     "G14: who was lost twice is held down, however quiet it is": mutant(
-        (Flapping, "release", lambda self, now, name, steady_since: False),
+        (FlapDamping, "release", lambda self, now, name, steady_since: False),
         breaks="L1",
         scenario="G14: one of four is cut off twice within a minute, and its links stay whole",
     ),

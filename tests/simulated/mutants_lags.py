@@ -7,11 +7,11 @@ import gossip.pace
 from gossip import Member
 from gossip.admission import Admission
 from gossip.core import Core
+from gossip.core_queries import CoreQueries
 from gossip.effects import Effect
 from gossip.fed_steps import FedSteps
 from gossip.observing import Observing
 from gossip.pace import Pace, Patience
-from gossip.standing import Standing
 
 from .mutant import Mutant, mutant
 
@@ -108,7 +108,7 @@ LAGS: dict[str, Mutant] = {
         scenario="LAGS: the members call operations of their own in a row",
     ),
     "R9: the step in which who lags is proposed is finished as others are": mutant(
-        (Standing, "holds_step", lambda self, now: False),
+        (CoreQueries, "holds_step", lambda self, now: False),
         breaks="L1",
         scenario="LAGS: an operation of their own follows each step of the members, which is short",
     ),

@@ -8,7 +8,7 @@ from p2p.step.agreed_rows import GATHER, AgreedRows, Rows, Table
 from p2p.step.effects import StepEffect
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
-from p2p.step.speeds import Named, Slowest, Speeds
+from p2p.step.stragglers import Named, Straggler, StragglerDetector
 
 from .mutant import Mutant, mutant
 
@@ -89,8 +89,10 @@ def _know_nothing(original: Callable[..., None]) -> Callable[..., None]:
     return loaded
 
 
-def _keep_verdict(original: Callable[..., Slowest | None]) -> Callable[..., Slowest | None]:
-    def committed(self: Speeds, number: int, members: tuple[Named, ...], took_us: Sequence[int]) -> Slowest | None:
+def _keep_verdict(original: Callable[..., Straggler | None]) -> Callable[..., Straggler | None]:
+    def committed(
+        self: StragglerDetector, number: int, members: tuple[Named, ...], took_us: Sequence[int]
+    ) -> Straggler | None:
         before = self.slowest
         found = original(self, number, members, took_us)
         self.slowest = self.slowest or before
@@ -99,8 +101,10 @@ def _keep_verdict(original: Callable[..., Slowest | None]) -> Callable[..., Slow
     return committed
 
 
-def _judge_at_any_step(original: Callable[..., Slowest | None]) -> Callable[..., Slowest | None]:
-    def committed(self: Speeds, number: int, members: tuple[Named, ...], took_us: Sequence[int]) -> Slowest | None:
+def _judge_at_any_step(original: Callable[..., Straggler | None]) -> Callable[..., Straggler | None]:
+    def committed(
+        self: StragglerDetector, number: int, members: tuple[Named, ...], took_us: Sequence[int]
+    ) -> Straggler | None:
         return original(self, number - number % self._window, members, took_us)
 
     return committed
@@ -108,10 +112,10 @@ def _judge_at_any_step(original: Callable[..., Slowest | None]) -> Callable[...,
 
 ROWS: dict[str, Mutant] = {
     "R24: who was slow among other members is slow": mutant(
-        (Speeds, "committed", _keep_verdict(Speeds.committed)), breaks="S24", seed=20000003
+        (StragglerDetector, "committed", _keep_verdict(StragglerDetector.committed)), breaks="S24", seed=20000003
     ),
     "R24: each judges when it has heard enough": mutant(
-        (Speeds, "committed", _judge_at_any_step(Speeds.committed)), breaks="S24", seed=20000048
+        (StragglerDetector, "committed", _judge_at_any_step(StragglerDetector.committed)), breaks="S24", seed=20000048
     ),
     "R22: a table is used when it is made": mutant(
         (AgreedRows, "tabulated", _use_at_once), breaks="S24", scenario=AGREE

@@ -4,26 +4,28 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gossip import Member, View
-from p2p.catchup.gathering import Gathering
-from p2p.catchup.shares import Wishes, donors_of
-from p2p.net.parcels import Chunk, Wish
+from p2p.catchup.chunk_tracker import ChunkTracker
+from p2p.catchup.shares import ShareRequests, donors_of
+from p2p.net.parcels import Chunk, ShareRequest
 
 from . import shares
 from .mutant import Mutant, mutant
 
 
-def _at_whatever_step(self: Wishes, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[Wish, bool]]:
+def _at_whatever_step(
+    self: ShareRequests, done: int, *, is_complete: bool, is_withheld: bool
+) -> list[tuple[ShareRequest, bool]]:
     due = [wish for wish in self.waiting if is_complete and wish.step <= done]
     self.waiting = [wish for wish in self.waiting if wish not in due]
     return [(wish, True) for wish in due]
 
 
-def _never(self: Wishes, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[Wish, bool]]:
+def _never(self: ShareRequests, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[ShareRequest, bool]]:
     due, self.waiting = self.waiting, []
     return [(wish, False) for wish in due]
 
 
-def _as_its_sender_says(self: Gathering, now: float, source: Member, chunk: Chunk, digest: bytes) -> bool:
+def _as_its_sender_says(self: ChunkTracker, now: float, source: Member, chunk: Chunk, digest: bytes) -> bool:
     self._moved[source] = now
     is_news = chunk not in self._here
     self._here.setdefault(chunk, (source, digest))
@@ -40,12 +42,12 @@ def _whatever_its_class(
 
 SHARES: dict[str, Mutant] = {
     "R25: donors copy after different steps": mutant(
-        (Wishes, "due", _at_whatever_step),
+        (ShareRequests, "due", _at_whatever_step),
         breaks="S28",
         scenario="SHARES: others hear what they are to give after the next commit",
     ),
     "R25: only the first gives a share": mutant(
-        (Wishes, "due", _never),
+        (ShareRequests, "due", _never),
         breaks="S28",
         scenario="SHARES: three donors give one state; two join at once, and one dies; the first donor dies",
     ),
@@ -55,18 +57,18 @@ SHARES: dict[str, Mutant] = {
         scenario="SHARES: members of two classes, of which one joins",
     ),
     "R26: a chunk is what its sender says": mutant(
-        (Gathering, "came", _as_its_sender_says),
+        (ChunkTracker, "came", _as_its_sender_says),
         breaks="S27",
         scenario="SHARES: the replica of a donor is damaged",
     ),
     "R26: the chunks of a dead donor are not asked for again": mutant(
-        (Gathering, "over", lambda self, donor: None),
-        (Gathering, "_is_lost", lambda self, now, chunk: chunk in self.odd),
+        (ChunkTracker, "over", lambda self, donor: None),
+        (ChunkTracker, "_is_lost", lambda self, now, chunk: chunk in self.odd),
         breaks="S28",
         scenario="SHARES: a donor dies before it has sent its share",
     ),
     "R26: who is silent is waited for": mutant(
-        (Gathering, "_is_lost", lambda self, now, chunk: chunk in self.odd or self._owners[chunk] in self._over),
+        (ChunkTracker, "_is_lost", lambda self, now, chunk: chunk in self.odd or self._owners[chunk] in self._over),
         breaks="L1",
         scenario="SHARES: a donor sends nothing, and lives",
     ),

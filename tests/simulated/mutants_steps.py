@@ -8,13 +8,13 @@ import gossip.commit
 import gossip.levels
 from gossip import Core, Envelope, Phase
 from gossip.commit import StepMachine
-from gossip.effects import Effect, Feed, Missed
+from gossip.effects import Effect, Feed, ResultUnavailable
 from gossip.levels import chain
 from gossip.membership import Membership
 from gossip.observing import Observing
 from gossip.pace import Pace
 from gossip.progress import NOTHING_DONE, Beat, Finish, Progress, Ready
-from gossip.restarts import Restarts
+from gossip.redo_requests import RedoRequests
 from gossip.seniority import NOBODY
 from gossip.view import feeder_of
 from p2p.step import effects as sx
@@ -90,7 +90,7 @@ def _beat_what_is_ready_now(self: StepMachine) -> list[Effect]:
     if self.view is None:
         return []
     now = Ready(self.seated, self.done, self.digest, self.finish, self.given_up)
-    return self._tell_all(Beat(now, self._standing()))
+    return self._tell_all(Beat(now, self._own_progress()))
 
 
 def _load_in_silence(self: StepMachine, step: int, digest: bytes) -> list[Effect]:
@@ -132,7 +132,7 @@ def _load_later_states_only(original: Callable[..., list[Effect]]) -> Callable[.
 
 
 def _miss_at_once(self: Observing, now: float, step: int, digest: bytes) -> list[Effect]:
-    return [Missed(self._steps.done + 1)]
+    return [ResultUnavailable(self._steps.done + 1)]
 
 
 def _decline_and_load_again(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
@@ -157,7 +157,7 @@ def _feed_what_is_finished(original: Callable[[Peer, sx.Finish], None]) -> Calla
             return
         made = Finish(effect.step, effect.digest, effect.state_digest, view.number)
         self.training.results[effect.step] = Outcome(effect.digest)
-        for member in self.core._next.admission.followers(self.now()):
+        for member in self.core._view_change.admission.followers(self.now()):
             if feeder_of(member, view) == self.member:
                 self.catch_up.feed(Feed(member, effect.step, before, gossip.levels.chain(before, made)))
         del self.training.results[effect.step]
@@ -223,9 +223,9 @@ def _chain_of_nothing(digest: bytes, finish: Finish) -> bytes:
 
 def _note_but_forget_nobody(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
     def note(self: Membership, now: float, effects: list[Effect]) -> list[Effect]:
-        joiners = dict(self.next.admission._joiners)
+        joiners = dict(self.view_change.admission._joiners)
         effects = original(self, now, effects)
-        self.next.admission._joiners.update(joiners)
+        self.view_change.admission._joiners.update(joiners)
         return effects
 
     return note
@@ -277,7 +277,7 @@ STEPS: dict[str, Mutant] = {
         (Training, "finishes", _free_at_the_end_of_an_operation(Training.finishes)), breaks="S6 KeyError", seed=3
     ),
     "R15: nobody is told that results were handed out": mutant(
-        (StepMachine, "handed_out", lambda self: None), breaks="S13", seed=6
+        (StepMachine, "mark_in_use", lambda self: None), breaks="S13", seed=6
     ),
     "data of another view is taken": mutant(  # S13: the script got a sum with parts of the older view
         (Peer, "take_in", _take_in_unfenced(Peer.take_in)), breaks="S2 S7 S9 S13 KeyError", seed=68
@@ -302,7 +302,7 @@ STEPS: dict[str, Mutant] = {
         (Observing, "_has_gap", lambda self: self._steps.done == NOTHING_DONE), breaks="L1", seed=6
     ),
     "R9: a state is asked for, and not taken": mutant(
-        (Observing, "comes", lambda self, now, source, step: False), breaks="L1", seed=0
+        (Observing, "segment_arrived", lambda self, now, source, step: False), breaks="L1", seed=0
     ),
     "R9: an operation of the script's own is waited for, whatever was lost": mutant(
         (Observing, "_misses", lambda self, now: []), breaks="L1", seed=5_000_000
@@ -335,7 +335,7 @@ STEPS: dict[str, Mutant] = {
         scenario="DIVERGED: the parameters of one of three change in its memory",
     ),
     "no STALLED": mutant(
-        (Restarts, "watch", lambda self, now: None),
+        (RedoRequests, "watch", lambda self, now: None),
         breaks="L1",
         scenario="STALLED: a data frame is lost, and nobody is dead",
     ),
@@ -354,7 +354,7 @@ STEPS: dict[str, Mutant] = {
         (gossip.commit, "has_finished", _has_finished_once), breaks="never S8", seed=45
     ),
     "bug: what is done counts of who has no seat yet": mutant(
-        (StepMachine, "_standing", _standing_of_anybody),
+        (StepMachine, "_own_progress", _standing_of_anybody),
         breaks="S8 never",
         seed=478,
         scenario="an observer whose swarm has died is further than the one that gives it a seat",

@@ -20,10 +20,10 @@ from gossip.other_swarms import OtherSwarms
 from gossip.progress import NOTHING_DONE
 from gossip.reports import Cut, Reports
 from gossip.signs import Signs
-from gossip.succession import Succession
 from gossip.swim import Swim
+from gossip.unopened_links import UnopenedLinks
 from gossip.view import Change
-from gossip.ways import Ways
+from gossip.view_change import ViewChange
 from tests.simulation import Simulation
 
 from .mutant import Mutant, mutant
@@ -68,7 +68,7 @@ def _cut_with_old_leases(original: Callable[..., Cut]) -> Callable[..., Cut]:
 
     def cut(self: Reports, now: float, step: int) -> Cut:
         for lease in self._leases.values():
-            lease.is_old = lease.is_old or now - lease.since >= self.config.bridge_s
+            lease.is_old = lease.is_old or now - lease.since >= self.config.force_cut_s
         self._last = None
         return original(self, now, step)
 
@@ -134,8 +134,8 @@ def _take_proof_and_stop(original: Callable[..., list[Effect]]) -> Callable[...,
         is_later = self.view is not None and later is not None and later.number > self.view.number
         effects = original(self, now, member, record)
         if is_later and not any(isinstance(effect, Removed | Left) for effect in effects):
-            self.next.reports.records.pop(member, None)
-            self.next.agreement._records.pop(member, None)
+            self.view_change.reports.records.pop(member, None)
+            self.view_change.agreement._records.pop(member, None)
         return effects
 
     return take_proof
@@ -211,7 +211,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="the first of two members is stopped for five seconds",
     ),
     "R14: a link opens while its peer is stopped": mutant(
-        (Ways, "resume", lambda self, now: None),
+        (UnopenedLinks, "resume", lambda self, now: None),
         breaks="I14",
         scenario="R14: the first of two is stopped while its link to the other one is being opened",
     ),
@@ -241,7 +241,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="one of four hears nobody, and everybody hears it",
     ),
     "who stays behind is waited for": mutant(
-        (Succession, "stays_behind", lambda self, now, member: None),
+        (ViewChange, "mark_behind", lambda self, now, member: None),
         breaks="L1",
         scenario="one of four becomes deaf to one after the other, and everybody hears it",
     ),
@@ -287,27 +287,27 @@ VIEWS: dict[str, Mutant] = {
         scenario="G10: the links between two of three come and go, and the third one sees nothing of it",
     ),
     "G10: who had its seat for long is held back, too": mutant(
-        (Admission, "succeeds", lambda self, now, before, view: None),
+        (Admission, "view_changed", lambda self, now, before, view: None),
         breaks="L1",
         scenario="G10: one of four is cut off for a moment now and then, and has its seat for longer than 5 s between",
     ),
     "G11: a link that does not open is nobody's evidence": mutant(
-        (Ways, "look", lambda self, now, unopened: {}),
+        (UnopenedLinks, "update", lambda self, now, unopened: {}),
         breaks="L1",
         scenario="G11: a member cannot be reached by one other, whose link it answers",
     ),
     "G11: an answering link is life for ever": mutant(
-        (Beliefs, "answers", lambda self, now, member: self.heard(now, member) or True),
+        (Beliefs, "link_answered", lambda self, now, member: self.heard(now, member) or True),
         breaks="L1",
         scenario="G11: the second of two members cannot reach the first, whose link it answers",
     ),
     "G16: that data do not get through is nobody's evidence": mutant(
-        (Succession, "undelivered", lambda self, now, member: None),
+        (ViewChange, "undelivered", lambda self, now, member: None),
         breaks="L1",
         scenario="G16: data do not get through from the second of two to the first, and everything else does",
     ),
     "G16: that data do not get through is evidence as strong as a refused link": mutant(
-        (Succession, "undelivered", Succession.refuse),
+        (ViewChange, "undelivered", ViewChange.link_refused),
         breaks="L1 I14",
         scenario="G16: data get through neither to nor from one of three, which answers",
     ),
@@ -317,7 +317,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="G12: the links of one of three come and go, and in the end they stay",
     ),
     "G12: who flaps has a seat again while it does": mutant(
-        (Swim, "is_quiet", lambda self, now, member: True),
+        (Swim, "is_steady", lambda self, now, member: True),
         breaks="S10",
         scenario="G12: the links of one of three come and go, and in the end they stay",
     ),
@@ -328,7 +328,7 @@ VIEWS: dict[str, Mutant] = {
     ),
     "G12: a busy interpreter flaps": mutant(
         (Signs, "_is_busy", lambda self, name: False),
-        (Signs, "answers", _answers_for_nothing),
+        (Signs, "link_answered", _answers_for_nothing),
         breaks="I14",
         scenario="G12: a member is too busy for frames, again and again, and its link answers",
     ),

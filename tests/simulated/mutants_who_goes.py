@@ -49,7 +49,7 @@ def _leave_without_a_word(self: Membership) -> list[Effect]:
 
 
 def _beat_without_calls(self: StepMachine) -> list[Effect]:
-    return [] if self.view is None else self._tell_all(Beat(self._ready[self._me], self._standing()))
+    return [] if self.view is None else self._tell_all(Beat(self._ready[self._me], self._own_progress()))
 
 
 def _news_since_its_seat(original: Callable[..., GivenUp | None]) -> Callable[..., GivenUp | None]:

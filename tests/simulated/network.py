@@ -78,7 +78,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
+class LinkConditions:
     """Properties of the links of one run.
 
     Attributes:
@@ -98,7 +98,7 @@ class Weather:
     least_s: float = 0.0
 
     @classmethod
-    def draw(cls, rng: Random) -> "Weather":
+    def draw(cls, rng: Random) -> "LinkConditions":
         return cls(
             loss=rng.choices((0.0, 0.02, 0.1, 0.3), (4, 4, 3, 1))[0],
             duplication=0.1,
@@ -107,7 +107,7 @@ class Weather:
             tail=0.05,
         )
 
-    def calm(self) -> "Weather":
+    def calm(self) -> "LinkConditions":
         """The weather after the faults: liveness is guaranteed on links that mostly work."""
         return replace(self, loss=min(self.loss, 0.02), delay_s=min(self.delay_s, 0.1))
 
@@ -141,7 +141,7 @@ Held = tuple[Pair, bool, Process, Process, Callable[..., None], object]
 class Network:
     """Control links lose, duplicate and reorder; data links reorder, and lose frames in flight when they break."""
 
-    def __init__(self, clock: Clock, rng: Random, weather: Weather, seen: Counter[str]) -> None:
+    def __init__(self, clock: Clock, rng: Random, weather: LinkConditions, seen: Counter[str]) -> None:
         self.weather = weather
         self.bad: dict[str, float] = {}
         self._clock = clock

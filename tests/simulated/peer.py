@@ -19,13 +19,13 @@ from p2p.step.notices import Notice
 from p2p.step.transitions import Stage
 
 from .catchup import CatchUp
-from .hosts import Place
+from .divergence import cases
+from .hosts import ProcessTraits
 from .invariants import Violation
 from .measuring import Measuring
 from .memory import NO_TAG, tag_of
 from .token_runner import Part, TokenRunner
 from .training import Training
-from .who_goes import cases
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -45,7 +45,7 @@ class Peer:
     `doomed`: it dies between two effects of the next list. `fuse`: number of further effects until it dies.
     """
 
-    def __init__(self, world: "Simulation", member: Member, place: Place) -> None:
+    def __init__(self, world: "Simulation", member: Member, place: ProcessTraits) -> None:
         self.member = member
         self.label = f"{member.peer_id}/{member.incarnation}".encode()
         self.place = place
@@ -130,18 +130,18 @@ class Peer:
         self.perform(self.core.ask_for_seat(self.now(), self._run, follows=self.catch_up.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
         if self._world.plan.restarts:
-            self._world.clock.after(BURY_S, self, "bury", self._bury)
+            self._world.clock.after(BURY_S, self, "bury", self._try_inherit)
 
-    def _bury(self) -> None:
+    def _try_inherit(self) -> None:
         """Continue as the heir after the death of all members on several hosts, as p2p/loop/seat_request.py."""
-        estate = self.core.estate(self.now())
+        estate = self.core.election_status(self.now())
         if estate is not None and estate.heir == self.member:
             self._world.inherit(self, estate.view)
         elif estate is not None and (estate.is_lost or estate.waits_for):
             self._world.invariants.seen["gave up waiting"] += 1
             self._world.end(self, f"nothing is heard of {estate.waits_for or 'a state'}")
         elif self.view is None:
-            self._world.clock.after(BURY_S, self, "bury", self._bury)
+            self._world.clock.after(BURY_S, self, "bury", self._try_inherit)
 
     def _look_again(self) -> None:
         """Without a view: read the registry, and ask the seeds, again."""
@@ -184,7 +184,7 @@ class Peer:
 
     def refuse(self, member: Member, reason: str) -> None:
         self._world.membership.accused(member)
-        self.perform(self.core.refused(self.now(), member, reason))
+        self.perform(self.core.link_refused(self.now(), member, reason))
 
     def leave(self, outvoted: int = NOTHING_DONE) -> None:
         self.leaving = True
@@ -248,10 +248,10 @@ class Peer:
                 self._tell(notice)
             case sx.Finish():
                 self._finish(effect)
-            case sx.HandOut(index, view_number):
-                if self.core.handed_out(view_number):
+            case sx.DeliverEarly(index, view_number):
+                if self.core.mark_in_use(view_number):
                     self.training.hand_out(index)
-                    self.perform(self.training.open_step.hand_out(index))
+                    self.perform(self.training.open_step.deliver_early(index))
             case sx.GiveUp(step, cause, reason, is_told):
                 if cause is Cause.MISMATCH:
                     assert self.core.view is not None and self.view is not None
@@ -262,7 +262,7 @@ class Peer:
             case sx.Disagree(abort):
                 assert self.view is not None
                 checks.who_goes.calls(self.member, self.view, abort)
-                self.perform(self.core.disagree(abort))
+                self.perform(self.core.send_abort(abort))
             case sx.Leave(outvoted):
                 self._go(outvoted)
             case _:
@@ -328,13 +328,13 @@ class Peer:
                 self._commit(effect)
             case fx.Aborted(given_up):
                 self._abort(given_up)
-            case fx.Overheard(source, abort):
-                self.perform(self.training.open_step.overhear(source, abort))
+            case fx.AbortReceived(source, abort):
+                self.perform(self.training.open_step.receive_abort(source, abort))
             case fx.Provide(member, step):
                 self.catch_up.ask(member, step)
-            case fx.Apply() | fx.Load() | fx.Drop() | fx.Discard():
+            case fx.Apply() | fx.Load() | fx.DropState() | fx.DropStep():
                 self.catch_up.perform(effect)
-            case fx.Missed(step):
+            case fx.ResultUnavailable(step):
                 self.catch_up.miss(step)
             case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
@@ -356,7 +356,7 @@ class Peer:
             case fx.Left(reason):
                 seen["left"] += 1
                 self.arena.tag = NO_TAG
-                for told in self.training.open_step.left():
+                for told in self.training.open_step.notify_if_given_up():
                     assert isinstance(told, sx.Tell)
                     self._tell(told.notice)
                 world.end(self, reason)
@@ -369,7 +369,7 @@ class Peer:
                 self.waits = reason
             case fx.Resumed():
                 self.waits = ""
-            case fx.Strangers(reason):
+            case fx.OtherSwarmFound(reason):
                 world.strangers(self, reason)
             case _:
                 raise Violation("never", f"{effect} at {self.member}")
@@ -395,7 +395,7 @@ class Peer:
         self.watched.add(member)
         other = self._world.peers[member]
         if other.ended_at is not None:
-            self._world.hosts.owe(self, other)
+            self._world.hosts.schedule_proof(self, other)
 
     def _look_up(self, member: Member) -> None:
         """Look a member up in the registry, which lists all living peers."""

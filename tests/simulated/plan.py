@@ -9,7 +9,7 @@ from gossip.reports import ReportsConfig
 from gossip.swim_config import SwimConfig
 from gossip.view import HARDWARE_BYTES, NO_NUMERICS, Policy
 
-from .network import Weather
+from .network import LinkConditions
 
 FAULTS: dict[str, float] = {
     "crash": 3,
@@ -121,7 +121,7 @@ class Plan:
     founding: str = "one"
     founding_size: int = 1
     arrival_s: float = 0.0
-    weather: Weather = field(default_factory=Weather)
+    weather: LinkConditions = field(default_factory=LinkConditions)
     config: CoreConfig = field(default_factory=CoreConfig)
     compute_s: float = 0.2
     two_phase: bool = False
@@ -187,7 +187,7 @@ class Plan:
     @classmethod
     def draw(cls, rng: Random) -> "Plan":
         """Draw a plan by swarm testing: each run has its own selection of faults, so that none always hides another."""
-        weather = Weather.draw(rng)
+        weather = LinkConditions.draw(rng)
         plot = rng.choices(list(PLOTS), list(PLOTS.values()))[0]
         faults = tuple((name, weight) for name, weight in FAULTS.items() if rng.random() < 0.6)
         plan = cls(
@@ -227,18 +227,18 @@ class Plan:
         if self.plot == "slow readers":
             return replace(self, num_hosts=1, lends=True, late_read_s=0.5, compute_s=0.1, num_peers=rng.randint(3, 5))
         if self.plot == "silent joiner":
-            quiet = Weather(delay_s=0.002, data_delay_s=0.002)
+            quiet = LinkConditions(delay_s=0.002, data_delay_s=0.002)
             quiet_plan = replace(self, faults=(), weather=quiet, config=config_for(quiet), founding="one")
             return replace(quiet_plan, late_read_s=0.0, compute_s=0.1, num_peers=rng.randint(2, 4))
         return self
 
 
-def config_for(weather: Weather) -> CoreConfig:
+def config_for(weather: LinkConditions) -> CoreConfig:
     """Timers that fit these links; returning members are held back for seconds, not minutes."""
     admission = AdmissionConfig(hold_down_s=0.5, hold_down_max_s=4.0)
     if weather.delay_s < 0.1 and weather.loss < 0.3:
         return CoreConfig(admission=admission)
-    reports = ReportsConfig(silent_s=3.0, lease_s=3.0, stable_s=0.6, bridge_s=6.0)
+    reports = ReportsConfig(silent_s=3.0, lease_s=3.0, stable_s=0.6, force_cut_s=6.0)
     return CoreConfig(
         swim=SwimConfig(probe_interval_s=2.0, probe_timeout_s=1.0, gap_s=1.5, gaps_window_s=20.0),
         reports=reports,

@@ -4,15 +4,15 @@ from gossip.messages import Accept, Prepare
 from tests.simulation import Failure
 
 from .catchup import Fed, Snapshot
-from .stage import Scenarios, Stage
+from .stage import Scenarios, ScriptedSimulation
 
 ALL_DEAD = Scenarios()
 scenario = ALL_DEAD.named
 
 
-def _observers(*names: str) -> Stage:
+def _observers(*names: str) -> ScriptedSimulation:
     """Members `p1`, `p2` and `p3`, and observers `names`, each of which was fed for longer than the one before."""
-    stage = Stage(num_peers=3, follows=1.0)
+    stage = ScriptedSimulation(num_peers=3, follows=1.0)
     stage.until_trained(2)
     behind: set[str] = set()
     stage.table.holds = lambda source, target, frame: (
@@ -29,12 +29,12 @@ def _observers(*names: str) -> Stage:
     return stage
 
 
-def _follow_until(stage: Stage, name: str, step: int) -> None:
+def _follow_until(stage: ScriptedSimulation, name: str, step: int) -> None:
     stage.until(lambda: stage.peer(name).done >= step)
 
 
-def _goes_on(stage: Stage, heir: str, *waiting: str) -> None:
-    held = {name: stage.peer(name).core.held for name in waiting}
+def _goes_on(stage: ScriptedSimulation, heir: str, *waiting: str) -> None:
+    held = {name: stage.peer(name).core.held_step for name in waiting}
     if held[heir] != max(held.values()) or (len(held) > 1 and len({*held.values()}) == 1):
         raise Failure("stage", f"{heir} is to hold the newest state of {held}")
     stage.act(stage.go_on_without_members, [stage.peer(name) for name in waiting])

@@ -3,22 +3,22 @@
 from gossip import Policy
 from tests.simulation import Failure
 
-from .stage import Scenarios, Stage
+from .stage import Scenarios, ScriptedSimulation
 
 FOUNDING = Scenarios()
 scenario = FOUNDING.named
 
 
-def _on_hosts_of_their_own(num_peers: int = 3, **plan: object) -> Stage:
+def _on_hosts_of_their_own(num_peers: int = 3, **plan: object) -> ScriptedSimulation:
     """A swarm in training, each peer on its own host; the peers have met by calls to `p1`."""
     places = tuple(range(num_peers))
     given = {"num_peers": num_peers, "num_hosts": num_peers, "founding_size": num_peers, "calls": 1, **plan}
-    stage = Stage(founding="seeds", places=(*places, *places, *places), **given)
+    stage = ScriptedSimulation(founding="seeds", places=(*places, *places, *places), **given)
     stage.until_trained(3)
     return stage
 
 
-def _ends_in_one_lineage(stage: Stage) -> None:
+def _ends_in_one_lineage(stage: ScriptedSimulation) -> None:
     if num := len({peer.view.lineage for peer in stage.alive() if peer.view is not None}) - 1:
         raise Failure("S31", f"{num} lineages more than one go on")
 
@@ -37,7 +37,7 @@ def _called_late() -> None:
     stage.end_well()
 
 
-def _hide(stage: Stage, name: str) -> None:
+def _hide(stage: ScriptedSimulation, name: str) -> None:
     """Hold all messages from and to `name`."""
     stage.table.holds = lambda source, target, frame: name in (source.peer_id, target.peer_id)
 

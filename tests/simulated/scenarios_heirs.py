@@ -7,18 +7,20 @@ from gossip.messages import Accept, Prepare
 from tests.simulation import Failure
 
 from .catchup import Fed, Snapshot
-from .stage import Frame, Scenarios, Stage
+from .stage import Frame, Scenarios, ScriptedSimulation
 
 HEIRS = Scenarios()
 scenario = HEIRS.named
 
 
-def _observed(members: Sequence[int], observers: Sequence[int]) -> Stage:
+def _observed(members: Sequence[int], observers: Sequence[int]) -> ScriptedSimulation:
     """Members `p1` and so on, then observers, on the given hosts; each observer was fed for longer than the one before.
 
     After that the observers' states stay the same, and no peer is admitted.
     """
-    stage = Stage(num_peers=len(members), num_hosts=3, follows=1.0, restarts=True, places=(*members, *observers))
+    stage = ScriptedSimulation(
+        num_peers=len(members), num_hosts=3, follows=1.0, restarts=True, places=(*members, *observers)
+    )
     stage.until_trained(2)
     behind: set[str] = set()
     stage.table.holds = lambda source, target, frame: (
@@ -33,20 +35,20 @@ def _observed(members: Sequence[int], observers: Sequence[int]) -> Stage:
     return stage
 
 
-def _follow_until(stage: Stage, name: str, step: int) -> None:
+def _follow_until(stage: ScriptedSimulation, name: str, step: int) -> None:
     stage.until(lambda: stage.peer(name).done >= step)
 
 
-def _all_die(stage: Stage, *members: str) -> None:
+def _all_die(stage: ScriptedSimulation, *members: str) -> None:
     stage.kill(*members)
     stage.table.on_table.clear()
     stage.table.holds = lambda source, target, frame: False
 
 
-def _goes_on(stage: Stage, name: str, *others: str) -> None:
+def _goes_on(stage: ScriptedSimulation, name: str, *others: str) -> None:
     """Check that `name` founds, with the state that it held, and the others take part."""
-    old, held = next(iter(stage.invariants.lineages)), stage.peer(name).core.held
-    if held != max(stage.peer(each).core.held for each in (name, *others)):
+    old, held = next(iter(stage.invariants.lineages)), stage.peer(name).core.held_step
+    if held != max(stage.peer(each).core.held_step for each in (name, *others)):
         raise Failure("stage", f"{name} is to hold the newest state, which is that after step {held}")
     stage.until(lambda: stage.peer(name).view is not None)
     if stage.view_of(name).lineage == old or stage.view_of(name).members[0].peer_id != name:
@@ -111,7 +113,7 @@ def _decider_dies() -> None:
 
     stage.acquaintances_of = lambda peer: []  # type: ignore[method-assign]
     _all_die(stage, "p1", "p2", "p3")
-    stage.until(lambda: next_one.core.estate(next_one.now()) is not None)
+    stage.until(lambda: next_one.core.election_status(next_one.now()) is not None)
     stage.table.holds = is_unheard
     stage.until(lambda: stage.peer("p6").view is not None)
     stage.until(lambda: not next_one.core._swim.is_alive(heir), within_s=90.0)

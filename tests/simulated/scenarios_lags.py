@@ -7,8 +7,8 @@ from gossip.progress import Beat, Progress
 from tests.simulation import Failure
 
 from .catchup import Snapshot
-from .network import Weather
-from .stage import Scenarios, Stage
+from .network import LinkConditions
+from .stage import Scenarios, ScriptedSimulation
 
 LAGS = Scenarios()
 scenario = LAGS.named
@@ -17,15 +17,15 @@ JOINER = "joiner"
 MOST_FED = 6
 SAME = 4.0
 """Slowness at which an observer's step takes as long as a member's."""
-FAR = Weather(delay_s=0.02)
+FAR = LinkConditions(delay_s=0.02)
 """Links on which members take longer to agree on a view than for a step."""
 SHORT_S = 2.0
 """Limit of a barrier in which a state is given."""
 
 
-def _train(slowness: float, num_peers: int = 2, compute_s: float = 0.1, **plan: object) -> Stage:
+def _train(slowness: float, num_peers: int = 2, compute_s: float = 0.1, **plan: object) -> ScriptedSimulation:
     """Members whose steps take a little over 0.1 s, and an observer whose steps take `slowness` times 0.03 s."""
-    stage = Stage(num_peers=num_peers, follows=1.0, compute_s=compute_s, **plan)
+    stage = ScriptedSimulation(num_peers=num_peers, follows=1.0, compute_s=compute_s, **plan)
     stage.until_trained(12)
     stage.launch(JOINER)
     stage.until(lambda: stage.named(JOINER))
@@ -35,13 +35,13 @@ def _train(slowness: float, num_peers: int = 2, compute_s: float = 0.1, **plan: 
     return stage
 
 
-def _check_gap(stage: Stage, most_s: float) -> None:
+def _check_gap(stage: ScriptedSimulation, most_s: float) -> None:
     gap_s = max(lineage.gap_s for lineage in stage.invariants.lineages.values())
     if gap_s > most_s:
         raise Failure("S10", f"all have waited for {gap_s:.2f} s for a joiner, and {most_s:g} s are the most")
 
 
-def _is_seated(stage: Stage) -> bool:
+def _is_seated(stage: ScriptedSimulation) -> bool:
     joiner = stage.named(JOINER)
     return joiner is not None and joiner.active
 
@@ -107,7 +107,7 @@ def _it_never_comes_near() -> None:
 
     def comes(source: Member, left_s: int) -> None:
         joiner = stage.peer(JOINER)
-        joiner.core.state_comes(joiner.now(), source, joiner.done + 1)
+        joiner.core.state_segment_arrived(joiner.now(), source, joiner.done + 1)
         if left_s:
             stage.clock.after(1.0, None, "comes", comes, source, left_s - 1)
         else:
@@ -214,7 +214,9 @@ def _there_is_no_room() -> None:
 
 def _stand_still(seed: int) -> None:
     config = CoreConfig(most_fed=MOST_FED)
-    stage = Stage(seed=seed, num_peers=1, follows=1.0, compute_s=0.05, own_every=2, has_phases=True, config=config)
+    stage = ScriptedSimulation(
+        seed=seed, num_peers=1, follows=1.0, compute_s=0.05, own_every=2, has_phases=True, config=config
+    )
     stage.until_trained(2)
     stage.launch(JOINER)
     stage.peer(JOINER).catch_up.slowness = 60.0
@@ -235,7 +237,7 @@ def _the_feeder_is_stopped() -> None:
 
 
 def _stop_the_feeder(seed: int) -> None:
-    stage = Stage(seed=seed, num_peers=1, follows=1.0, compute_s=0.05, own_every=2)
+    stage = ScriptedSimulation(seed=seed, num_peers=1, follows=1.0, compute_s=0.05, own_every=2)
     stage.until_trained(2)
     stage.launch(JOINER)
     joiner, seen = stage.peer(JOINER), stage.invariants.seen

@@ -2,7 +2,7 @@
 
 from tests.simulation import Failure
 
-from .stage import Scenarios, Stage
+from .stage import Scenarios, ScriptedSimulation
 from .token_runner import Part
 
 LINKS = Scenarios()
@@ -11,7 +11,7 @@ scenario = LINKS.named
 
 @scenario("one of five does not hear another one for three seconds")
 def _one_does_not_hear_another() -> None:
-    stage = Stage(num_peers=5)
+    stage = ScriptedSimulation(num_peers=5)
     stage.until_trained(2)
     members = stage.view_of("p1").members
     cut = stage.cut({("p2", "p1")})
@@ -25,7 +25,7 @@ def _one_does_not_hear_another() -> None:
 
 @scenario("one of four becomes deaf to one after the other, and everybody hears it")
 def _one_becomes_deaf() -> None:
-    stage = Stage(num_peers=4)
+    stage = ScriptedSimulation(num_peers=4)
     stage.until_trained(2)
     deaf = stage.peer("p4").member
     stage.cut({("p1", "p4")})
@@ -47,7 +47,7 @@ def _one_of_five_is_deaf() -> None:
 
 
 def _one_is_deaf(num_peers: int) -> None:
-    stage = Stage(num_peers=num_peers)
+    stage = ScriptedSimulation(num_peers=num_peers)
     stage.until_trained(2)
     deaf, others = stage.peer("p2"), [peer for peer in stage.alive() if peer.member.peer_id != "p2"]
     names = [peer.member.peer_id for peer in others]
@@ -62,7 +62,7 @@ def _one_is_deaf(num_peers: int) -> None:
 
 @scenario("G1: two of six die within a quarter of a second, and nothing proves it")
 def _two_die_together() -> None:
-    stage = Stage(num_peers=6)
+    stage = ScriptedSimulation(num_peers=6)
     stage.until_trained(2)
     number, living = stage.view_of("p1").number, ("p1", "p3", "p4", "p6")
     dead = [stage.peer("p2"), stage.peer("p5")]
@@ -76,7 +76,7 @@ def _two_die_together() -> None:
     stage.end_well()
 
 
-def _the_others_go_on(stage: Stage, name: str, within_s: float) -> None:
+def _the_others_go_on(stage: ScriptedSimulation, name: str, within_s: float) -> None:
     gone = stage.peer(name).member
     others = [peer.member.peer_id for peer in stage.alive() if peer.member != gone]
     stage.until(lambda: stage.excluded(gone, *others), within_s)
@@ -86,7 +86,7 @@ def _the_others_go_on(stage: Stage, name: str, within_s: float) -> None:
 
 @scenario("G11: a member cannot be reached by one other, whose link it answers")
 def _one_way_is_shut() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     stage.shut("p1", "p2")
     _the_others_go_on(stage, "p2", 5.0)
@@ -94,7 +94,7 @@ def _one_way_is_shut() -> None:
 
 @scenario("G11: the second of two members cannot reach the first, whose link it answers")
 def _who_is_not_heard_answers() -> None:
-    stage = Stage(num_peers=2)
+    stage = ScriptedSimulation(num_peers=2)
     stage.until_trained(2)
     stage.shut("p2", "p1")
     _the_others_go_on(stage, "p2", 40.0)
@@ -102,7 +102,7 @@ def _who_is_not_heard_answers() -> None:
 
 @scenario("R14: the first of two is stopped while its link to the other one is being opened")
 def _it_stops_as_a_link_opens() -> None:
-    stage = Stage(num_peers=2)
+    stage = ScriptedSimulation(num_peers=2)
     stage.until_trained(2)
     members, one, other = stage.view_of("p1").members, stage.peer("p1"), stage.peer("p2").member
     opening = {other: "no connection opens"}
@@ -112,7 +112,7 @@ def _it_stops_as_a_link_opens() -> None:
     stage.wait(5.05)
     stage.table.release()
     for _ in range(3):  # what was under way has ended, and the next attempt takes a moment
-        stage.act(one.perform, one.core.refused(one.now(), other, "an attempt to open its link has failed"))
+        stage.act(one.perform, one.core.link_refused(one.now(), other, "an attempt to open its link has failed"))
         stage.act(one.perform, one.core.unopened(one.now(), opening))
         stage.wait(0.1)
     stage.act(one.perform, one.core.unopened(one.now(), {}))
@@ -124,7 +124,7 @@ def _it_stops_as_a_link_opens() -> None:
 
 @scenario("G16: data get through neither to nor from one of three, which answers")
 def _one_is_out_of_reach_of_data() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     stage.swallow("p2", "p1")
     stage.wait(0.7)  # the member behind it may be the first to report, about one member only
@@ -135,7 +135,7 @@ def _one_is_out_of_reach_of_data() -> None:
 
 @scenario("G16: data do not get through from the second of two to the first, and everything else does")
 def _data_do_not_get_through_one_way() -> None:
-    stage = Stage(num_peers=2)
+    stage = ScriptedSimulation(num_peers=2)
     stage.until_trained(2)
     stage.swallow("p2", "p1")
     _the_others_go_on(stage, "p2", 25.0)
@@ -143,7 +143,7 @@ def _data_do_not_get_through_one_way() -> None:
 
 @scenario("G12: the links of one of three come and go, and in the end they stay")
 def _one_flaps() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     stage.flap(stage.links_of("p3"), 1.2, 0.6)
     stage.until(lambda: stage.excluded(stage.peer("p3").member, "p1", "p2"), 15.0)
@@ -159,7 +159,7 @@ def _one_flaps() -> None:
 
 @scenario("G12: the links of all come and go, and one of them dies")
 def _all_flap() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     members, before = stage.view_of("p1").members, stage.peer("p1").done
     stage.flap({*stage.links_of("p1"), *stage.links_of("p2")}, 1.2, 0.6)
@@ -175,7 +175,7 @@ def _all_flap() -> None:
 
 @scenario("G12: a member is too busy for frames, again and again, and its link answers")
 def _one_is_busy() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     members = stage.view_of("p1").members
     stage.answer("p3")
@@ -188,7 +188,7 @@ def _one_is_busy() -> None:
 
 @scenario("G14: one of four is cut off twice within a minute, and its links stay whole")
 def _one_is_cut_off_twice() -> None:
-    stage = Stage(num_peers=4)
+    stage = ScriptedSimulation(num_peers=4)
     stage.until_trained(2)
     for _ in range(2):
         cut = stage.cut_off("p4")
@@ -199,14 +199,14 @@ def _one_is_cut_off_twice() -> None:
     stage.end_well()
 
 
-def _check_steps(stage: Stage, name: str, before: int, least: int, duration_s: float) -> None:
+def _check_steps(stage: ScriptedSimulation, name: str, before: int, least: int, duration_s: float) -> None:
     if (num_steps := stage.peer(name).done - before) < least:
         raise Failure("S10", f"one comes and goes, and {num_steps} steps are done in {duration_s:g} s")
 
 
 @scenario("G10: a member loses each seat that it has within 3 s, since one other cannot reach it")
 def _one_is_removed_again_and_again() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     stage.shut("p1", "p2")
     stage.wait(1.0)
@@ -218,7 +218,7 @@ def _one_is_removed_again_and_again() -> None:
 
 @scenario("G10: the links between two of three come and go, and the third one sees nothing of it")
 def _two_flap_to_each_other() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     stage.flap({("p2", "p3"), ("p3", "p2")}, 1.2, 0.6)
     stage.wait(1.0)
@@ -231,7 +231,7 @@ def _two_flap_to_each_other() -> None:
 
 @scenario("G10: one of four is cut off for a moment now and then, and has its seat for longer than 5 s between")
 def _one_is_cut_off_now_and_then() -> None:
-    stage = Stage(num_peers=4)
+    stage = ScriptedSimulation(num_peers=4)
     stage.until_trained(2)
     for _ in range(4):
         cut = stage.cut_off("p4")

@@ -7,7 +7,7 @@ from tests.simulation import Failure
 
 from .parameters import Parameters
 from .peer import Peer
-from .stage import Frame, Scenarios, Stage
+from .stage import Frame, Scenarios, ScriptedSimulation
 from .token_runner import Part
 from .training import NUM_OPERATIONS
 
@@ -15,12 +15,12 @@ NUMERICS = Scenarios()
 scenario = NUMERICS.named
 
 
-def _mixed(kinds: str, **plan: object) -> Stage:
+def _mixed(kinds: str, **plan: object) -> ScriptedSimulation:
     usual = {"num_peers": len(kinds), "founding_size": len(kinds), "num_kinds": 2, "kinds": kinds, "follows": 1.0}
-    return Stage(**{**usual, **plan})
+    return ScriptedSimulation(**{**usual, **plan})
 
 
-def _odd(stage: Stage, name: str, state: Parameters) -> Peer:
+def _odd(stage: ScriptedSimulation, name: str, state: Parameters) -> Peer:
     odd = stage.peer(name)
     odd.training.state = state
     stage.invariants.damaged.add(odd.member)

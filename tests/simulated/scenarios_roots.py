@@ -6,7 +6,7 @@ from p2p.step.transitions import Stage as StepStage
 
 from .peer import Peer
 from .roots import broadcast
-from .stage import Scenarios, Stage
+from .stage import Scenarios, ScriptedSimulation
 
 ROOTS = Scenarios()
 scenario = ROOTS.named
@@ -15,7 +15,7 @@ scenario = ROOTS.named
 @scenario("ROOTS: roots die in the middle of a step, and others join")
 def _roots_come_and_go() -> None:
     """Three peers are roots in turn."""
-    stage = Stage(num_peers=3, founding_size=3, follows=1.0, broadcasts=True)
+    stage = ScriptedSimulation(num_peers=3, founding_size=3, follows=1.0, broadcasts=True)
     stage.until_trained(3)
     for victim, left in (("p1", ("p2", "p3")), ("p3", ("p2", "p4"))):
         stage.until(partial(_is_root_of_open_step, stage.peer(victim)))

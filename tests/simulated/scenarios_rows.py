@@ -5,18 +5,18 @@ from functools import partial
 from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure
 
-from .stage import Scenarios, Stage
+from .stage import Scenarios, ScriptedSimulation
 
 ROWS = Scenarios()
 scenario = ROWS.named
 
 
-def _measuring(num_peers: int, **plan: object) -> Stage:
+def _measuring(num_peers: int, **plan: object) -> ScriptedSimulation:
     usual = {"num_peers": num_peers, "founding_size": num_peers, "follows": 1.0, "measured_s": 2.0}
-    return Stage(**{**usual, **plan})
+    return ScriptedSimulation(**{**usual, **plan})
 
 
-def _uses_table(stage: Stage, *names: str) -> bool:
+def _uses_table(stage: ScriptedSimulation, *names: str) -> bool:
     """Whether these peers are in one view, and all have taken an algorithm from the table of its members."""
     peers = [peer for name in names if (peer := stage.named(name)) is not None and peer.view is not None]
     tables = {peer.view: peer.training.open_step.agreed.table(peer.view) for peer in peers if peer.view is not None}

@@ -6,7 +6,7 @@ from gossip import Member
 from gossip.messages import Accept, Join, Prepare
 from tests.simulation import Failure
 
-from .stage import Frame, Scenarios, Stage
+from .stage import Frame, Scenarios, ScriptedSimulation
 
 RUNS = Scenarios()
 scenario = RUNS.named
@@ -14,7 +14,7 @@ scenario = RUNS.named
 
 @scenario("RUNS: who trains another model asks for a seat")
 def _another_model() -> None:
-    stage = Stage(num_peers=2, follows=1.0, unlike=("p3",))
+    stage = ScriptedSimulation(num_peers=2, follows=1.0, unlike=("p3",))
     stage.until_trained(2)
     stage.launch("p3")
     stage.until(lambda: stage.named("p3") is None, within_s=5.0)
@@ -35,7 +35,7 @@ def _the_model_changes_for_who_has_a_state() -> None:
 
 def _the_model_changes(*, is_proven: bool) -> None:
     """No peer is admitted until the members are far past the change. `is_proven`: the observer reports its progress."""
-    stage, said = Stage(num_peers=3, follows=1.0), {-1}
+    stage, said = ScriptedSimulation(num_peers=3, follows=1.0), {-1}
 
     def holds(source: Member, target: Member, frame: Frame) -> bool:
         said.update([frame.done] if isinstance(frame, Join) else [])

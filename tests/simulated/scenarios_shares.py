@@ -3,24 +3,24 @@
 from functools import partial
 
 from gossip import Member
-from p2p.net.parcels import Wish
+from p2p.net.parcels import ShareRequest
 from tests.simulation import Failure
 
 from .peer import Peer
 from .shares import Piece
-from .stage import Frame, Scenarios, Stage
+from .stage import Frame, Scenarios, ScriptedSimulation
 
 SHARES = Scenarios()
 scenario = SHARES.named
 
 
-def _shared(**plan: object) -> Stage:
+def _shared(**plan: object) -> ScriptedSimulation:
     """Three members, each on a host of its own, whose steps take long compared with a message."""
     usual = {"num_peers": 3, "founding_size": 3, "follows": 1.0, "shares": True, "compute_s": 1.0}
-    return Stage(**{**usual, **plan})
+    return ScriptedSimulation(**{**usual, **plan})
 
 
-def _train(stage: Stage) -> None:
+def _train(stage: ScriptedSimulation) -> None:
     """Train, and reset the counts of states, shares and chunks that founders got."""
     stage.until_trained(3)
     for what in [what for what in stage.invariants.seen if what.startswith(("states", "shares", "chunks"))]:
@@ -28,14 +28,14 @@ def _train(stage: Stage) -> None:
 
 
 def _is_wish(source: Member, target: Member, frame: Frame) -> bool:
-    return isinstance(frame, Wish)
+    return isinstance(frame, ShareRequest)
 
 
 def _is_piece_of(donor: Member, source: Member, target: Member, frame: Frame) -> bool:
     return isinstance(frame, Piece) and source == donor
 
 
-def _joins(stage: Stage, name: str = "p4") -> Peer:
+def _joins(stage: ScriptedSimulation, name: str = "p4") -> Peer:
     """A joiner has asked one member, which has asked two others for shares; these requests are held."""
     _train(stage)
     stage.table.holds = _is_wish
@@ -44,11 +44,11 @@ def _joins(stage: Stage, name: str = "p4") -> Peer:
     return stage.peer(name)
 
 
-def _wishes(stage: Stage) -> list[tuple[Member, Wish]]:
-    return [(target.member, frame) for _, target, _, frame in stage.table.on_table if isinstance(frame, Wish)]
+def _wishes(stage: ScriptedSimulation) -> list[tuple[Member, ShareRequest]]:
+    return [(target.member, frame) for _, target, _, frame in stage.table.on_table if isinstance(frame, ShareRequest)]
 
 
-def _loads_the_first(stage: Stage, joiner: Peer, wish: Wish) -> None:
+def _loads_the_first(stage: ScriptedSimulation, joiner: Peer, wish: ShareRequest) -> None:
     """Check that the joiner loads the state of the first donor, and asks for no other."""
     stage.until(lambda: joiner.done >= wish.step and joiner.core.digest)
     if stage.invariants.seen["states of several donors"] != 1:

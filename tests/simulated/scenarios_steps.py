@@ -11,14 +11,14 @@ from tests.gossip.acceptors import Swarm, of_policy, successor
 from tests.simulation import Failure
 
 from .peer import Peer
-from .stage import Frame, Scenarios, Stage
+from .stage import Frame, Scenarios, ScriptedSimulation
 from .token_runner import Part
 
 COUNTEREXAMPLES = Scenarios()
 scenario = COUNTEREXAMPLES.named
 
 
-def _lacks_result_of(stage: Stage, name: str, sender: str) -> Callable[[Member, Member, Frame], bool]:
+def _lacks_result_of(stage: ScriptedSimulation, name: str, sender: str) -> Callable[[Member, Member, Frame], bool]:
     """Hold the input of `sender` to the last operation of the step that is open at `name`."""
     step = stage.peer(name).done + 1
 
@@ -29,13 +29,13 @@ def _lacks_result_of(stage: Stage, name: str, sender: str) -> Callable[[Member, 
     return holds
 
 
-def _have_finished(stage: Stage, *names: str) -> bool:
+def _have_finished(stage: ScriptedSimulation, *names: str) -> bool:
     return all(stage.peer(name).core.has_finished for name in names)
 
 
 @scenario("C1: who was cut off while the others went on hears of their deaths")
 def _a_minority_hears_that_the_majority_has_died() -> None:
-    stage = Stage(num_peers=4)
+    stage = ScriptedSimulation(num_peers=4)
     stage.until_trained(3)
     one, others = stage.peer("p2"), ("p1", "p3", "p4")
     stage.cut_off("p2")
@@ -48,9 +48,9 @@ def _a_minority_hears_that_the_majority_has_died() -> None:
         raise Failure("S1", "who was excluded goes on by itself")
 
 
-def _two_accept_a_view_and_die(*, is_owner: bool) -> tuple[Stage, Peer]:
+def _two_accept_a_view_and_die(*, is_owner: bool) -> tuple[ScriptedSimulation, Peer]:
     """Two of three accept a view with a joiner, and are killed before any other peer hears that it is decided."""
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     members = _in_turn(stage)
     last = stage.peer(members[0 if is_owner else 2])
@@ -90,7 +90,7 @@ def _the_owner_survives() -> None:
 
 @scenario("C3: an excluded reader wakes when what it is about to read is used again")
 def _an_excluded_slow_reader() -> None:
-    stage = Stage(num_peers=3, lends=True)
+    stage = ScriptedSimulation(num_peers=3, lends=True)
     stage.until_trained(3)
     reader = stage.peer("p3")
     stage.table.holds = _lacks_result_of(stage, "p3", "p1")
@@ -107,7 +107,7 @@ def _an_excluded_slow_reader() -> None:
 
 @scenario("C4: a member is excluded, and its JOIN of before arrives again while it hears nothing")
 def _excluded_and_asks_again() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     stage.table.keeps = lambda source, target, frame: isinstance(frame, Join) and source.peer_id == "p4"
     stage.launch("p4")
@@ -118,7 +118,7 @@ def _excluded_and_asks_again() -> None:
 
 @scenario("C4: a member is excluded before it says READY, and its JOIN of before arrives again while it hears nothing")
 def _excluded_before_it_is_heard() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     stage.table.keeps = lambda source, target, frame: isinstance(frame, Join) and source.peer_id == "p4"
     stage.table.holds = lambda source, target, frame: isinstance(frame, Ready | Beat) and source.peer_id == "p4"
@@ -127,7 +127,7 @@ def _excluded_before_it_is_heard() -> None:
     _exclude_and_let_it_ask(stage)
 
 
-def _exclude_and_let_it_ask(stage: Stage) -> None:
+def _exclude_and_let_it_ask(stage: ScriptedSimulation) -> None:
     stage.table.keeps = lambda source, target, frame: False
     joiner, others = stage.peer("p4"), ("p1", "p2", "p3")
     cut = stage.cut_off("p4")
@@ -145,7 +145,7 @@ def _exclude_and_let_it_ask(stage: Stage) -> None:
 
 @scenario("C5: everybody with the state dies before a joiner's barrier is complete")
 def _admitted_members_alone() -> None:
-    stage = Stage(num_peers=1)
+    stage = ScriptedSimulation(num_peers=1)
     stage.until_trained(3)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Ready)
     stage.launch("p2")
@@ -160,7 +160,7 @@ def _admitted_members_alone() -> None:
 
 @scenario("C6: a result is written to by its user while others read it")
 def _a_result_is_clipped() -> None:
-    stage = Stage(num_peers=3, lends=True, two_phase=True)
+    stage = ScriptedSimulation(num_peers=3, lends=True, two_phase=True)
     stage.until_trained(3)
     step = stage.peer("p3").done + 1
     stage.table.holds = lambda source, target, frame: (
@@ -174,7 +174,7 @@ def _a_result_is_clipped() -> None:
 
 @scenario("C7: an observer is fed with a step that is then redone")
 def _an_observer_is_fed_too_early() -> None:
-    stage = Stage(num_peers=3, follows=1.0)
+    stage = ScriptedSimulation(num_peers=3, follows=1.0)
     stage.until_trained(2)
     stage.launch("p4")
     stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare)  # it stays an observer
@@ -203,9 +203,9 @@ def _an_observer_is_fed_too_early() -> None:
     stage.end_well()
 
 
-def _calls_that_differ() -> Stage:
+def _calls_that_differ() -> ScriptedSimulation:
     """p1 calls one operation less than p2 in its next step; both are founders, and no script catches the error."""
-    stage = Stage(num_peers=2, founding_size=2, lends=False)
+    stage = ScriptedSimulation(num_peers=2, founding_size=2, lends=False)
     stage.until_trained(4)
     for name in ("p1", "p2"):
         stage.peer(name).training.catches_nothing = True
@@ -237,7 +237,7 @@ def _a_script_is_told_too_early() -> None:
 
 @scenario("C11: a script goes on without a step that the others have begun")
 def _a_script_is_a_step_ahead() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(4)
     odd = stage.peer("p2")
     odd.training.goes_on_with = "next"
@@ -252,7 +252,7 @@ def _a_script_is_a_step_ahead() -> None:
 
 @scenario("C9: a view is installed between a finish on the board and what READY says")
 def _the_board_races_ready() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(3)
     decider, late, early = _in_turn(stage)
     holds = _lacks_result_of(stage, late, early)
@@ -274,7 +274,7 @@ def _the_board_races_ready() -> None:
     stage.end_well()
 
 
-def _in_turn(stage: Stage) -> list[str]:
+def _in_turn(stage: ScriptedSimulation) -> list[str]:
     """The members, beginning with the one whose turn it is to propose."""
     view = stage.view_of("p1")
     first = view.number % len(view.members)
@@ -314,7 +314,7 @@ def _a_record_without_the_promise() -> None:
 
 @scenario("OWN: a slow observer that waits for an operation of its own is offered a state")
 def _what_it_waits_for_is_fed() -> None:
-    stage = Stage(num_peers=1, follows=1.0, own_every=2, slowness=12.0, has_phases=True)
+    stage = ScriptedSimulation(num_peers=1, follows=1.0, own_every=2, slowness=12.0, has_phases=True)
     stage.until_trained(2)
     stage.launch("p2")
     observer = stage.peer("p2")
@@ -328,7 +328,7 @@ def _what_it_waits_for_is_fed() -> None:
 
 @scenario("STALLED: a data frame is lost, and nobody is dead")
 def _what_was_lost_is_sent_again_in_a_view_of_the_same_members() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     step = stage.peer("p1").done + 1
     stage.until(lambda: stage.peer("p1").done == step)  # no frame of the next one is in flight
@@ -343,7 +343,7 @@ def _what_was_lost_is_sent_again_in_a_view_of_the_same_members() -> None:
 
 @scenario("DIVERGED: the parameters of one of three change in its memory")
 def _who_has_other_parameters_than_most_loads_theirs() -> None:
-    stage = Stage(num_peers=3, follows=1.0)
+    stage = ScriptedSimulation(num_peers=3, follows=1.0)
     stage.until_trained(3)
     odd = stage.peer("p2")
     odd.training.state = odd.training.state.damaged("once")

@@ -9,7 +9,7 @@ from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure
 
 from .catchup import Fed, Snapshot
-from .stage import Scenarios, Stage
+from .stage import Scenarios, ScriptedSimulation
 from .token_runner import Part
 
 STORIES = Scenarios()
@@ -22,7 +22,7 @@ def _is(message: object, kind: type[Body]) -> bool:
 
 @scenario("who decided a view is killed when it has told of it nobody but a joiner")
 def _only_the_dead_know_of_a_decision() -> None:
-    stage = Stage(num_peers=3, policy=Policy.MAJORITY)
+    stage = ScriptedSimulation(num_peers=3, policy=Policy.MAJORITY)
     stage.until_trained(2)
     number = stage.view_of("p1").number
     stage.table.holds = lambda source, target, frame: isinstance(frame, Decide) and target.peer_id in ("p1", "p2", "p3")
@@ -39,7 +39,7 @@ def _only_the_dead_know_of_a_decision() -> None:
 
 @scenario("answers of an older view arrive in the next one")
 def _answers_arrive_a_view_too_late() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     number = stage.view_of("p1").number
     stage.table.keeps = lambda source, target, frame: isinstance(frame, Promise | Accepted)
@@ -64,7 +64,7 @@ def _answers_arrive_a_view_too_late() -> None:
 
 @scenario("two ask for a seat where a member is cut off that has proposed a view")
 def _observers_ask_a_proposer() -> None:
-    stage = Stage(num_peers=3, policy=Policy.MAJORITY)
+    stage = ScriptedSimulation(num_peers=3, policy=Policy.MAJORITY)
     stage.until_trained(2)
     proposer, others = stage.peer("p1").member, ("p2", "p3")
     stage.table.holds = lambda source, target, frame: (
@@ -81,7 +81,7 @@ def _observers_ask_a_proposer() -> None:
 
 @scenario("the first of two members is stopped for five seconds")
 def _the_first_of_two_sleeps() -> None:
-    stage = Stage(num_peers=2)
+    stage = ScriptedSimulation(num_peers=2)
     stage.until_trained(2)
     members = stage.view_of("p1").members
     stage.table.holds = lambda source, target, frame: source.peer_id == "p2" and not isinstance(frame, Part)
@@ -96,7 +96,7 @@ def _the_first_of_two_sleeps() -> None:
 
 @scenario("two join one member at once, and die at once")
 def _two_joiners_die() -> None:
-    stage = Stage(num_peers=1, policy=Policy.MAJORITY)
+    stage = ScriptedSimulation(num_peers=1, policy=Policy.MAJORITY)
     stage.until_trained(2)
     stage.table.holds = lambda source, target, frame: (
         isinstance(frame, Decide) or (isinstance(frame, Join) and frame.view_number > 0)
@@ -116,7 +116,7 @@ def _two_joiners_die() -> None:
 
 @scenario("two members have their seats before they know, and all but one die")
 def _the_dead_did_not_know_of_their_seats() -> None:
-    stage = Stage(num_peers=2)
+    stage = ScriptedSimulation(num_peers=2)
     stage.until_trained(2)
     number = stage.view_of("p1").number
     stage.table.holds = lambda source, target, frame: (
@@ -133,7 +133,7 @@ def _the_dead_did_not_know_of_their_seats() -> None:
 
 @scenario("a joiner has a seat and loses it, and hears of neither")
 def _a_seat_in_vain() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     number = stage.view_of("p1").number
     stage.launch("p4")
@@ -150,7 +150,7 @@ def _a_seat_in_vain() -> None:
 
 @scenario("the state does not get through to an observer")
 def _an_observer_gets_nothing() -> None:
-    stage = Stage(num_peers=2, follows=1.0)
+    stage = ScriptedSimulation(num_peers=2, follows=1.0)
     stage.table.holds = lambda source, target, frame: target.peer_id == "p3" and isinstance(frame, Snapshot | Fed)
     stage.until_trained(12)
     stage.launch("p3")
@@ -164,7 +164,7 @@ def _an_observer_gets_nothing() -> None:
 
 @scenario("the state does not get through to an observer that comes right after the first step")
 def _an_early_observer_gets_nothing() -> None:
-    stage = Stage(num_peers=2, founding_size=2, follows=1.0)
+    stage = ScriptedSimulation(num_peers=2, founding_size=2, follows=1.0)
     stage.table.holds = lambda source, target, frame: target.peer_id == "p3" and isinstance(frame, Snapshot | Fed)
     stage.until(lambda: (first := stage.named("p1")) is not None and first.done >= 0)
     stage.launch("p3")
@@ -177,7 +177,7 @@ def _an_early_observer_gets_nothing() -> None:
 
 @scenario("R18: an observer that has only heard how far the members are survives them all")
 def _an_observer_is_left_alone() -> None:
-    stage = Stage(num_peers=2, follows=1.0)
+    stage = ScriptedSimulation(num_peers=2, follows=1.0)
     stage.table.holds = lambda source, target, frame: target.peer_id == "p3" and isinstance(frame, Snapshot | Fed)
     stage.until_trained(2)
     stage.launch("p3")
@@ -191,7 +191,7 @@ def _an_observer_is_left_alone() -> None:
 
 @scenario("a joiner survives a founder that died before the first step")
 def _a_joiner_knows_of_no_step() -> None:
-    stage = Stage(num_peers=1, founding_size=2, follows=1.0)
+    stage = ScriptedSimulation(num_peers=1, founding_size=2, follows=1.0)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Join)
     stage.until(lambda: stage.named("p1"))
     stage.launch("p2")
@@ -207,7 +207,7 @@ def _a_joiner_knows_of_no_step() -> None:
 
 @scenario("an observer whose swarm has died is further than the one that gives it a seat")
 def _an_observer_has_a_later_past_elsewhere() -> None:
-    stage = Stage(num_peers=1, follows=1.0)
+    stage = ScriptedSimulation(num_peers=1, follows=1.0)
     stage.until_trained(2)
     stage.peer("p1").paused_until = stage.clock.now + 15.0
     stage.table.holds = lambda source, target, frame: "p1" in (source.peer_id, target.peer_id)
@@ -232,7 +232,7 @@ def _an_observer_has_a_later_past_elsewhere() -> None:
 
 @scenario("a member wakes among strangers, which have replaced all that it knew")
 def _among_strangers() -> None:
-    stage = Stage(num_peers=3, policy=Policy.MAJORITY)
+    stage = ScriptedSimulation(num_peers=3, policy=Policy.MAJORITY)
     stage.until_trained(2)
     sleeper = stage.peer("p2")
     stage.table.holds = lambda source, target, frame: "p2" in (source.peer_id, target.peer_id)
@@ -250,7 +250,7 @@ def _among_strangers() -> None:
 
 @scenario("who decided a view dies with it, and so does whoever it was decided against")
 def _a_record_names_a_later_view() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(2)
     number = stage.view_of("p1").number
     stage.table.holds = lambda source, target, frame: isinstance(frame, Decide) and target.peer_id == "p2"
@@ -264,7 +264,7 @@ def _a_record_names_a_later_view() -> None:
 
 @scenario("who alone had met a member dies, and so does that member")
 def _only_the_dead_had_met_it() -> None:
-    stage = Stage(num_peers=2)
+    stage = ScriptedSimulation(num_peers=2)
     stage.until_trained(2)
     number = stage.view_of("p1").number
     stage.table.holds = lambda source, target, frame: (
@@ -280,7 +280,7 @@ def _only_the_dead_had_met_it() -> None:
 
 @scenario("two swarms of one name meet")
 def _two_swarms_meet() -> None:
-    stage = Stage(num_peers=4, founding="two")
+    stage = ScriptedSimulation(num_peers=4, founding="two")
     stage.until(lambda: stage.done_by("p1", "p3") > 3 and stage.done_by("p2", "p4") > 3)
     stage.wait(10.0)
     stage.end_well()

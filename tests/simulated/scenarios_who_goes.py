@@ -8,14 +8,14 @@ from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure
 
 from .peer import Peer
-from .stage import Frame, Scenarios, Stage
+from .stage import Frame, Scenarios, ScriptedSimulation
 from .token_runner import Part
 
 WHO_GOES = Scenarios()
 scenario = WHO_GOES.named
 
 
-def _goes_alone(stage: Stage, odd: Peer, *others: str, within_s: float = 30.0) -> None:
+def _goes_alone(stage: ScriptedSimulation, odd: Peer, *others: str, within_s: float = 30.0) -> None:
     """Check that only the script of `odd` is told, and the others continue without it."""
     stage.until(lambda: stage.excluded(odd.member, *others), within_s)
     stage.until(lambda: stage.invariants.seen["told alone"])
@@ -24,7 +24,7 @@ def _goes_alone(stage: Stage, odd: Peer, *others: str, within_s: float = 30.0) -
         raise Failure("S19", "who stays is told as if it had to go")
 
 
-def _damage(stage: Stage, name: str) -> Peer:
+def _damage(stage: ScriptedSimulation, name: str) -> Peer:
     odd = stage.peer(name)
     odd.training.state = odd.training.state.damaged("once")
     stage.invariants.damaged.add(odd.member)
@@ -33,7 +33,7 @@ def _damage(stage: Stage, name: str) -> Peer:
 
 @scenario("CALLS: one of three founders calls more than the others, who have finished the step")
 def _who_calls_more_goes_alone() -> None:
-    stage = Stage(num_peers=3, founding_size=3)
+    stage = ScriptedSimulation(num_peers=3, founding_size=3)
     stage.until_trained(4)
     for name in ("p1", "p3"):
         stage.peer(name).training.calls_wrong = "fewer"
@@ -44,7 +44,7 @@ def _who_calls_more_goes_alone() -> None:
 
 @scenario("CALLS: two of five joiners and founders call first, and not the same")
 def _nobody_goes_before_it_is_known_who_stays() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(4)
     odd = stage.peer("p2")
     stage.until(lambda: not odd.training.inputs and odd.done == stage.peer("p1").done)
@@ -56,7 +56,7 @@ def _nobody_goes_before_it_is_known_who_stays() -> None:
 
 @scenario("CALLS: two joiners call something else than the founder")
 def _joiners_do_not_outvote_a_founder() -> None:
-    stage = Stage(num_peers=3)
+    stage = ScriptedSimulation(num_peers=3)
     stage.until_trained(4)
     odd = [stage.peer(name) for name in ("p2", "p3")]
     for each in odd:
@@ -68,7 +68,7 @@ def _joiners_do_not_outvote_a_founder() -> None:
 
 @scenario("CALLS: what two founders say of their calls is lost once")
 def _what_is_called_is_said_again() -> None:
-    stage = Stage(num_peers=3, founding_size=3)
+    stage = ScriptedSimulation(num_peers=3, founding_size=3)
     stage.until_trained(4)
     odd = stage.peer("p2")
     odd.training.calls_wrong = "fewer"
@@ -86,7 +86,7 @@ def _what_is_called_is_said_again() -> None:
 
 @scenario("PARAMETERS: one of two founders raises first, and the other has not heard what it has finished")
 def _both_founders_raise() -> None:
-    stage = Stage(num_peers=2, founding_size=2)
+    stage = ScriptedSimulation(num_peers=2, founding_size=2)
     stage.until_trained(4)
     first, second = _damage(stage, "p2"), stage.peer("p1")
 
@@ -102,7 +102,7 @@ def _both_founders_raise() -> None:
 
 @scenario("PARAMETERS: two joiners have others than the founder")
 def _joiners_load_what_the_founder_has() -> None:
-    stage = Stage(num_peers=3, follows=1.0)
+    stage = ScriptedSimulation(num_peers=3, follows=1.0)
     stage.until_trained(4)
     odd = [_damage(stage, name) for name in ("p2", "p3")]
     stage.until(lambda: all(stage.excluded(each.member, "p1") for each in odd))
@@ -112,7 +112,7 @@ def _joiners_load_what_the_founder_has() -> None:
 
 @scenario("PARAMETERS: one of two founders has finished with others, and is killed before the other one has")
 def _the_last_founder_raises() -> None:
-    stage = Stage(num_peers=2, founding_size=2)
+    stage = ScriptedSimulation(num_peers=2, founding_size=2)
     stage.until_trained(4)
     odd, last = _damage(stage, "p2"), stage.peer("p1")
     stage.table.holds = lambda source, target, frame: isinstance(frame, Part) and target == last.member
@@ -129,7 +129,7 @@ def _the_last_founder_raises() -> None:
 
 @scenario("DAMAGED: a member whose memory changes has finished the step, which another one has committed")
 def _what_others_may_have_committed_is_not_void() -> None:
-    stage = Stage(num_peers=3, num_hosts=3, places=(0, 1, 2), policy=Policy.MAJORITY, founding_size=3)
+    stage = ScriptedSimulation(num_peers=3, num_hosts=3, places=(0, 1, 2), policy=Policy.MAJORITY, founding_size=3)
     stage.until_trained(3)
     odd, other, victim = (stage.peer(name) for name in ("p1", "p2", "p3"))
     ends = victim.member, odd.member
@@ -152,7 +152,7 @@ def _what_others_may_have_committed_is_not_void() -> None:
 
 @scenario("DAMAGED: a member whose memory changes while it waits for the others is asked for its state")
 def _a_damaged_state_is_not_given_away() -> None:
-    stage = Stage(num_peers=3, founding_size=3, follows=1.0)
+    stage = ScriptedSimulation(num_peers=3, founding_size=3, follows=1.0)
     stage.until_trained(3)
     stage.table.holds = lambda source, target, frame: isinstance(frame, StateQuery)
     stage.launch("p4")

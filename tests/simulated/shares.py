@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from gossip import Member
 from gossip.progress import NOTHING_DONE
-from p2p.catchup.gathering import Gathering
-from p2p.catchup.shares import Wishes, chunks_of, donors_of
-from p2p.net.parcels import Chunk, Wish
+from p2p.catchup.chunk_tracker import ChunkTracker
+from p2p.catchup.shares import ShareRequests, chunks_of, donors_of
+from p2p.net.parcels import Chunk, ShareRequest
 
 from .parameters import NUM_SLICES, Parameters
 
@@ -62,11 +62,11 @@ class Shares:
     """Shares of one peer: those that it gives as one of several donors, and those that it gathers."""
 
     def __init__(self, peer: "Peer", world: "Simulation") -> None:
-        self.wishes = Wishes()
+        self.wishes = ShareRequests()
         self._peer = peer
         self._world = world
         self._kept: dict[Member, tuple[int, Parameters]] = {}
-        self._gathered: dict[Member, tuple[Gathering, dict[Chunk, Slice]]] = {}
+        self._gathered: dict[Member, tuple[ChunkTracker, dict[Chunk, Slice]]] = {}
         self._bases: dict[Member, Snapshot] = {}
 
     # Giving
@@ -86,13 +86,13 @@ class Shares:
         world.invariants.seen["states of several donors"] += 1
         for number, donor in enumerate(donors[1:], 1):
             other = world.peers[donor]
-            wish = Wish(peer.member, member, snapshot.step, number, len(donors), 1)
+            wish = ShareRequest(peer.member, member, snapshot.step, number, len(donors), 1)
             world.network.send_data(peer, other, other.catch_up.shares.take_wish, wish)
         self._send(member, snapshot.step, peer.member, state, CHUNKS[:: len(donors)])
         digests = tuple([digest_of(slice_of(state, chunk)) for chunk in CHUNKS])
         return replace(snapshot, state=Parameters(), donors=donors, digests=digests)
 
-    def take_wish(self, wish: Wish) -> None:
+    def take_wish(self, wish: ShareRequest) -> None:
         """Receive a wish of a member of this view."""
         peer = self._peer
         if peer.core.seated and peer.view is not None and peer.view.since(wish.first) is not None:
@@ -140,7 +140,7 @@ class Shares:
     def take_piece(self, piece: Piece) -> None:
         """Receive a chunk; its state may have been requested from another donor."""
         peer = self._peer
-        if peer.core.seated or not peer.core.state_comes(peer.now(), piece.first, piece.step):
+        if peer.core.seated or not peer.core.state_segment_arrived(peer.now(), piece.first, piece.step):
             return
         gathering, slices = self._gathering(piece.first, piece.step)
         if gathering.step < piece.step and not gathering.knows:
@@ -167,9 +167,9 @@ class Shares:
         """Drop all gathered chunks after a state was loaded."""
         self._gathered = {}
 
-    def _gathering(self, first: Member, step: int) -> tuple[Gathering, dict[Chunk, Slice]]:
+    def _gathering(self, first: Member, step: int) -> tuple[ChunkTracker, dict[Chunk, Slice]]:
         if first not in self._gathered:
-            self._gathered[first] = Gathering(self._peer.now(), first, step), {}
+            self._gathered[first] = ChunkTracker(self._peer.now(), first, step), {}
             self._world.clock.after(LOOK_S, self._peer, "looks for chunks", self._look_again, first)
         return self._gathered[first]
 

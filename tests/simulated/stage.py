@@ -5,7 +5,7 @@ from itertools import permutations
 
 from gossip import Envelope, Member, View
 from gossip.messages import Body
-from p2p.net.parcels import Wish
+from p2p.net.parcels import ShareRequest
 from tests.simulation import Failure, Simulation
 
 from .catchup import Fed, Snapshot
@@ -20,7 +20,7 @@ from .token_runner import Part
 LINK_CHECK_S = 0.1
 STALLED_S = 15.0
 Action = Callable[..., None]
-Frame = Body | Part | Snapshot | Fed | Piece | Query | Wish
+Frame = Body | Part | Snapshot | Fed | Piece | Query | ShareRequest
 
 
 Scenario = Callable[[], None]
@@ -37,7 +37,7 @@ class Scenarios(dict[str, Scenario]):
         return add
 
 
-class Table(Network):
+class ControlledNetwork(Network):
     """The network of a scenario: held messages stay on the table until they are released; `kept`: copies of some."""
 
     holds: Callable[[Member, Member, Frame], bool] = staticmethod(lambda source, target, frame: False)
@@ -75,7 +75,7 @@ class Table(Network):
                 self.send_data(source, target, action, message)
 
 
-class Stage(Simulation):
+class ScriptedSimulation(Simulation):
     """One scenario, on a quiet LAN unless its plan says otherwise. Every invariant is checked throughout.
 
     Raises:
@@ -87,7 +87,7 @@ class Stage(Simulation):
         assert isinstance(seed, int)
         script = (Scripted(at=1e6, fault="pause", peer_id="nobody"),)  # so that removals are permitted
         super().__init__(seed, Plan(calm_s=1e6, end_s=1e6, script=script, **{"follows": 0.0, **plan}))  # type: ignore[arg-type]
-        self.table = Table(self.clock, self.rng, self.plan.weather, self.invariants.seen)
+        self.table = ControlledNetwork(self.clock, self.rng, self.plan.weather, self.invariants.seen)
         self.table.kept, self.table.on_table = [], []
         self.network = self.table
         self.flaps = False
@@ -215,8 +215,8 @@ class Stage(Simulation):
         """Report the links of `name` as answered at both ends until the calm, whatever they carry."""
         one = self.peer(name)
         for other in [peer for peer in self.alive() if peer is not one]:
-            one.core.heard(one.now(), other.member)
-            other.core.heard(other.now(), one.member)
+            one.core.link_answered(one.now(), other.member)
+            other.core.link_answered(other.now(), one.member)
         if not self.is_calm:
             self.clock.after(LINK_CHECK_S, None, "links", self.answer, name)
 
@@ -226,7 +226,7 @@ class Stage(Simulation):
         if one is not None and other is not None and other.member in one.watched and one.member in other.watched:
             unopened = {} if self.is_calm else {other.member: "no connection opens"}
             one.perform(one.core.unopened(one.now(), unopened))
-            other.core.heard(other.now(), one.member)
+            other.core.link_answered(other.now(), one.member)
         self.clock.after(LINK_CHECK_S, None, "links", self._look_at_shut, source, target)
 
     def excluded(self, member: Member, *names: str) -> bool:

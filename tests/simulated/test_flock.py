@@ -122,7 +122,7 @@ def test_nobody_blames_itself_for_news_after_a_quiet_time() -> None:
     flock.run(30.0)
     flock.do(0, lambda swim: swim.set_status(30.0, swim.me.status))
     flock.run(31.0)
-    assert {swim.patience() for swim in flock.swims} == {1}
+    assert {swim.health_multiplier() for swim in flock.swims} == {1}
 
 
 def test_the_same_seed_is_the_same_run() -> None:

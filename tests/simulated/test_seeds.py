@@ -13,7 +13,7 @@ import pytest
 from gossip import Core, is_quorum
 from gossip.agreement import Agreement, Decided
 from gossip.messages import Report, ReportKind
-from gossip.succession import Succession
+from gossip.view_change import ViewChange
 from tests.cases import some_of
 from tests.simulation import Failure, Outcome, Simulation
 
@@ -84,7 +84,7 @@ FIRST_FOUND = [seed for seed in FOUND if seed not in AS_ANOTHER]
 
 
 def _counting(seen: Counter[str]) -> Mutant:
-    decide, notice, wish = Agreement._decide, Core._notice_pause, Succession.request_restart
+    decide, notice, wish = Agreement._decide, Core._notice_pause, ViewChange.request_redo
     begin: Callable[..., None] = Faults.plan
 
     def decide_and_count(self: Agreement) -> Any:
@@ -98,7 +98,7 @@ def _counting(seen: Counter[str]) -> Mutant:
         seen["pauses noticed"] += bool(effects)
         return effects
 
-    def wish_and_count(self: Succession, report: Report) -> None:
+    def wish_and_count(self: ViewChange, report: Report) -> None:
         wish(self, report)
         seen[f"wished: {report.kind.name}"] += 1
 
@@ -109,7 +109,7 @@ def _counting(seen: Counter[str]) -> Mutant:
     patches = (
         (Agreement, "_decide", decide_and_count),
         (Core, "_notice_pause", notice_and_count),
-        (Succession, "request_restart", wish_and_count),
+        (ViewChange, "request_redo", wish_and_count),
         (Faults, "plan", begin_and_count),
     )
     return Mutant(patches, frozenset())

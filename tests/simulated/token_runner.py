@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from collectives import Awaited, Outgoing
+from collectives import MissingSegment, Outgoing
 from gossip import Member, Stamp, View
 from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
@@ -151,7 +151,7 @@ class TokenRunner:
 
     def advance(self) -> RunState:
         gets_on, self._gets_on = self._gets_on, False
-        return RunState.BUSY if gets_on else RunState.IDLE
+        return RunState.RUNNABLE if gets_on else RunState.IDLE
 
     def is_complete(self, index: int) -> bool:
         return index in self.complete
@@ -159,7 +159,7 @@ class TokenRunner:
     def digest(self, index: int) -> bytes:
         return repr(self.complete[index]).encode()
 
-    def missing(self, index: int) -> Sequence[Awaited]:
+    def missing(self, index: int) -> Sequence[MissingSegment]:
         return ()
 
     def end_step(self) -> None:

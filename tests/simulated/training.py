@@ -235,7 +235,7 @@ class Training:
         checks.agrees(self.member, checks.agreed.committed(view, finish.step, operations))
         for each, chunks in zip(operations, results, strict=False):
             if each.collective.root:
-                checks.moved(self.member, wrong_with(each, view, chunks), is_void=each.is_void)
+                checks.moved(self.member, wrong_with(each, view, chunks), is_void=each.is_root_missing)
         slowest = self._peer.measuring.judge(view, finish.step, operations)
         checks.agrees(self.member, checks.agreed.judged(view, finish.step, slowest))
         checks.seen["slow members"] += slowest is not None

@@ -3,10 +3,10 @@
 from gossip import CoreConfig
 from tests.simulation import Simulation
 
-from .network import Cut, Weather
+from .network import Cut, LinkConditions
 from .plan import Plan, Scripted
 
-WEATHER = Weather(loss=0.01, delay_s=0.25, data_delay_s=0.25, least_s=0.15)
+WEATHER = LinkConditions(loss=0.01, delay_s=0.25, data_delay_s=0.25, least_s=0.15)
 """150 ms one way, up to 100 ms of jitter, and 1 % of the control messages lost for good."""
 
 SETTLED_S = 30.0

@@ -24,9 +24,9 @@ NUM_RESAMPLES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The next rounds of all peers, at the size with index `place`."""
+    """The next rounds of all peers, at the size with index `size_index`."""
 
-    place: int
+    size_index: int
     num_warmup: int
     num_rounds: int
 

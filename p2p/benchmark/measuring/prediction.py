@@ -9,7 +9,7 @@ from collectives import Kind, Schedule, all_reduce_schedule, split_by_weight
 from collectives.algorithms import SHARES
 from collectives.goals import schedule_of
 from collectives.links import SEGMENT_BYTES, Links
-from collectives.pricing import play
+from collectives.pricing import simulate
 
 from ...config import WAN_SEGMENT_BYTES
 from ...netlab.config import LabConfig
@@ -96,5 +96,5 @@ def predicted_s(plan: Plan, name: str, ran: str, size_bytes: int, links: Links) 
     schedules = _schedules(plan.operation, ran, links.world_size, plan.root, _hosts(plan, links))
     if schedules is None:
         return None
-    played = play(schedules, _all_bytes(plan, size_bytes), links)
+    played = simulate(schedules, _all_bytes(plan, size_bytes), links)
     return (played.time_ns if name.endswith(f"@{EARLY}") else played.committed_ns) / 1e9

@@ -16,7 +16,7 @@ from p2p.staging import cuda_devices
 
 from ..arrays import Array, as_tensor
 from ..plan import ADDS, CUDA, Plan, format_size
-from ..stages import Watched, times_of_stages
+from ..stages import TimedDevice, times_of_stages
 
 Find = Callable[[], tuple[tuple[FoundDevice, ...], str]]
 """Returns the devices that this process sees; and, if none, why."""
@@ -84,7 +84,7 @@ class DeviceStorage:
         import torch  # takes seconds: imported only if there is a device
 
         self._torch, self._where = torch, found.name
-        self._device = Watched(found.device)
+        self._device = TimedDevice(found.device)
         self._tensor: Any = None
 
     def device_of(self, tensor: Any) -> Device:

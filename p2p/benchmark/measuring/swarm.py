@@ -27,9 +27,9 @@ from ..arrays import Array
 from ..plan import CPU, EARLY, Plan, format_size, whole_sizes
 from ..roles import ALL_REDUCE
 from .contenders import SHOAL, check_all_are_there
-from .learning import learn_links, sizes_to_learn
+from .link_warmup import warm_up_links, warmup_sizes
 from .storage import Find, HostStorage, Storage, storage_of
-from .worker import Bench, Table, calibrate, links_of
+from .worker import Bench, PeerExchange, calibrate, links_of
 
 ROW_BYTES: Final = 16 << 10
 """Size of a plan as JSON, at most."""
@@ -40,7 +40,7 @@ MOST_WARMUP: Final = 100
 """Most warm-up rounds of each size: no time limit ends them."""
 LOOK_S: Final = 0.5
 """Interval at which waiting peers ask each other for a plan."""
-LATE_S: Final = 10.0
+REJOIN_S: Final = 10.0
 """A peer that came in the middle of a run waits this long: each attempt changes the view of the peers that measure."""
 WAIT_S: Final = 24 * 3600.0
 MAY_DIFFER: Final = (
@@ -63,9 +63,9 @@ MAY_DIFFER: Final = (
     *("plot", "explain", "device", "serve", "swarm", "seeds", "bind", "key", "script", "1", "2", "3"),
 )
 """Parts of the run description that may differ: they do not affect the benchmark."""
-OURS: Final = (OperationInterrupted, RootLost)
+RUN_ENDING_ERRORS: Final = (OperationInterrupted, RootLost)
 
-Told = Mapping[str, Any]
+JoinArguments = Mapping[str, Any]
 """How to join: arguments of `p2p.join`."""
 
 
@@ -118,7 +118,7 @@ class Storages:
         return self._taken
 
 
-def serve(name: str, told: Told, find: Find = cuda_devices) -> int:
+def serve(name: str, told: JoinArguments, find: Find = cuda_devices) -> int:
     """Measure the plans of other peers until this process is told to end; `find`: returns the devices that it sees."""
     storages = Storages(find)
     say(f"waits in swarm {swarm_of(name)} for `shoal bench OPERATION --swarm {name}`")
@@ -128,11 +128,11 @@ def serve(name: str, told: Told, find: Find = cuda_devices) -> int:
                 while True:
                     try:
                         _serve_one(peer, storages)
-                    except OURS as error:
+                    except RUN_ENDING_ERRORS as error:
                         say(f"the run has ended: {error}")
         except OperationMismatch:
-            say(f"a run is under way: this peer comes again in {LATE_S:g} s")
-            threading.Event().wait(LATE_S)
+            say(f"a run is under way: this peer comes again in {REJOIN_S:g} s")
+            threading.Event().wait(REJOIN_S)
 
 
 def _serve_one(peer: Peer, storages: Storages) -> None:
@@ -151,7 +151,7 @@ def _serve_one(peer: Peer, storages: Storages) -> None:
         say(f"the run has ended: {error}")
 
 
-def bring(plan: Plan, told: Told, find: Find) -> tuple[Plan, list[dict[str, Any]]]:
+def submit_plan(plan: Plan, told: JoinArguments, find: Find) -> tuple[Plan, list[dict[str, Any]]]:
     """Have the swarm of `plan` measure it, with `plan.num_peers` peers at least.
 
     Returns:
@@ -182,7 +182,7 @@ def bring(plan: Plan, told: Told, find: Find) -> tuple[Plan, list[dict[str, Any]
                 say("has measured what somebody else had brought before")
 
 
-def _enter(name: str, told: Told, storages: Storages) -> Peer:
+def _enter(name: str, told: JoinArguments, storages: Storages) -> Peer:
     ours = {"swarm": swarm_of(name), "min_peers": 1, "step_timeout_s": WAIT_S, "may_differ": MAY_DIFFER}
     given = {key: value for key, value in told.items() if value is not None}
     peer = join_as({**given, **ours, "loop": LoopConfig(device_of=storages.device_of)})
@@ -217,13 +217,13 @@ class RunEnded(Exception):
 def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
     """Carry out the plan; returns the results of each rank."""
     before = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
-    table = Table(peer, plan.num_peers, peer.rank)
+    table = PeerExchange(peer, plan.num_peers, peer.rank)
     try:
         storage = _agree_on_storage(table, plan, storages)
         contenders = [SHOAL[name.partition("@")[2]](peer, name, plan, storage) for name in plan.algorithms]
         calibration_s = calibrate(table)
-        learn_links(table, sizes_to_learn(plan))
-        bench = Bench(plan, contenders, peer.rank, is_alone=False)
+        warm_up_links(table, warmup_sizes(plan))
+        bench = Bench(plan, contenders, peer.rank, is_single_host=False)
         bench.run(table)
         calibration_s += calibrate(table)
         explained = [peer.explain(size) for size in plan.sizes_bytes] if plan.operation == ALL_REDUCE else []
@@ -234,7 +234,7 @@ def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
         return [json.loads(text) for text in _exchange(table, json.dumps(said).encode())]
     except ShoalError as error:
         if isinstance(error, OperationInterrupted):
-            error = _who_is_left(peer, plan, error)
+            error = _peer_loss_error(peer, plan, error)
         now = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
         if now == before:
             raise
@@ -243,7 +243,7 @@ def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
         raise RunEnded(f"{changed}: {error}") from None
 
 
-def _who_is_left(peer: Peer, plan: Plan, interrupted: OperationInterrupted) -> ShoalError:
+def _peer_loss_error(peer: Peer, plan: Plan, interrupted: OperationInterrupted) -> ShoalError:
     """The error that names the loss of a peer, if that interrupted the operation; otherwise `interrupted`.
 
     Waits for a barrier first: when the operation is interrupted, a peer may not know yet which one is gone.
@@ -256,7 +256,7 @@ def _who_is_left(peer: Peer, plan: Plan, interrupted: OperationInterrupted) -> S
     return interrupted
 
 
-def _agree_on_storage(table: Table, plan: Plan, storages: Storages) -> Storage:
+def _agree_on_storage(table: PeerExchange, plan: Plan, storages: Storages) -> Storage:
     """This peer's storage for the plan.
 
     Raises:
@@ -281,7 +281,7 @@ def _agree_on_storage(table: Table, plan: Plan, storages: Storages) -> Storage:
     return storage
 
 
-def _exchange(table: Table, mine: bytes) -> list[bytes]:
+def _exchange(table: PeerExchange, mine: bytes) -> list[bytes]:
     """The bytes of all peers, by rank."""
     lengths = table.exchange(np.array([float(len(mine))]))[:, 0].astype(int)
     row = np.zeros(lengths.max(), np.uint8)

@@ -24,7 +24,7 @@ import numpy as np
 from p2p.benchmark.arrays import Array, digest, put_shifted, rounding, values_of
 from p2p.benchmark.measuring.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.measuring.gloo import TIMEOUT, Gloo
-from p2p.benchmark.measuring.learning import learn_links, sizes_to_learn
+from p2p.benchmark.measuring.link_warmup import warm_up_links, warmup_sizes
 from p2p.benchmark.measuring.pacing import Batch, Pacer
 from p2p.benchmark.measuring.storage import Find, Storage, storage_of
 from p2p.benchmark.own import rates_of, register, register_for_rates
@@ -75,10 +75,10 @@ def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> Non
         if plan.baseline == Gloo.name:
             gloo = Gloo(folder / "gloo", index, plan.num_peers, plan.operation, plan.root, storage)
             contenders.append(stack.enter_context(gloo))
-        table = Table(next(iter(peers.values())), plan.num_peers, index)
+        table = PeerExchange(next(iter(peers.values())), plan.num_peers, index)
         calibration_s = calibrate(table) if plan.net is not None else []
         if plan.net is not None and plan.operation in BY_LINKS and BY_SIZE in plan.algorithms:
-            learn_links(table, sizes_to_learn(plan))
+            warm_up_links(table, warmup_sizes(plan))
         takes_turns = index == 0 and plan.turns is not None
         turns = stack.enter_context(meet(Path(plan.turns or ""), plan.shared)) if takes_turns else None
         bench = Bench(plan, contenders, index, turns=turns)
@@ -115,7 +115,7 @@ def numbers_of(peer: Peer, index: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Table:
+class PeerExchange:
     """Exchanges numbers between all peers, by committed operations."""
 
     peer: Peer
@@ -131,7 +131,7 @@ class Table:
         return rows
 
 
-def calibrate(table: Table) -> list[float]:
+def calibrate(table: PeerExchange) -> list[float]:
     """Times of sums of one number that each peer sends to each, on the slowest peer; they give the cost of a message.
 
     They depend on other load of the processors, so they are measured before and after the rounds.
@@ -157,8 +157,8 @@ class Bench:
 
     Attributes:
         found: measurements by size and contender.
-        meetings: begin and end of each round of a barrier, by contender.
-        is_alone: all peers are on this machine, and a director shows their progress.
+        barrier_times: begin and end of each round of a barrier, by contender.
+        is_single_host: all peers are on this machine, and a director shows their progress.
         turns: at the first peer, if another run takes turns with this one.
     """
 
@@ -166,43 +166,43 @@ class Bench:
     contenders: Sequence[Contender]
     index: int
     found: list[list[Measurement]] = field(default_factory=list)
-    meetings: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    is_alone: bool = True
+    barrier_times: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    is_single_host: bool = True
     turns: Turns | None = None
 
-    def run(self, table: Table) -> None:
+    def run(self, table: PeerExchange) -> None:
         """Run batches until the first peer ends the run."""
         self.found = [
             [Measurement(algorithm=each.name, size_bytes=size) for each in self.contenders]
             for size in self.plan.sizes_bytes
         ]
-        pacer, progress = Pacer(self.plan), Progress(self.plan, is_shown=self.index == 0 and self.is_alone)
+        pacer, progress = Pacer(self.plan), Progress(self.plan, is_shown=self.index == 0 and self.is_single_host)
         while (batch := self._next(table, pacer, progress)) is not None:
             self._measure(batch, progress)
             if self.turns is not None:
                 self.turns.end()
-            own = [each.times_s[-batch.num_rounds :] for each in self.found[batch.place]]
-            pacer.take(batch.place, table.exchange(np.array(own)).max(axis=0))
-            if self.plan.operation == BARRIER and self.is_alone:
+            own = [each.times_s[-batch.num_rounds :] for each in self.found[batch.size_index]]
+            pacer.take(batch.size_index, table.exchange(np.array(own)).max(axis=0))
+            if self.plan.operation == BARRIER and self.is_single_host:
                 self._check_meetings(table, batch)
 
     def written(self) -> list[dict[str, Any]]:
         """All measurements, for a file."""
         return [asdict(each) for row in self.found for each in row]
 
-    def _next(self, table: Table, pacer: Pacer, progress: "Progress") -> Batch | None:
+    def _next(self, table: PeerExchange, pacer: Pacer, progress: "Progress") -> Batch | None:
         numbers = np.full(3, NO_BATCH)
         if self.turns is not None:
             self.turns.take()
         if self.index == 0 and (batch := pacer.next(progress.elapsed_s())) is not None:
-            numbers[:] = batch.place, batch.num_warmup, batch.num_rounds
+            numbers[:] = batch.size_index, batch.num_warmup, batch.num_rounds
         said = table.exchange(numbers)[0]
         return None if said[0] == NO_BATCH else Batch(*map(int, said))
 
     def _measure(self, batch: Batch, progress: "Progress") -> None:
         """Measure all contenders at one size."""
-        plan, found = self.plan, self.found[batch.place]
-        count = plan.sizes_bytes[batch.place] // ITEM_BYTES[plan.dtype]
+        plan, found = self.plan, self.found[batch.size_index]
+        count = plan.sizes_bytes[batch.size_index] // ITEM_BYTES[plan.dtype]
         if batch.num_warmup:
             self._compare_bits(count, found)
             progress.advance(1)
@@ -215,7 +215,7 @@ class Bench:
             role, array = roles[contender.rank], arrays[contender.rank]
             put_shifted(role.input, shift, array)
             self._take_turn(contender, array, role, each if is_timed else None)
-            each.wrong += role.is_wrong(contender.result(), shift)
+            each.wrong += role.num_wrong(contender.result(), shift)
             each.ran = contender.ran
             if is_timed:
                 each.rans.append(each.ran)
@@ -241,7 +241,7 @@ class Bench:
             if (stages_s := contender.stages_s(start, end)) is not None:
                 timed.stages_s.append(list(stages_s))
             if self.plan.operation == BARRIER:
-                self.meetings.setdefault(timed.algorithm, []).append((start, end))
+                self.barrier_times.setdefault(timed.algorithm, []).append((start, end))
 
     def _compare_bits(self, count: int, found: Sequence[Measurement]) -> None:
         for contender, each in zip(self.contenders, found, strict=True):
@@ -251,10 +251,10 @@ class Bench:
             if self.plan.operation in SAME_EVERYWHERE:
                 each.digest = digest(contender.result())
 
-    def _check_meetings(self, table: Table, batch: Batch) -> None:
+    def _check_meetings(self, table: PeerExchange, batch: Batch) -> None:
         """Count as wrong each barrier that a rank left before the last rank had entered; one machine has one clock."""
-        for each in self.found[batch.place]:
-            own = self.meetings.pop(each.algorithm)
+        for each in self.found[batch.size_index]:
+            own = self.barrier_times.pop(each.algorithm)
             met = table.exchange(np.array(own))
             each.wrong += int(np.count_nonzero(np.array(own)[:, 1] < met[:, :, 0].max(axis=0)))
 

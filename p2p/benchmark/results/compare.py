@@ -119,12 +119,12 @@ def compare(a: Report, b: Report) -> list[Cell]:
     groups, of_cells = dict[tuple[str, int], list[Ratios]](), dict[tuple[str, int], list[Ratios]]()
     for row, ratios, _ in found:
         of_cells.setdefault((row["algorithm"], row["world_size"]), []).append(ratios)
-    by_chance, cells = scatter([*of_cells.values()]), list[Cell]()
+    by_chance, cells = unexplained_stddev([*of_cells.values()]), list[Cell]()
     for row, ratios, of_means in found:
         name, num_peers = row["algorithm"], row["world_size"]
         groups.setdefault((name, num_peers), []).append(of_means)
         cells.append(Cell(name, row["size_bytes"], num_peers, wide(ratios, by_chance, 1 - CHANCE / len(found))))
-    of_sizes = scatter([*groups.values()])
+    of_sizes = unexplained_stddev([*groups.values()])
     for (name, num_peers), each in groups.items():
         if len(each) > 1:
             values, resampled = zip(*each, strict=True)
@@ -134,7 +134,7 @@ def compare(a: Report, b: Report) -> list[Cell]:
     return cells
 
 
-def scatter(groups: Sequence[Sequence[Ratios]]) -> float:
+def unexplained_stddev(groups: Sequence[Sequence[Ratios]]) -> float:
     """Standard deviation of log ratios that resampling does not explain; `groups`: the ratios of each algorithm.
 
     Processes differ in memory placement and in how they wait, for their whole life. The estimate is the median

@@ -13,11 +13,11 @@ from functools import partial
 from itertools import pairwise
 
 from ...telemetry.records import Kind, Record
-from ..happened import Happened
+from ..run_log import EventOutcome
 from .timeline import Timeline, find, ms
 
 
-def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int) -> tuple[float, str]:
+def off_ms(event: EventOutcome, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int) -> tuple[float, str]:
     """The largest difference, over all survivors, between the sum of the parts and the whole, and that survivor.
 
     Args:
@@ -49,7 +49,7 @@ def off_ms(event: Happened, timeline: Timeline, installed: Mapping[str, int], re
 
 
 def _ends(
-    event: Happened, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int
+    event: EventOutcome, timeline: Timeline, installed: Mapping[str, int], resumed_ns: int
 ) -> tuple[int, dict[str, tuple[int, int]]]:
     """The step with which all continued; by survivor that was a member before, its commit of that step and the next."""
     commits = timeline.commits
@@ -67,7 +67,7 @@ def _is_gone(peer_id: str, record: Record) -> bool:
     return record.kind == Kind.GONE and record.peer_id == peer_id
 
 
-def _last(timeline: Timeline, peer_id: str, kind: Kind, step: int, event: Happened, until_ns: int) -> int:
+def _last(timeline: Timeline, peer_id: str, kind: Kind, step: int, event: EventOutcome, until_ns: int) -> int:
     """The time of the peer's last record of this kind and step between the event and `until_ns`; 0: there is none."""
     return max(
         (

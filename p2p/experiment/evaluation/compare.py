@@ -86,7 +86,7 @@ def notes(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> Iterator[str]:
 
 
 def _machine(evaluated: Sequence[Evaluated]) -> dict[str, Any]:
-    account = evaluated[0].run.account
+    account = evaluated[0].run.log
     return {} if account is None else account.environment
 
 

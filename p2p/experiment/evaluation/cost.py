@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..happened import Happened
+from ..run_log import EventOutcome
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Cost:
         why: reasons why values are unknown or absent, by name.
     """
 
-    event: Happened
+    event: EventOutcome
     times_ms: dict[str, float] = field(default_factory=dict)
     phases_ms: dict[str, float] = field(default_factory=dict)
     by: str = ""

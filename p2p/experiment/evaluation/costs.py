@@ -12,12 +12,12 @@ from typing import Final
 
 from ...step.receipts import Receipt
 from ...telemetry.records import How, Kind, Record
-from ..folder import Run, Track
-from ..happened import Happened
+from ..folder import PeerHistory, Run
+from ..run_log import EventOutcome
 from .accounting import off_ms
-from .chain import Chain
 from .cost import Cost, phases
-from .timeline import ROUNDED_NS, Timeline, changes, find, ms, was_at
+from .receipt_check import ReceiptCheck
+from .timeline import ROUNDED_NS, Timeline, changes, find, ms, victim_activity
 
 NUM_BESIDE: Final = 40
 """Steps on each side of a change of links that are compared."""
@@ -30,14 +30,14 @@ SILENT: Final = ("pause", "cut", "kill_host", "gone")
 UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
 
 
-def costs(run: Run, chain: Chain) -> list[Cost]:
+def costs(run: Run, chain: ReceiptCheck) -> list[Cost]:
     """The costs of all events; for a run without an account, of all changes of its members."""
     timeline = Timeline(run, chain)
-    events = list(run.account.events) if run.account is not None else changes(timeline)
+    events = list(run.log.events) if run.log is not None else changes(timeline)
     return [_cost(event, timeline) for event in events]
 
 
-def _cost(event: Happened, timeline: Timeline) -> Cost:
+def _cost(event: EventOutcome, timeline: Timeline) -> Cost:
     cost = Cost(event=event)
     if event.why_not:
         cost.why["resumed"] = event.why_not
@@ -55,7 +55,7 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
             _join(cost, timeline)
         case _:
             _restart(cost, timeline)
-    cost.at = was_at(event, timeline)
+    cost.at = victim_activity(event, timeline)
     cost.step_ms = timeline.step_ms(event.time_ns)
     if cost.step_ms is None and event.do in ("kill", "leave"):
         cost.why["beyond"] = "those who were members then had not committed two steps before it"
@@ -110,15 +110,15 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
     )
 
 
-def _others(event: Happened, timeline: Timeline) -> dict[str, Track]:
+def _others(event: EventOutcome, timeline: Timeline) -> dict[str, PeerHistory]:
     """The peers that may have removed a victim: all that are no victims, or all peers if every one is a victim."""
     tracks = timeline.run.tracks
     return {peer_id: track for peer_id, track in tracks.items() if peer_id not in event.victims} or tracks
 
 
-def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | None:
+def _without(track: PeerHistory, victims: Sequence[str], since_ns: int) -> Record | None:
     """The record of its view without the last victim; without a trace, of any view, if it was a member before."""
-    if not track.is_whole:
+    if not track.has_trace:
         if not any(each.kind == Kind.COMMITTED and each.time_ns < since_ns for each in track.records):
             return None
         return find(track.records, since_ns, lambda each: each.kind == Kind.INSTALLED)
@@ -130,7 +130,7 @@ def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | No
     return max(outs.values(), key=lambda record: record.time_ns, default=None)
 
 
-def _is_out(victim: str, event: Happened, timeline: Timeline) -> bool:
+def _is_out(victim: str, event: EventOutcome, timeline: Timeline) -> bool:
     """Whether the last that others had recorded of its seat before the event is that it lost it."""
     seats = [
         record
@@ -166,7 +166,7 @@ def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> Non
     first = min(gone, key=lambda record: record.time_ns)
     cost.times_ms["detected"] = ms(first.time_ns - event.time_ns)
     cost.times_ms["detected_last"] = ms(max(record.time_ns for record in gone) - event.time_ns)
-    is_known = timeline.run.tracks[next(iter(installed))].is_whole
+    is_known = timeline.run.tracks[next(iter(installed))].has_trace
     cost.by = BY_SILENCE if first.kind == Kind.SUSPECTED else BY.get(How(first.how), "") if is_known else ""
     if not is_known:
         cost.why["by"] = UNRECORDED
@@ -248,9 +248,9 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
         cost.times_ms["back_after_it_went_on"] = ms(back - until_ns)
 
 
-def _late_ns(event: Happened, until_ns: int, timeline: Timeline) -> int:
+def _late_ns(event: EventOutcome, until_ns: int, timeline: Timeline) -> int:
     """Until when a victim is taken out because of this pause: others may agree on that just as it ends."""
-    events = timeline.run.account.events if timeline.run.account is not None else ()
+    events = timeline.run.log.events if timeline.run.log is not None else ()
     later = [each.time_ns for each in events if each.time_ns > until_ns and {*each.victims} & {*event.victims}]
     return min([until_ns + LATE_NS, *later])
 
@@ -271,7 +271,7 @@ def _all_records(timeline: Timeline) -> Iterable[Record]:
 
 def _change(cost: Cost, timeline: Timeline) -> None:
     """A change of links: the median step time before and after, up to the adjacent events."""
-    account, at = timeline.run.account, cost.event.time_ns
+    account, at = timeline.run.log, cost.event.time_ns
     assert account is not None, "the event is from it"
     begin, end = account.adjacent_ns(at)
     commits = [time_ns for time_ns, *_ in timeline.first_commits if begin < time_ns < end]

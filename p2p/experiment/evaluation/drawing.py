@@ -47,7 +47,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class EventMarker:
     """An event: a line through all panels at `start_s`, shaded up to `end_s`."""
 
     number: int
@@ -89,7 +89,7 @@ def middle(lines: Sequence[Points], span_s: float) -> list[tuple[float, float]]:
     return found
 
 
-def draw(panels: Sequence[Panel], rows: Sequence[Row], marks: Sequence[Mark], span_s: float) -> str:
+def draw(panels: Sequence[Panel], rows: Sequence[Row], marks: Sequence[EventMarker], span_s: float) -> str:
     """Draw all panels, rows and marks as one SVG."""
     panels = [panel for panel in panels if panel.points]
     is_many = len(rows) > MANY
@@ -134,7 +134,7 @@ def _x(time_s: float, span_s: float) -> float:
     return LEFT + min(max(time_s / span_s, 0.0), 1.0) * INNER
 
 
-def _marks(marks: Sequence[Mark], span_s: float, bottom: float) -> Iterable[str]:
+def _marks(marks: Sequence[EventMarker], span_s: float, bottom: float) -> Iterable[str]:
     free = float("-inf")
     kind = "mark" if len(marks) <= MANY else "mark many"
     for mark in sorted(marks, key=lambda mark: mark.start_s):

@@ -18,7 +18,7 @@ def clock_metrics(run: Run) -> dict[str, float]:
     Raises:
         ExperimentError: the records contradict each other under any clocks.
     """
-    if run.account is None:
+    if run.log is None:
         return {}
     try:
         found = pair_bounds(host_steps(run))

@@ -1,7 +1,7 @@
 """Whether the flight recorders of killed peers hold all that other peers heard from them. Pure."""
 
 from ...telemetry.records import Kind
-from ..folder import Run, Track
+from ..folder import PeerHistory, Run
 
 ENDS = ("kill", "kill_host", "restart_all")
 
@@ -17,11 +17,11 @@ def unrecorded(run: Run) -> list[tuple[str, int]]:
     """
     victims = {
         peer_id
-        for event in (() if run.account is None else run.account.events)
+        for event in (() if run.log is None else run.log.events)
         if event.do in ENDS and event.time_ns
         for peer_id in event.victims
     }
-    lossy = {each.peer_id for each in (() if run.account is None else run.account.processes) if each.missed}
+    lossy = {each.peer_id for each in (() if run.log is None else run.log.processes) if each.missed}
     found = []
     for peer_id in sorted(victims & run.tracks.keys() - lossy):
         finished = {each.step for each in run.tracks[peer_id].records if each.kind == Kind.FINISHED}
@@ -34,7 +34,7 @@ def unrecorded(run: Run) -> list[tuple[str, int]]:
     return found
 
 
-def _committed_without(track: Track, peer_id: str) -> set[int]:
+def _committed_without(track: PeerHistory, peer_id: str) -> set[int]:
     """Steps that this peer has committed since it installed a view without `peer_id`."""
     out_ns = min(
         (each.time_ns for each in track.records if (each.kind, each.peer_id) == (Kind.OUT, peer_id)), default=0

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..config import Bound
 from .cost import Cost
-from .drawing import Mark, Panel, Row, draw, middle
+from .drawing import EventMarker, Panel, Row, draw, middle
 from .report import Evaluated, failures, metrics, planned_events
 from .statistics import describe
 from .steps import lanes, rates
@@ -116,11 +116,11 @@ def _picture(evaluated: Sequence[Evaluated]) -> str:
     return draw(*picture_of(evaluated))
 
 
-def picture_of(evaluated: Sequence[Evaluated]) -> tuple[list[Panel], list[Row], list[Mark], float]:
+def picture_of(evaluated: Sequence[Evaluated]) -> tuple[list[Panel], list[Row], list[EventMarker], float]:
     """The arguments of `draw`."""
     first, *others = evaluated
     origin = first.origin_ns
-    account = first.run.account
+    account = first.run.log
     ends = [step.time_ns for step in first.steps[-1:]] + ([account.ended_ns] if account is not None else [])
     span_s = max((max(ends, default=origin) - origin) / 1e9, 0.001)
     took, *others_took = (_step_times(each) for each in evaluated)
@@ -168,15 +168,17 @@ def _loss_panel(each: Evaluated) -> Panel:
 
 
 def _losses(each: Evaluated) -> list[tuple[float, float]]:
-    account = each.run.account
+    account = each.run.log
     found = () if account is None else account.losses
     return sorted(((time_ns - each.origin_ns) / 1e9, loss) for time_ns, _, loss in found)
 
 
-def _mark(cost: Cost, origin: int) -> Mark:
+def _mark(cost: Cost, origin: int) -> EventMarker:
     start_s = (cost.event.time_ns - origin) / 1e9
     end_ms = cost.times_ms.get("back", cost.times_ms.get("resumed", 0.0))
-    return Mark(cost.event.number, start_s, start_s + end_ms / 1e3, f"{cost.event.who}, at step {cost.event.at_step}")
+    return EventMarker(
+        cost.event.number, start_s, start_s + end_ms / 1e3, f"{cost.event.who}, at step {cost.event.at_step}"
+    )
 
 
 # Tables.
@@ -254,7 +256,7 @@ def _described(described: dict[str, Any]) -> str:
 
 
 def _splits(each: Evaluated) -> Iterable[str]:
-    account = each.run.account
+    account = each.run.log
     names = {} if account is None else {p.peer_id: f"peer {p.index}" for p in account.processes}
     yield "<h2>Where the time of a step goes</h2>"
     if not each.splits:
@@ -297,7 +299,7 @@ def _suspicions(each: Evaluated) -> Iterable[str]:
 
 
 def _environment(each: Evaluated) -> Iterable[str]:
-    account = each.run.account
+    account = each.run.log
     if account is not None:
         text = json.dumps({"seed": account.seed, **account.environment}, indent=1)
         yield f"<h2>Environment</h2><pre>{escape(text)}</pre>"

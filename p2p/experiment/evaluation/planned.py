@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from ..happened import Happened
+from ..run_log import EventOutcome
 
 NEAR: Final = 2
 """Steps."""
@@ -12,7 +12,7 @@ _AT_STEP: Final = re.compile(r"step (\d+)")
 _IN_ITS: Final = " in its "
 
 
-def off_share(events: Iterable[Happened]) -> float | None:
+def off_share(events: Iterable[EventOutcome]) -> float | None:
     """The share of events planned for a step that happened more than 2 steps from it; None: there is no such event.
 
     Events that also wait for something else (`wait_s`, `during`) are left out; so are events that did not happen, which

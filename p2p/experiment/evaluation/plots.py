@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from .drawing import Mark, Panel, draw
+from .drawing import EventMarker, Panel, draw
 from .page import STYLE, picture_of
 from .report import Evaluated
 
@@ -30,7 +30,7 @@ def plot(evaluated: Sequence[Evaluated], folder: Path) -> list[Path]:
     return list(paths.values())
 
 
-def _by_matplotlib(panels: Sequence[Panel], marks: Sequence[Mark], span_s: float) -> dict[str, bytes]:
+def _by_matplotlib(panels: Sequence[Panel], marks: Sequence[EventMarker], span_s: float) -> dict[str, bytes]:
     import matplotlib
     from matplotlib.figure import Figure
 

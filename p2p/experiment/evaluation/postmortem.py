@@ -14,16 +14,16 @@ from typing import Final
 import numpy as np
 
 from ...errors import ExperimentError, RemoteProtocolError
-from ...launch.places import Ending
-from ...launch.traces import End
-from ...telemetry.failures import Failure, Trail, consequences, failures, sentence, shortened
+from ...launch.peer_slots import ExitOutcome
+from ...launch.traces import ExitRecord
+from ...telemetry.failures import Failure, ProcessTrace, consequences, failures, sentence, shortened
 from ...telemetry.page import SUFFIX as PAGE
-from ...telemetry.page import Seen, read_page
+from ...telemetry.page import PageContent, read_page
 from ...telemetry.records import ADVANCES, Kind
 from ...telemetry.snapshot import SHORT, Identity, renamed
 from ..clocks import Clocks
 from ..folder import Run, ends_in, read_run, runs_in
-from ..happened import Process
+from ..run_log import Process
 
 BY_HAND: Final = " (by the experiment)"
 
@@ -41,30 +41,30 @@ def postmortem(folder: Path, say: Callable[[str], None]) -> int:
     code = 0
     for each in runs_in(folder):
         run = read_run(each, is_one=False)
-        who = [track.who for track in run.tracks.values() if track.who is not None]
+        who = [track.identity for track in run.tracks.values() if track.identity is not None]
         if run.clocks is not None:
             who = [each for each in who if each.host == run.clocks.reference]
         code |= _tell(each.name, trails(run, each), who, say, run)
     return code
 
 
-def _read(path: Path) -> Seen | None:
+def _read(path: Path) -> PageContent | None:
     try:
         return read_page(path)
     except (OSError, RemoteProtocolError):
         return None
 
 
-def trail_of_page(seen: Seen) -> Trail:
-    return Trail(peer_id=seen.identity.peer_id, name=seen.identity.name, records=seen.records)
+def trail_of_page(seen: PageContent) -> ProcessTrace:
+    return ProcessTrace(peer_id=seen.identity.peer_id, name=seen.identity.name, records=seen.records)
 
 
-def trails(run: Run, folder: Path) -> list[Trail]:
+def trails(run: Run, folder: Path) -> list[ProcessTrace]:
     """The trails of all peers of a run, and of processes that never joined."""
-    ended = _by_experiment(run) if run.account is not None else _by_launchers(folder, run.clocks)
+    ended = _by_experiment(run) if run.log is not None else _by_launchers(folder, run.clocks)
     known = {trail.peer_id for trail in ended}
     found = ended + [
-        Trail(peer_id=peer_id, name=peer_id[:SHORT] if track.who is None else track.who.name)
+        ProcessTrace(peer_id=peer_id, name=peer_id[:SHORT] if track.identity is None else track.identity.name)
         for peer_id, track in run.tracks.items()
         if peer_id not in known
     ]
@@ -82,18 +82,18 @@ def trails(run: Run, folder: Path) -> list[Trail]:
     ]
 
 
-def _by_experiment(run: Run) -> list[Trail]:
-    assert run.account is not None
-    return [_of_process(process, run) for process in run.account.processes]
+def _by_experiment(run: Run) -> list[ProcessTrace]:
+    assert run.log is not None
+    return [_of_process(process, run) for process in run.log.processes]
 
 
-def _of_process(process: Process, run: Run) -> Trail:
-    trail = Trail(peer_id=process.peer_id, name=str(process.index), ended_ns=process.ended_ns, code=process.code)
+def _of_process(process: Process, run: Run) -> ProcessTrace:
+    trail = ProcessTrace(peer_id=process.peer_id, name=str(process.index), ended_ns=process.ended_ns, code=process.code)
     if process.code is None:
         return trail
     track = run.tracks.get(process.peer_id)
     kinds = set() if track is None else {record.kind for record in track.records}
-    ending = Ending.of(
+    ending = ExitOutcome.of(
         process.code,
         has_begun=track is not None and bool(track.receipts),
         is_through=Kind.LEFT in kinds,  # a second SIGTERM may meet it as its interpreter ends
@@ -101,23 +101,23 @@ def _of_process(process: Process, run: Run) -> Trail:
     )
     return replace(
         trail,
-        how=ending.words + (BY_HAND if process.was_ended and ending.exit_code else ""),
+        how=ending.words + (BY_HAND if process.ended_by_experiment and ending.exit_code else ""),
         has_failed=bool(ending.exit_code),
         last_words=shortened(process.last_line),
     )
 
 
-def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
+def _by_launchers(folder: Path, clocks: Clocks | None) -> list[ProcessTrace]:
     """Trails from the launchers of all hosts that wrote to this folder."""
-    ends: list[End] = []
+    ends: list[ExitRecord] = []
     for path in ends_in(folder):
         try:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            ends += [End(**json.loads(line)) for line in lines if line.endswith("\n")]
+            ends += [ExitRecord(**json.loads(line)) for line in lines if line.endswith("\n")]
         except (OSError, ValueError, TypeError) as error:
             raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error
     return [
-        Trail(
+        ProcessTrace(
             peer_id=end.peer_id,
             name=end.name,
             ended_ns=end.time_ns if clocks is None else clocks.to_reference(end.host, end.time_ns),
@@ -131,7 +131,11 @@ def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
 
 
 def _tell(
-    name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None], run: Run | None = None
+    name: str,
+    found: Sequence[ProcessTrace],
+    who: Sequence[Identity],
+    say: Callable[[str], None],
+    run: Run | None = None,
 ) -> int:
     """Print the post-mortem of one run. `run`: None: only its pages are known."""
     names = {trail.peer_id: trail.name for trail in found}
@@ -145,7 +149,7 @@ def _tell(
     begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
     step = f"step {newest}" if newest >= 0 else "no step"
     say(f"{name}: {len(found)} peer{'s' if len(found) != 1 else ''}, {step}; {len(failed) or 'none of them'} failed")
-    if run is not None and run.account is None and len(starts := run.starts()) > 1:
+    if run is not None and run.log is None and len(starts := run.starts()) > 1:
         words = ", then ".join(f"{each[:SHORT]} up to step {run.last_step(each)}" for each in starts)
         say(f"  it began {len(starts)} times: {words}")
     for line in [] if run is None else run.cut_short():

@@ -12,15 +12,15 @@ from ..events import ENDS
 from ..folder import Run
 from ..lines import nearest
 from ..usage import growth
-from .chain import Chain, check
 from .cost import Cost
 from .costs import costs
 from .host_clocks import clock_metrics
 from .last_words import unrecorded
 from .planned import off_share
+from .receipt_check import ReceiptCheck, check
 from .slow_links import name_links
 from .statistics import describe
-from .steps import Split, Step, splits, steps
+from .steps import Step, StepBreakdown, splits, steps
 from .suspicions import suspicions
 
 COUNTS: Final = (
@@ -47,26 +47,26 @@ class Evaluated:
     """One run and its evaluation."""
 
     run: Run
-    chain: Chain
+    chain: ReceiptCheck
     costs: list[Cost]
     steps: list[Step]
-    splits: dict[str, Split]
+    splits: dict[str, StepBreakdown]
 
     @property
     def failed(self) -> list[str]:
         """In words, peers that failed and were not ended by the experiment; empty for a run that was no experiment."""
-        processes = () if self.run.account is None else self.run.account.processes
+        processes = () if self.run.log is None else self.run.log.processes
         return [
             f"peer {each.index} ended with {each.code}: {each.last_line or 'it had printed nothing'}"
             for each in processes
-            if not each.was_ended and each.code not in _EXPECTED_CODES
+            if not each.ended_by_experiment and each.code not in _EXPECTED_CODES
         ]
 
     @property
     def origin_ns(self) -> int:
         """The origin of all times that are shown: the start of the run, or the first record."""
-        if self.run.account is not None:
-            return self.run.account.began_ns
+        if self.run.log is not None:
+            return self.run.log.began_ns
         return min((track.records[0].time_ns for track in self.run.tracks.values() if track.records), default=0)
 
 
@@ -90,7 +90,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         "steps_unrecorded": sum(len(unrecorded(each.run)) for each in evaluated),
         "records_missed": sum(each.run.num_missed for each in evaluated),
     }
-    if any(each.run.account is not None for each in evaluated):  # `shoal postmortem` says it of other runs
+    if any(each.run.log is not None for each in evaluated):  # `shoal postmortem` says it of other runs
         found["peers_failed"] = sum(len(each.failed) for each in evaluated)
     parts = [each.chain.goodput for each in evaluated]
     if known := [part for part in parts if part is not None]:
@@ -102,7 +102,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         found["at_step_off_share"] = off
     clocks = [clock_metrics(each.run) for each in evaluated]
     found |= {name: max(each[name] for each in clocks if name in each) for each in clocks for name in each}
-    grown = [growth(each.run.account.usage) for each in evaluated if each.run.account is not None]
+    grown = [growth(each.run.log.usage) for each in evaluated if each.run.log is not None]
     found |= {name: max(each[name] for each in grown if name in each) for each in grown for name in each}
     for do in ("", *DOS):
         for name in TIMES:
@@ -177,7 +177,7 @@ def failures(evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> lis
             wrong.append(f"{key} is not known: no event had one")
         elif not bound.is_met(found[key]):
             wrong.append(f"{key} is {found[key]:g}, expected {bound}{_whose(key, evaluated)}")
-    if any(each.run.account is not None and each.run.account.ended_by in ("limit", "interrupt") for each in evaluated):
+    if any(each.run.log is not None and each.run.log.ended_by in ("limit", "interrupt") for each in evaluated):
         wrong.append("a run was ended before its time")
     return wrong
 
@@ -242,7 +242,7 @@ def _over_runs(evaluated: Sequence[Evaluated]) -> list[dict[str, Any]]:
 
 
 def _run(each: Evaluated) -> dict[str, Any]:
-    account, chain = each.run.account, each.chain
+    account, chain = each.run.log, each.chain
     return {
         "seed": None if account is None else account.seed,
         "ended_by": None if account is None else account.ended_by,

@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 
 def name_links(run: Run, found: Sequence[Cost]) -> None:
     """Name in `why` of each `link` event the link that made steps longer, if one did."""
-    if run.account is None or not any("step_after" in cost.times_ms for cost in found):
+    if run.log is None or not any("step_after" in cost.times_ms for cost in found):
         return
     steps, names = host_steps(run), _names(run)
     for cost in found:
@@ -35,7 +35,7 @@ def name_links(run: Run, found: Sequence[Cost]) -> None:
         before_ms, after_ms = (cost.times_ms.get(name, 0.0) for name in ("step_before", "step_after"))
         if cost.event.do != "link" or not 0 < before_ms < after_ms:
             continue
-        begin, end = run.account.adjacent_ns(at)
+        begin, end = run.log.adjacent_ns(at)
         before = [step for step in steps if begin < _began_ns(step) and _committed_ns(step) <= at][-NUM_BESIDE:]
         after = [step for step in steps if at < _began_ns(step) and _committed_ns(step) < end][:NUM_BESIDE]
         cause = slower(delays_ms(before), delays_ms(after), names)
@@ -76,8 +76,8 @@ def slower(
 
 def _names(run: Run) -> dict[str, str]:
     """Names of hosts as in the file: the first peers were started one on each host, in order."""
-    assert run.account is not None
-    index = {each.peer_id: each.index for each in run.account.processes}
+    assert run.log is not None
+    index = {each.peer_id: each.index for each in run.log.processes}
     found: dict[str, int] = {}
     for peer_id, host in hosts_of(run).items():
         found[host] = min(index.get(peer_id, 1 << 30), found.get(host, 1 << 30))

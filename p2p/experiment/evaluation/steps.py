@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import fmean
 
 from ...telemetry.records import Kind, Record
-from ..folder import Run, Track
-from ..happened import Happened
+from ..folder import PeerHistory, Run
+from ..run_log import EventOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class StepBreakdown:
     """The mean step time of one peer, in ms, and its parts, which add up to it.
 
     Attributes:
@@ -80,9 +80,9 @@ def steps(run: Run) -> list[Step]:
     return found
 
 
-def splits(run: Run) -> dict[str, Split]:
+def splits(run: Run) -> dict[str, StepBreakdown]:
     """Splits by peer_id, for peers with a trace and at least two committed steps."""
-    parts = {peer_id: _parts(track) for peer_id, track in run.tracks.items() if track.is_whole}
+    parts = {peer_id: _parts(track) for peer_id, track in run.tracks.items() if track.has_trace}
     last = Counter[str]()
     submitted: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for peer_id, own in parts.items():
@@ -100,11 +100,13 @@ def splits(run: Run) -> dict[str, Split]:
             share = round(last[peer_id] / len(own), 3)
             between = sum(commit.time_ns - before.time_ns for before, commit in _pairs(run.tracks[peer_id]))
             error = round(abs(sum(sum(times[2:]) for times in own.values()) - between) / between, 5)
-            found[peer_id] = Split(step=step, compute=compute, exchange=exchange, wait=wait, last=share, error=error)
+            found[peer_id] = StepBreakdown(
+                step=step, compute=compute, exchange=exchange, wait=wait, last=share, error=error
+            )
     return found
 
 
-def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]]:
+def _parts(track: PeerHistory) -> dict[tuple[str, int], tuple[int, int, int, int, int]]:
     """For each step: when it was submitted, how long it took, and its three parts, which add up to that; in ns."""
     lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
     begins = {commit.time_ns: before.time_ns for before, commit in _pairs(track)}
@@ -125,7 +127,7 @@ def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]
     return found
 
 
-def _pairs(track: Track) -> list[tuple[Record, Record]]:
+def _pairs(track: PeerHistory) -> list[tuple[Record, Record]]:
     """Pairs of commits of consecutive steps, the second with a receipt, without missed records in between.
 
     So the peer was a member all the time in between, and received no state.
@@ -150,12 +152,12 @@ class Lane:
     end: str
 
 
-def lanes(run: Run, events: Sequence[Happened]) -> list[Lane]:
+def lanes(run: Run, events: Sequence[EventOutcome]) -> list[Lane]:
     """The lanes of all peers, in the order of starts; without an account, of peer_ids."""
-    if run.account is None:
+    if run.log is None:
         return [_lane(peer_id[:8], track, 0, 0, "") for peer_id, track in sorted(run.tracks.items())]
     found = []
-    for process in run.account.processes:
+    for process in run.log.processes:
         track = run.tracks.get(process.peer_id)
         ends = {None: "", -9: "killed", 0: "ended", 143: "left", -15: "left"}
         end = ends.get(process.code, f"ended with {process.code}")
@@ -169,7 +171,7 @@ def lanes(run: Run, events: Sequence[Happened]) -> list[Lane]:
     return found
 
 
-def _lane(name: str, track: Track | None, began_ns: int, ended_ns: int, end: str) -> Lane:
+def _lane(name: str, track: PeerHistory | None, began_ns: int, ended_ns: int, end: str) -> Lane:
     records = () if track is None else track.records
     commits = [record.time_ns for record in records if record.kind == Kind.COMMITTED and record.step > 0]
     begins = began_ns or (records[0].time_ns if records else 0)

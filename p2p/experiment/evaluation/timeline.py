@@ -8,10 +8,10 @@ from statistics import median
 from typing import Final
 
 from ...telemetry.records import How, Kind, Record
-from ...telemetry.timeline import doing
+from ...telemetry.timeline import activity
 from ..folder import Run
-from ..happened import Happened, Process
-from .chain import Chain
+from ..run_log import EventOutcome, Process
+from .receipt_check import ReceiptCheck
 
 ENDS: Final = ("kill", "leave", "kill_host", "restart_all")
 """Events that end their victims."""
@@ -33,12 +33,12 @@ class Timeline:
         first_commits: (time, lineage, step) of the first commit of each step, in order.
     """
 
-    def __init__(self, run: Run, chain: Chain) -> None:
+    def __init__(self, run: Run, chain: ReceiptCheck) -> None:
         self.run, self.chain = run, chain
         self.processes: Mapping[str, Process] = (
-            {each.peer_id: each for each in run.account.processes if each.peer_id} if run.account is not None else {}
+            {each.peer_id: each for each in run.log.processes if each.peer_id} if run.log is not None else {}
         )
-        events = run.account.events if run.account is not None else ()
+        events = run.log.events if run.log is not None else ()
         self._victims = {victim for each in events if each.time_ns for victim in each.victims}
         self.ended = {victim for each in events if each.do in ENDS and each.time_ns for victim in each.victims}
         first: dict[tuple[str, int], int] = {}
@@ -81,16 +81,16 @@ class Timeline:
         """Steps whose first commit lies in this interval."""
         return [(lineage, step) for time_ns, lineage, step in self.first_commits if start_ns <= time_ns <= end_ns]
 
-    def is_of_others(self, key: tuple[str, int], event: Happened) -> bool:
+    def is_of_others(self, key: tuple[str, int], event: EventOutcome) -> bool:
         """Whether the members that the step lost, compared with the one before, were victims of other events only."""
         lineage, step = key
         lost = self._members.get((lineage, step - 1), frozenset()) - self._members.get(key, frozenset())
         return not lost.isdisjoint(self._victims) and lost.isdisjoint(event.victims)
 
 
-def changes(timeline: Timeline) -> list[Happened]:
+def changes(timeline: Timeline) -> list[EventOutcome]:
     """Changes of members, by the receipts; the time is that of the first sign of each."""
-    found: list[Happened] = []
+    found: list[EventOutcome] = []
     first = {(lineage, step): time_ns for time_ns, lineage, step in timeline.first_commits}
     for before, after in pairwise(timeline.run.receipts()):
         if before.view_number == after.view_number or before.lineage != after.lineage or not before.step:
@@ -107,10 +107,10 @@ def changes(timeline: Timeline) -> list[Happened]:
     return found
 
 
-def _change(do: str, peer_id: str, step: int, time_ns: int) -> Happened:
+def _change(do: str, peer_id: str, step: int, time_ns: int) -> EventOutcome:
     why_not = "" if time_ns else "nobody has recorded when"
     who = f"peer {peer_id[:8]} {'is gone' if do == 'gone' else 'has come'}"
-    return Happened(
+    return EventOutcome(
         number=0, do=do, planned="", who=who, at_step=step, time_ns=time_ns, victims=[peer_id], why_not=why_not
     )
 
@@ -149,13 +149,13 @@ def _asked(timeline: Timeline, peer_id: str, until_ns: int) -> int:
     return asked.time_ns if asked is not None else records[0].time_ns if records else 0
 
 
-def was_at(event: Happened, timeline: Timeline) -> str:
+def victim_activity(event: EventOutcome, timeline: Timeline) -> str:
     """The victim's activity, by its own last records: for a kill all, else those before the event; empty: unknown."""
     track = timeline.run.tracks.get(event.victims[0]) if len(event.victims) == 1 else None
-    if track is None or not track.is_whole:
+    if track is None or not track.has_trace:
         return ""
     records = [each for each in track.records if event.do == "kill" or each.time_ns <= event.time_ns]
-    return doing(records)[0]
+    return activity(records)[0]
 
 
 def find(records: Sequence[Record], since_ns: int, is_wanted: Callable[[Record], bool]) -> Record | None:

@@ -9,10 +9,10 @@ from typing import Final
 from ...host.processes import stands_still
 from ..config import Experiment
 from ..events import IN_THE_LAB, STATE, Event, host_number
-from ..happened import Happened
+from ..run_log import EventOutcome
 from .plan import Plan, in_words, when
-from .swarm import Seen, Started, Swarm
-from .venue import Lab
+from .swarm import PeerProcess, Swarm, TrackedPeer
+from .testbed import LabTestbed
 
 POLL_S: Final = 0.005
 LOSSES_EVERY: Final = 20
@@ -35,7 +35,7 @@ class Director:
 
     Attributes:
         happened: one per planned event.
-        begun_ns: when step 1 was committed; 0: not yet.
+        first_step_ns: when step 1 was committed; 0: not yet.
         ended_by: `script`, `until` or `limit`; `interrupt` until the run is over.
     """
 
@@ -54,11 +54,11 @@ class Director:
         self._until_ns = self._ends_ns = 0
         self._last_step = -1  # the step to reach before the end; -1: not known yet
         self._newest: dict[int, int] = {}  # by number of an event: the newest step when its pause or change ended
-        self._put_back: dict[int, Callable[[], None]] = {}  # by number of an event: restores the links as before
-        self.begun_ns = 0
+        self._undo: dict[int, Callable[[], None]] = {}  # by number of an event: restores the links as before
+        self.first_step_ns = 0
         self.ended_by = "interrupt"
         self.happened = [
-            Happened(number=number, do=event.do, planned=when(event), who=in_words(event), for_s=event.for_s)
+            EventOutcome(number=number, do=event.do, planned=when(event), who=in_words(event), for_s=event.for_s)
             for number, event in enumerate(plan.events, 1)
         ]
         self._to_do = [*zip(plan.events, self.happened, strict=True)]
@@ -69,7 +69,7 @@ class Director:
         try:
             self._conduct()
         finally:
-            self._excuse()
+            self._set_why_not()
 
     def _conduct(self) -> None:
         began_ns = time.monotonic_ns()
@@ -81,18 +81,18 @@ class Director:
             if self._is_interrupted():
                 return
             now_ns = time.monotonic_ns()
-            self._swarm.look(now_ns)
+            self._swarm.poll(now_ns)
             looks += 1
             if looks % LOSSES_EVERY == 0:
-                self._swarm.look_at_snapshots(now_ns)
-            if not self.begun_ns and self._swarm.newest_step() > 0:
-                self.begun_ns = min(each.peer.first_ns or now_ns for each in self._swarm.seated() if each.peer)
+                self._swarm.poll_snapshots(now_ns)
+            if not self.first_step_ns and self._swarm.newest_step() > 0:
+                self.first_step_ns = min(each.peer.first_ns or now_ns for each in self._swarm.seated() if each.peer)
                 self._say("step 1 is committed")
-            self._let_go(now_ns)
+            self._end_expired(now_ns)
             if not self._ends_ns:
                 self._do_due(now_ns)
             self._look_at_end(now_ns, began_ns)
-        self._swarm.look_at_snapshots(time.monotonic_ns())
+        self._swarm.poll_snapshots(time.monotonic_ns())
         self.ended_by = self.ended_by if self._ends_ns else "script"
 
     # Events.
@@ -113,14 +113,14 @@ class Director:
             if _seeks(event, happened):
                 awaited.add((event.who, event.during))
 
-    def _is_due(self, event: Event, happened: Happened, now_ns: int) -> bool:
+    def _is_due(self, event: Event, happened: EventOutcome, now_ns: int) -> bool:
         if event.at_step is not None:
             return self._swarm.newest_step() >= event.at_step
         if event.at_s is not None:
-            return bool(self.begun_ns) and now_ns >= self.begun_ns + event.at_s * 1e9
+            return bool(self.first_step_ns) and now_ns >= self.first_step_ns + event.at_s * 1e9
         return self._is_over(self.happened[happened.number - 2])
 
-    def _do(self, event: Event, happened: Happened) -> None:
+    def _do(self, event: Event, happened: EventOutcome) -> None:
         """Perform an event if that is possible now; else it is retried at the next poll."""
         happened.at_step = self._swarm.newest_step()
         if event.do == "join":
@@ -141,15 +141,15 @@ class Director:
                 return
         self._say(f"step {max(happened.at_step, 0)}: {happened.who}{self._whom(happened)}")
 
-    def _change_network(self, event: Event, happened: Happened) -> None:
+    def _change_network(self, event: Event, happened: EventOutcome) -> None:
         venue, host = self._swarm.venue, host_number(event.who)
-        assert isinstance(venue, Lab) and host is not None, "the file was checked"
+        assert isinstance(venue, LabTestbed) and host is not None, "the file was checked"
         there = [each for each in self._swarm.living() if each.host in (host, host_number(event.to))]
         happened.time_ns = time.monotonic_ns()
         if event.do == "kill_host":
             venue.crash(host)
         else:
-            self._put_back[happened.number] = venue.change(
+            self._undo[happened.number] = venue.change(
                 host,
                 host_number(event.to),
                 event.net or event.do,
@@ -162,35 +162,35 @@ class Director:
             happened.victims = [each.peer.peer_id for each in there if each.peer is not None]
             happened.peers = [each.index for each in there]
         for each in there if event.do == "kill_host" else ():
-            each.was_ended = True
+            each.ended_by_experiment = True
 
-    def _waits_for(self, event: Event, victim: Started) -> bool:
+    def _waits_for(self, event: Event, victim: PeerProcess) -> bool:
         """Poll the victim until it is in the phase `during`, and stop it there; False: not within `CLOSELY_S`."""
         until_ns = time.monotonic_ns() + CLOSELY_S * 1e9
         while event.during:
-            if self._is_at(event, victim) and self._stands_there(event, victim):
+            if self._is_at(event, victim) and self._stop_in_phase(event, victim):
                 return True
             if time.monotonic_ns() > until_ns:
                 return False
             self._never.wait(CLOSE_POLL_S)
         return True
 
-    def _is_at(self, event: Event, victim: Started) -> bool:
+    def _is_at(self, event: Event, victim: PeerProcess) -> bool:
         """Whether the victim's records say that it is in `during`; for a donor, whether any peer receives a state."""
         is_of_donor = event.who == "donor" and event.during == STATE
         watched = [each.peer for each in (self._swarm.living() if is_of_donor else [victim]) if each.peer is not None]
         for peer in watched:
-            peer.take()
+            peer.read_records()
         return any(peer.phase == event.during for peer in watched)
 
-    def _stands_there(self, event: Event, victim: Started) -> bool:
+    def _stop_in_phase(self, event: Event, victim: PeerProcess) -> bool:
         """Stop the victim; False: it has left the phase meanwhile, and continues, so it is not hit in another one."""
-        if self._hold(victim) and self._is_at(event, victim):
+        if self._stop(victim) and self._is_at(event, victim):
             return True
         self._swarm.signal(victim, signal.SIGCONT)
         return False
 
-    def _hold(self, victim: Started) -> bool:
+    def _stop(self, victim: PeerProcess) -> bool:
         """Stop the victim, and wait until it runs no code; False: it still runs, so its records may be incomplete.
 
         In a lab the victim keeps running, since threads on other hosts are not visible here.
@@ -205,21 +205,21 @@ class Director:
             self._never.wait(CLOSE_POLL_S)
         return is_still
 
-    def _hit(self, event: Event, happened: Happened, victim: Started) -> bool:
+    def _hit(self, event: Event, happened: EventOutcome, victim: PeerProcess) -> bool:
         assert victim.peer is not None
         number = {"kill": signal.SIGKILL, "leave": signal.SIGTERM, "pause": signal.SIGSTOP}[event.do]
         time_ns = time.monotonic_ns()
         if not self._swarm.signal(victim, number):
             return False
         happened.time_ns, happened.victims, happened.peers = time_ns, [victim.peer.peer_id], [victim.index]
-        victim.was_ended = event.do != "pause"
+        victim.ended_by_experiment = event.do != "pause"
         if event.during and event.do == "leave":  # the victim is stopped
             self._swarm.signal(victim, signal.SIGCONT)
         return True
 
-    def _choose(self, event: Event) -> Started | None:
+    def _choose(self, event: Event) -> PeerProcess | None:
         """The target; None: there is none now, or no other peer could continue."""
-        able = [each for each in self._swarm.seated() if not each.was_ended]
+        able = [each for each in self._swarm.seated() if not each.ended_by_experiment]
         if event.during == STATE and event.who == "newest":
             there = [each for each in self._swarm.living() if not each.stopped]
             takers = [each for each in there if each.peer is not None and not each.peer.first_ns]
@@ -238,16 +238,16 @@ class Director:
         rank = int(event.who.split()[1])
         return members[rank] if rank < len(members) else None
 
-    def _donor(self, able: list[Started]) -> Started | None:
+    def _donor(self, able: list[PeerProcess]) -> PeerProcess | None:
         """The peer that was asked last to send its state, since the last join."""
         since_ns = max((each.time_ns for each in self.happened if each.do == "join"), default=0)
         feeding = [each for each in able if each.peer is not None and each.peer.fed_ns > since_ns]
         return max(feeding, key=lambda each: each.peer.fed_ns if each.peer else 0, default=None)
 
-    def _whom(self, happened: Happened) -> str:
+    def _whom(self, happened: EventOutcome) -> str:
         return f" (peer {', '.join(map(str, happened.peers))})" if happened.peers else ""
 
-    def _let_go(self, now_ns: int) -> None:
+    def _end_expired(self, now_ns: int) -> None:
         """End pauses, cuts and changes whose time is over; after a restart killed all peers, start the new ones."""
         self._to_end = [pair for pair in self._to_end if not pair[1].until_ns]
         for event, happened in self._to_end:
@@ -257,19 +257,19 @@ class Director:
                 happened.said = self._reasons(now_ns)
                 happened.until_ns = time.monotonic_ns()
                 self._end(event, happened)
-                self._swarm.look(now_ns)
+                self._swarm.poll(now_ns)
                 self._newest[happened.number] = self._swarm.newest_step()
             elif happened.do == "restart_all" and not self._swarm.living():
                 happened.until_ns = time.monotonic_ns()
                 new = self._swarm.start(len(happened.peers), happened.until_ns)
                 happened.peers = [each.index for each in new]
 
-    def _end(self, event: Event, happened: Happened) -> None:
+    def _end(self, event: Event, happened: EventOutcome) -> None:
         """End a pause, cut or change."""
         if event.do == "pause":
             self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
         else:
-            self._put_back[happened.number]()
+            self._undo[happened.number]()
 
     def _reasons(self, now_ns: int) -> list[str]:
         """The reasons given by peers that have committed no step for `STANDS_S`."""
@@ -282,7 +282,7 @@ class Director:
                 said.append(f"peer {each.index}: {words}")
         return said
 
-    def _is_over(self, happened: Happened) -> bool:
+    def _is_over(self, happened: EventOutcome) -> bool:
         """Whether all peers continue after the event."""
         if not happened.time_ns:
             return False
@@ -302,7 +302,7 @@ class Director:
             return is_there
         return is_there and all(self._is_back(peer, happened) for peer in peers)
 
-    def _is_back(self, peer: Seen, happened: Happened) -> bool:
+    def _is_back(self, peer: TrackedPeer, happened: EventOutcome) -> bool:
         """Whether `peer` commits steps again; if it was removed, in a view that seats it again."""
         others = (each.peer for each in self._swarm.living() if each.peer is not None)
         was_out = any(other.out.get(peer.peer_id, 0) > happened.time_ns for other in others)
@@ -310,7 +310,7 @@ class Director:
         is_new = peer.step > self._newest.get(happened.number, -1)  # older commits of the others may reach it late
         return is_new and peer.commit_ns > since_ns and (not was_out or peer.seated_ns > happened.time_ns)
 
-    def _goes_on_without(self, happened: Happened) -> bool:
+    def _goes_on_without(self, happened: EventOutcome) -> bool:
         """Whether all peers that knew the victims have committed a step since they have a view without them.
 
         Victims without a seat do not count; if none had one, the others need a commit since the event.
@@ -335,8 +335,8 @@ class Director:
                 self._swarm.kill_all()
             return
         is_until = self._run.until_step is not None and self._swarm.newest_step() >= self._run.until_step
-        if self._run.until_s is not None and self.begun_ns:
-            is_until = is_until or now_ns >= self.begun_ns + self._run.until_s * 1e9
+        if self._run.until_s is not None and self.first_step_ns:
+            is_until = is_until or now_ns >= self.first_step_ns + self._run.until_s * 1e9
         self._until_ns = self._until_ns or (now_ns if is_until else 0)
         if self._until_ns and self._last_step < 0 and self._is_quiet():
             self._last_step = self._swarm.newest_step() + MORE_STEPS
@@ -362,7 +362,7 @@ class Director:
         waits += [_seeks(event, own) for event, own in zip(self._plan.events, self.happened, strict=True)]
         return not any(waits) and all(self._is_over(each) for each in self.happened if each.time_ns)
 
-    def _excuse(self) -> None:
+    def _set_why_not(self) -> None:
         """Set `why_not` of each event that has not happened."""
         end = {"script": "the script ended", "until": "the run was ended", "limit": "limit_s was over"}
         end["interrupt"] = "the run was interrupted"
@@ -376,6 +376,6 @@ class Director:
                 happened.why_not = why
 
 
-def _seeks(event: Event, happened: Happened) -> bool:
+def _seeks(event: Event, happened: EventOutcome) -> bool:
     """Whether the event is due, and waits for its target to be in the phase `during`."""
     return bool(event.during and happened.trigger_ns and not happened.time_ns)

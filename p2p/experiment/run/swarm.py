@@ -22,7 +22,7 @@ from ...telemetry.snapshot import Identity
 from ...telemetry.trace import TRACES, Tail, trace_path, write_trace
 from ..events import STATE
 from ..usage import Usage
-from .venue import Process, Venue
+from .testbed import Process, Testbed
 
 BATCH: Final = 512
 """Records per write."""
@@ -31,7 +31,7 @@ END_S: Final = 20.0
 
 
 @dataclass(slots=True, eq=False)
-class Started:
+class PeerProcess:
     """A process that was started.
 
     Attributes:
@@ -39,7 +39,7 @@ class Started:
         host, place: number of the host, and index among the processes started there.
         began_ns: time of the start, by the monotonic clock.
         ended_ns, code: set once the process has ended.
-        was_ended: by this experiment: killed, or asked to leave.
+        ended_by_experiment: by this experiment: killed, or asked to leave.
         stopped: currently paused.
         peer: None: the process has not joined.
     """
@@ -52,13 +52,13 @@ class Started:
     began_ns: int
     ended_ns: int = 0
     code: int | None = None
-    was_ended: bool = False
+    ended_by_experiment: bool = False
     stopped: bool = False
-    peer: "Seen | None" = None
+    peer: "TrackedPeer | None" = None
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class TrackedPeer:
     """A peer, as its page shows it.
 
     Attributes:
@@ -87,7 +87,7 @@ class Seen:
     def peer_id(self) -> str:
         return self.tail.identity.peer_id
 
-    def take(self) -> None:
+    def read_records(self) -> None:
         """Read new records from its page."""
         new = self.tail.read()
         self.raw += new
@@ -106,7 +106,7 @@ class Seen:
 
     def close(self) -> None:
         """Read the last records, and close all descriptors: the peer has ended."""
-        self.take()
+        self.read_records()
         self.tail.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -134,7 +134,7 @@ class Swarm:
     """
 
     def __init__(
-        self, config: LaunchConfig, folder: Path, environ: Mapping[str, str], venue: Venue, loss: str = ""
+        self, config: LaunchConfig, folder: Path, environ: Mapping[str, str], venue: Testbed, loss: str = ""
     ) -> None:
         """A swarm without peers.
 
@@ -150,9 +150,9 @@ class Swarm:
         self._pattern = re.compile(loss.encode()) if loss else None
         self._offsets: dict[int, int] = {}
         self._shown: dict[int, int] = {}
-        self.started: list[Started] = []
-        self._living: list[Started] = []
-        self._ended: list[Started] = []  # since output was last read
+        self.started: list[PeerProcess] = []
+        self._living: list[PeerProcess] = []
+        self._ended: list[PeerProcess] = []  # since output was last read
         self._known: set[str] = set()
         self._last = 0, -1  # of the peer that ended last after committing a step: when it ended, and its last step
         self.losses: list[tuple[int, int, float]] = []
@@ -160,15 +160,16 @@ class Swarm:
 
     # Actions.
 
-    def start(self, number: int, now_ns: int, *, joins: bool = False) -> list[Started]:
+    def start(self, number: int, now_ns: int, *, joins: bool = False) -> list[PeerProcess]:
         """Start peers; `joins`: they only join, and found no swarm."""
         return [self._start_one("join" if joins else "", now_ns) for _ in range(number)]
 
-    def _start_one(self, only: str, now_ns: int) -> Started:
+    def _start_one(self, only: str, now_ns: int) -> PeerProcess:
         """Start a process on the host with the fewest peers."""
         index, numbers = len(self.started), Counter(each.host for each in self.living())
         host = min(
-            (host for host in range(len(self.venue.homes)) if host not in self.venue.gone), key=numbers.__getitem__
+            (host for host in range(len(self.venue.homes)) if host not in self.venue.crashed_hosts),
+            key=numbers.__getitem__,
         )
         place = sum(each.host == host for each in self.started)
         config = replace(self._config, only=only, home=self.venue.homes[host], tcp=self.venue.tcp(host))
@@ -176,12 +177,12 @@ class Swarm:
         with log.open("wb") as output:
             environ = peer_environment(config, index, self._environ, place)
             process = self.venue.start(host, config.target.command, environ, output.fileno())
-        new = Started(index, host, place, process, log, now_ns)
+        new = PeerProcess(index, host, place, process, log, now_ns)
         self.started.append(new)
         self._living.append(new)
         return new
 
-    def signal(self, started: Started, number: int) -> bool:
+    def signal(self, started: PeerProcess, number: int) -> bool:
         """Signal a process that has joined; False: it has not joined, or has ended. A reused pid is never signalled."""
         if started.peer is None or started.code is not None:
             return False
@@ -195,7 +196,7 @@ class Swarm:
     def ask_to_leave(self) -> None:
         """Ask all running peers to leave; processes that have not joined yet are killed."""
         for each in self.living():
-            each.was_ended = True
+            each.ended_by_experiment = True
             if not self.signal(each, signal.SIGTERM):
                 self.venue.kill(each.process)
             if each.stopped:
@@ -204,7 +205,7 @@ class Swarm:
     def kill_all(self) -> None:
         """Kill all running processes, and those that they forked."""
         for each in self.living():
-            each.was_ended = True
+            each.ended_by_experiment = True
             self.venue.kill(each.process)
 
     def close(self, now_ns: Callable[[], int]) -> None:
@@ -212,21 +213,21 @@ class Swarm:
         self.kill_all()
         for each in self.started:
             each.process.wait(END_S)
-        self.look(now_ns())
+        self.poll(now_ns())
         for each in self.started:
             if each.peer is not None:
                 self._write(each.peer)
 
     # Observations.
 
-    def living(self) -> list[Started]:
+    def living(self) -> list[PeerProcess]:
         return [*self._living]
 
-    def seated(self) -> list[Started]:
+    def seated(self) -> list[PeerProcess]:
         """Processes that run, are not stopped, and have committed a step as a member."""
         return [each for each in self.living() if not each.stopped and each.peer is not None and each.peer.step >= 0]
 
-    def members(self) -> list[Started]:
+    def members(self) -> list[PeerProcess]:
         """Members of the last step, in rank order, by its receipt; includes members that have ended."""
         seen = [each.peer for each in self.started if each.peer is not None and each.peer.step >= 0]
         newest = max(seen, key=lambda peer: peer.commit_ns, default=None)
@@ -250,19 +251,19 @@ class Swarm:
         steps = [each.peer.step for each in self._living if each.peer is not None and each.peer.step >= 0]
         return max(steps, default=self._last[1])
 
-    def look(self, now_ns: int) -> None:
+    def poll(self, now_ns: int) -> None:
         """Read new pages, records and exit codes. The cost grows with running processes, not with ended ones."""
         if any(each.peer is None for each in self._living):
             self._find()
         for each in self.living():
             if each.peer is not None:
-                each.peer.take()
+                each.peer.read_records()
                 if len(each.peer.raw) >= BATCH:
                     self._write(each.peer)
             if (code := each.process.poll()) is not None:
-                self._has_ended(each, code, now_ns)
+                self._on_exit(each, code, now_ns)
 
-    def _has_ended(self, each: Started, code: int, now_ns: int) -> None:
+    def _on_exit(self, each: PeerProcess, code: int, now_ns: int) -> None:
         each.code, each.ended_ns = code, now_ns
         self._living.remove(each)
         self._ended.append(each)
@@ -271,7 +272,7 @@ class Swarm:
             if each.peer.step >= 0:
                 self._last = max(self._last, (now_ns, each.peer.step))
 
-    def look_at_snapshots(self, now_ns: int) -> None:
+    def poll_snapshots(self, now_ns: int) -> None:
         """Read losses and usage from output and snapshots since the last call."""
         looked_at, self._ended = [*self._ended, *self._living], []
         for each in looked_at:
@@ -286,7 +287,7 @@ class Swarm:
             if self._pattern is None and "loss" in snapshot.logged:
                 self.losses.append((snapshot.time_ns, each.index, snapshot.logged["loss"]))
 
-    def _read_log(self, each: Started, now_ns: int) -> None:
+    def _read_log(self, each: PeerProcess, now_ns: int) -> None:
         assert self._pattern is not None
         with each.log.open("rb") as file:
             file.seek(self._offsets.get(each.index, 0))
@@ -312,7 +313,7 @@ class Swarm:
         for each in self.living():
             if each.host == host and each.peer is None and self.venue.owns(each.process, each.place, tail.identity):
                 self._check_clocks(tail.identity)
-                each.peer = Seen(tail, self.venue.handle(tail.identity))
+                each.peer = TrackedPeer(tail, self.venue.handle(tail.identity))
                 self._known.add(each.peer.peer_id)
                 return
 
@@ -324,7 +325,7 @@ class Swarm:
                 "start `shoal experiment` in the time namespace of its peers"
             )
 
-    def _write(self, peer: Seen) -> None:
+    def _write(self, peer: TrackedPeer) -> None:
         (self._folder / TRACES).mkdir(exist_ok=True)
         write_trace(trace_path(self._folder, peer.peer_id), peer.tail.identity, peer.raw)
         peer.raw = []

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ...step.receipts import Receipt
-from ..beside import Beside
+from ..side_operations import SideOperations
 from ..state.replica_state import Stateful, raw_bytes
 
 logger = logging.getLogger("p2p")
@@ -53,7 +53,7 @@ class Copy(NamedTuple):
     tensors: list[Tensor]
 
 
-class ModelCopies(Beside):
+class ModelCopies(SideOperations):
     """Search for copies of one model, or of several."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], clock: Callable[[], float]) -> None:
@@ -71,7 +71,7 @@ class ModelCopies(Beside):
         self._known: dict[int, tuple[Callable[[], Any], int]] = {}
         self._has_warned = False
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         """Count a committed step, and search if one is due."""
         self._num_steps += 1
         if self._num_steps < self._next or self._has_warned:

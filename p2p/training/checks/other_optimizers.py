@@ -46,7 +46,7 @@ class OtherOptimizers:
         """Stop checking updates."""
         _FOLLOWING.discard(self)
 
-    def look(self, optimizer: Optimizer) -> None:
+    def check(self, optimizer: Optimizer) -> None:
         """Check an optimizer that is about to make an update."""
         if optimizer in self._known or self._is_within() or unwrapped(optimizer) in self._known:
             return
@@ -60,4 +60,4 @@ class OtherOptimizers:
 
 def _look(optimizer: Optimizer, *_: object) -> None:
     for each in [*_FOLLOWING]:
-        each.look(optimizer)
+        each.check(optimizer)

@@ -34,7 +34,7 @@ class Outside:
         self._passes: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()
         self._has_found = False
 
-    def look(self, optimizer: Optimizer) -> None:
+    def check(self, optimizer: Optimizer) -> None:
         """Check an optimizer that is about to update no parameter of the model."""
         if self._has_found:
             return

@@ -28,7 +28,7 @@ class Rates:
         """Forget the known rates: a state was loaded, with the rates of the members, or a round begins."""
         self._known.clear()
 
-    def look_in_round(self, optimizer: torch.optim.Optimizer) -> None:
+    def check_in_round(self, optimizer: torch.optim.Optimizer) -> None:
         """Before an update in a round that ends by time: check that the rates are those at the start of the round."""
         rates = _rates(optimizer)
         before = self._known.setdefault(optimizer, rates)
@@ -43,7 +43,7 @@ class Rates:
                 *(number, self._names.pop(optimizer), new, old),
             )
 
-    def look(self, optimizer: torch.optim.Optimizer) -> None:
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Before an update: check that the rates of an optimizer without a schedule have not changed."""
         if optimizer not in self._watched:
             return

@@ -17,11 +17,11 @@ import xxhash
 from collectives import Array
 from gossip import View
 
-from ...data.share import Share
+from ...data.sample_tracker import SampleTracker
 from ...step.collective import AllGather
 from ...step.operation import Operation
 from ...step.receipts import Receipt
-from ..beside import Beside
+from ..side_operations import SideOperations
 from ..state.replica_state import raw_bytes
 from ..tensors.layouts import in_memory_order
 
@@ -39,10 +39,10 @@ SAME: Final = (
 )
 
 
-class SameSamples(Beside):
+class SameSamples(SideOperations):
     """The check of one peer: a gather of 8 bytes in each of the first steps."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: SampleTracker) -> None:
         """`share`: the samples that this peer adds to the open step."""
         self._share = share
         self._num_same = self._num_seen = 0
@@ -71,12 +71,12 @@ class SameSamples(Beside):
             self._digest.reset()
             self._is_zero = True
 
-    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+    def rebuild_operations(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """The operations of the open step, without the gather if the loaded state is past the first steps."""
         self._has_shown = self._has_shown and self._looks
         return [each for each in operations if each is not self._gather or self._has_shown]
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         """Compare the digests of a committed step."""
         if not self._has_shown:
             return
@@ -93,7 +93,7 @@ class SameDeltas:
     def __init__(self) -> None:
         self._num_seen = self._num_same = 0
 
-    def look(self, gathered: Sequence[Array], receipt: Receipt) -> None:
+    def check(self, gathered: Sequence[Array], receipt: Receipt) -> None:
         """Compare the payloads of a round, a row per member, in a script without `peer.loader`."""
         if self._num_seen < NUM_LOOKS:
             self._num_seen += 1

@@ -15,14 +15,14 @@ from ...net.trees import pack_tree
 from ...step.collective import AllGather
 from ...step.operation import Operation
 from ...step.receipts import Receipt
-from ..beside import Beside
+from ..side_operations import SideOperations
 from ..state.comparison import settings_of
 from ..state.replica_state import Stateful
 
 logger = logging.getLogger("p2p")
 
 
-class SameSettings(Beside):
+class SameSettings(SideOperations):
     """Compares the groups of all optimizers: a gather of 8 bytes per value in every round."""
 
     def __init__(self, parts: Mapping[str, Stateful], is_timed: Callable[[], bool]) -> None:
@@ -41,7 +41,7 @@ class SameSettings(Beside):
             self._gather = Operation(AllGather(label="settings of optimizers"), row, row, row.shape, "one-shot")
             yield self._gather
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         """Compare the settings of a committed round; log the first that differs, once."""
         if self._gather is None or self._has_warned:
             return

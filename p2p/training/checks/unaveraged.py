@@ -19,7 +19,7 @@ from gossip import View
 from ...step.collective import AllGather
 from ...step.operation import Operation
 from ...step.receipts import Receipt
-from ..beside import Beside, first_difference
+from ..side_operations import SideOperations, first_difference
 from ..state.mirrors import Mirror
 from ..state.replica_state import Stateful
 from ..tensors.layouts import in_memory_order
@@ -39,7 +39,7 @@ ADVICE: Final = (
 )
 
 
-class Unaveraged(Beside):
+class Unaveraged(SideOperations):
     """Compares tensors of a model and of models in `extra`: a sixteenth of them in each step, by 8 bytes each."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], make_mirror: Callable[[], Mirror]) -> None:
@@ -72,7 +72,7 @@ class Unaveraged(Beside):
             self._show(self._gather)
             yield self._gather
 
-    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+    def rebuild_operations(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """The operations of the open step, now `step`, with digests of the loaded state."""
         if self._gather is not None:
             self.begin(step)
@@ -84,7 +84,7 @@ class Unaveraged(Beside):
         gather.input[:] = [*digests, *[0] * (gather.input.size - len(digests))]
         self._step = -1  # another call for the same step reads again
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         """Compare the digests of a committed step, unless peers of several numerics classes round differently."""
         if self._gather is None or self._has_warned or not receipt.state_digest:
             return

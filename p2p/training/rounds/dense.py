@@ -17,28 +17,28 @@ from ...errors import ShoalError
 from ...session.device_memory import is_on_device
 from ...session.session import Session
 from ...step.receipts import Receipt
-from ..beside import Beside
-from ..checks.agreement import Agreement
 from ..checks.by_hand import Matched
+from ..checks.same_extra import SameExtra
+from ..side_operations import SideOperations
 from ..state.changes import Watch
-from ..state.edge import Edge
+from ..state.forward_state import ForwardState
 from ..state.numerics import class_of, describe_numerics, trait_of
 from ..state.replica_state import Stateful
-from ..steps.gradients import Gradients, NonFinite
-from ..steps.models import gather
+from ..steps.models import collect_models
 from ..steps.passes import Passes
+from ..steps.reducer import GradientReducer, NonFinite
 from ..steps.resync import Resynchronisation
 from ..steps.updates import Updates
 from ..tensors.buckets import BUCKET_BYTES
 
 
-class _Anchor(Beside):
+class _Anchor(SideOperations):
     """Takes the parameters as the anchor when the last dense step is committed; sends no operation."""
 
     def __init__(self, session: Session, take: Callable[[], None]) -> None:
         self._share, self._take = session.share, take
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         if self._share.num_trained == self._share.dense_steps:
             self._take()
 
@@ -57,7 +57,7 @@ class DensePhase:
         module: nn.Module,
         parts: Mapping[str, Stateful],
         watch: Watch,
-        beside: Sequence[Beside],
+        beside: Sequence[SideOperations],
         take_anchor: Callable[[], None],
         *,
         nonfinite: NonFinite,
@@ -76,14 +76,14 @@ class DensePhase:
             is_digested_whole: compare all parameters in each step, not a sixteenth.
         """
         self._session, self._module = session, module
-        models = gather(module, next(iter(parts.values())))
-        self._gradients = Gradients(models, session, nonfinite, BUCKET_BYTES, None)
+        models = collect_models(module, next(iter(parts.values())))
+        self._gradients = GradientReducer(models, session, nonfinite, BUCKET_BYTES, None)
         self._gradients.watch = watch
         if is_digested_whole:
             self._gradients.num_turns = 1
-        self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
+        self.edge = ForwardState(module, lambda: session.done, partial(is_on_device, session))
         resync = Resynchronisation(session, self._gradients, [*parts.values()], is_whole=self._is_last)
-        every = resync, _Anchor(session, self._end_last_step), *beside, Agreement(parts)
+        every = resync, _Anchor(session, self._end_last_step), *beside, SameExtra(parts)
         self._take_anchor = take_anchor
         self.passes = Passes(
             session,

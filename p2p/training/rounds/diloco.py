@@ -15,29 +15,29 @@ from typing import Any, Literal
 import torch
 
 from ...catchup.replica import Replica
-from ...checkpoint import Checkpoint, Keeper
+from ...checkpoint import Checkpoint, Checkpointer
 from ...data.cutter import check_length
 from ...device import HOST
 from ...given import check_whole
 from ...peer import Peer
-from ..beside import Beside
 from ..checks.belonging import check_optimizers, claim
 from ..checks.by_hand import Given, LocalPasses, given_as, match
 from ..checks.copies import ModelCopies
 from ..checks.rates import unwrapped
 from ..checks.same_settings import SameSettings
 from ..checks.unaveraged import Unaveraged
+from ..side_operations import SideOperations
 from ..state.changes import OF_ROUNDS, Watch, is_training
 from ..state.mirrors import Mirror
 from ..state.replica_state import Stateful
 from ..steps.buffers import BufferMode, Buffers
-from ..steps.gradients import policy
 from ..steps.models import AS_ONE, ends_of, name_parts
+from ..steps.reducer import policy
 from ..wrapper import Wrapper, session_of
 from .dense import DensePhase
 from .exchange import check_room
 from .outer import OuterConfig, payload_bytes
-from .outer_on_device import outer_of
+from .outer_on_device import make_outer_optimizer
 from .round_state import RoundReplica
 from .rounds import Rounds
 
@@ -145,11 +145,11 @@ class DiLoCo(Wrapper):
         parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
-        self._outer = outer_of(session, trained, config)
+        self._outer = make_outer_optimizer(session, trained, config)
         device = session.device_of(next(iter(trained.values())))
         if dense_steps and device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the thread that calls backward waits for the commit
-        keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
+        keeper = None if checkpoint is None else Checkpointer(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         strategy += _describe_lengths(inner_steps, round_s, dense_steps)
         beside = _watched(module, buffers, partial(Mirror, session, device))
@@ -165,7 +165,7 @@ class DiLoCo(Wrapper):
                 parts,
                 watch,
                 beside,
-                lambda: self._rounds.take_anchor(),
+                lambda: self._rounds.reset_anchor(),
                 nonfinite=policy(nonfinite, extra),
                 is_digested_whole=state_digest == "all",
             )
@@ -193,12 +193,14 @@ class DiLoCo(Wrapper):
             *(payload_bytes(codec, len(self._outer.anchor)), codec),
         )
 
-    def _watched_in_rounds(self, beside: Sequence[Beside], parts: Mapping[str, Stateful]) -> Sequence[Beside]:
+    def _watched_in_rounds(
+        self, beside: Sequence[SideOperations], parts: Mapping[str, Stateful]
+    ) -> Sequence[SideOperations]:
         same = SameSettings(parts, lambda: self._rounds.length_s is not None)
         copies = ModelCopies(self.module, parts, lambda: self._session.loop.now())
         return *beside, same, copies, *self._replica.beside
 
-    def _take_seat(self, offered: Replica, keeper: Keeper | None) -> None:
+    def _take_seat(self, offered: Replica, keeper: Checkpointer | None) -> None:
         """Take the seat; on failure, stop following optimizers and passes."""
         try:
             claim(self.module.named_parameters(), self._rounds.is_in_use)
@@ -228,7 +230,7 @@ class DiLoCo(Wrapper):
             dense.passes.updates.are_whole and not dense.passes.updates.is_due
         ):
             return False
-        self._rounds.settle()
+        self._rounds.refresh_snapshot()
         return not self._rounds.is_torn
 
     def _begin_round(self) -> None:
@@ -351,7 +353,9 @@ def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _watched(module: torch.nn.Module, buffers: BufferMode, make_mirror: Callable[[], Mirror]) -> Sequence[Beside]:
+def _watched(
+    module: torch.nn.Module, buffers: BufferMode, make_mirror: Callable[[], Mirror]
+) -> Sequence[SideOperations]:
     """The side operations of each round and of each dense step, for the module."""
     return Buffers(module, buffers, None, make_mirror), Unaveraged(module, {}, make_mirror)
 

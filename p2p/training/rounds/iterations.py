@@ -38,7 +38,7 @@ class Iterations:
         self.num_updates = self.num_steps = 0
         self._of.clear()
 
-    def is_done(self, optimizer: Optimizer, batch: int | None) -> bool:
+    def count_update(self, optimizer: Optimizer, batch: int | None) -> bool:
         """Count an update; return whether it ends an inner step. False if that is not known.
 
         Args:

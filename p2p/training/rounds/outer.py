@@ -70,7 +70,7 @@ class OuterConfig:
         return ", ".join([self.codec, *(f"{name} {_as_applied(each)}" for name, each in factors.items())])
 
 
-class Outer:
+class OuterOptimizer:
     """The anchor of one replica, its outer momentum, and the residual of this peer.
 
     A round, in this order: inner steps change the parameters; `payloads` encodes their delta, and leaves the state
@@ -110,7 +110,7 @@ class Outer:
         self.momentum = self._zeros(count) if config.momentum else None
         self.residual = self._zeros(count) if self.codec.keeps_residual else None
         self._pending: Any = None
-        self.take()
+        self.reset_anchor()
         self._delta_norm = 0.0
         self._has_warned = False
         self.cuts = cuts_of(self.codec, count, max_bytes)
@@ -183,7 +183,7 @@ class Outer:
                 len(lost) - 1,
             )
 
-    def nothing(self) -> list[Array]:
+    def zero_payloads(self) -> list[Array]:
         """Payloads of zeros, for a peer that adds no samples."""
         self._pending = None
         return [np.zeros(self.codec.num_bytes(cut.stop - cut.start), np.uint8) for cut in self.cuts]
@@ -244,7 +244,7 @@ class Outer:
 
     # Between rounds.
 
-    def take(self) -> None:
+    def reset_anchor(self) -> None:
         """Take the current parameters as the anchor; reset momentum and residual."""
         for _, parameter, piece in self._pieces():
             self.anchor[piece] = self._flat(parameter)
@@ -253,7 +253,7 @@ class Outer:
                 vector[:] = 0
         self._pending = None
 
-    def follow(self) -> bool:
+    def copy_changes_to_anchor(self) -> bool:
         """Copy changes of the parameters since the end of the round to the anchor; keep momentum and residual.
 
         A parameter that is not finite is left to `payloads`, which names it. Waits for a device, once.

@@ -12,32 +12,32 @@ from collectives.elements import Array
 from collectives.tensor_codec import TensorCodec
 
 from ...device import HOST
-from ...session.device_memory import pinned, staged_by, the_device_of
+from ...session.device_memory import pinned, single_device_of, staged_by
 from ...session.session import Session
 from ...staging import Staged
 from ..tensors.summable import check_one_device
-from .outer import MAX_BYTES, TINY, Outer, OuterConfig, check_parameters
+from .outer import MAX_BYTES, TINY, OuterConfig, OuterOptimizer, check_parameters
 
 CHUNK = 1 << 22
 """Elements that are summed and applied at once; a multiple of every codec's block."""
 
 
-def outer_of(session: Session, parameters: Mapping[str, Tensor], config: OuterConfig) -> Outer:
-    """Create an `Outer`, or an `OuterOnDevice` for parameters on a device.
+def make_outer_optimizer(session: Session, parameters: Mapping[str, Tensor], config: OuterConfig) -> OuterOptimizer:
+    """Create an `OuterOptimizer`, or an `DeviceOuterOptimizer` for parameters on a device.
 
     Raises:
-        ValueError: as `Outer`.
+        ValueError: as `OuterOptimizer`.
     """
     check_parameters(parameters)
     check_one_device(parameters)
-    device = the_device_of(session, next(iter(parameters.values())), "the model")
+    device = single_device_of(session, next(iter(parameters.values())), "the model")
     if device is HOST:
-        return Outer(parameters, config)
-    return OuterOnDevice(parameters, config, staged_by(session, device), pinned(session, device, session.empty))
+        return OuterOptimizer(parameters, config)
+    return DeviceOuterOptimizer(parameters, config, staged_by(session, device), pinned(session, device, session.empty))
 
 
-class OuterOnDevice(Outer):
-    """An `Outer` for parameters on a device; its vectors are tensors there."""
+class DeviceOuterOptimizer(OuterOptimizer):
+    """An `OuterOptimizer` for parameters on a device; its vectors are tensors there."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class OuterOnDevice(Outer):
         *,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """As `Outer`.
+        """As `OuterOptimizer`.
 
         Args:
             parameters: by name, on one device.
@@ -73,7 +73,7 @@ class OuterOnDevice(Outer):
         return tensor
 
     def payloads(self) -> list[Array]:
-        """As `Outer.payloads`. Waits for the device, once, and for the copies."""
+        """As `OuterOptimizer.payloads`. Waits for the device, once, and for the copies."""
         total = torch.empty_like(self.anchor)
         found, squares = [], []
         for _, parameter, piece in self._pieces():
@@ -132,15 +132,15 @@ class OuterOnDevice(Outer):
         """Copy to the device. The host may overwrite `payload` once `apply` has returned."""
         found = torch.empty(len(payload), dtype=torch.uint8, device=self._device)
         self._staged.store(payload, found)
-        self._staged.hold()
+        self._staged.order_after_stores()
         return found
 
     def apply(self, gathered: Sequence[Array], num_samples: Sequence[int], rank: int | None) -> None:
-        """As `Outer.apply`."""
+        """As `OuterOptimizer.apply`."""
         super().apply(gathered, num_samples, rank)
         self._staged.wait()
 
     def part(self, vector: Any, first: int, last: int) -> memoryview:
-        """As `Outer.part`; waits for the device."""
+        """As `OuterOptimizer.part`; waits for the device."""
         found: Array = vector[first:last].cpu().numpy()
         return found.data

@@ -24,23 +24,23 @@ from ...session.device_memory import is_on_device
 from ...session.session import Session
 from ..state.changes import OF_ROUNDS
 from ..state.comparison import first_change, settings_of
-from ..state.edge import Edge
+from ..state.forward_state import ForwardState
 from ..state.module_state import ModuleState, parameters_of, tensors_of
 from ..state.replica_state import (
-    Lowered,
+    FlatState,
     Stateful,
     check_sendable,
     compare,
     describe,
+    flatten_state,
     lent,
-    lower,
     samples_in,
     unpack_into,
 )
 from ..state.state_copies import copies_of, lender_of
 from ..tensors.layouts import is_overlapping
 from .dense import DensePhase
-from .outer import Outer
+from .outer import OuterOptimizer
 
 logger = logging.getLogger("p2p")
 
@@ -69,7 +69,7 @@ class _OuterState:
 
     is_replicated = True
 
-    def __init__(self, outer: Outer, *, has_anchor: bool) -> None:
+    def __init__(self, outer: OuterOptimizer, *, has_anchor: bool) -> None:
         self._outer, self._has_anchor = outer, has_anchor
         self.taken: dict[str, Any] = {}
 
@@ -88,7 +88,7 @@ class RoundReplica:
     def __init__(
         self,
         module: nn.Module,
-        outer: Outer,
+        outer: OuterOptimizer,
         parts: Mapping[str, Stateful],
         keeper: Stateful | None,
         session: Session,
@@ -113,7 +113,9 @@ class RoundReplica:
         self._module, self._outer, self._session = module, outer, session
         self._parts = parts
         self._dense = dense
-        self._edge = Edge(module, lambda: session.done, partial(is_on_device, session)) if dense is None else dense.edge
+        self._edge = (
+            ForwardState(module, lambda: session.done, partial(is_on_device, session)) if dense is None else dense.edge
+        )
         self._state = ModuleState(module, self._edge, parts, lambda: session.share.how)
         self.settings, self.beside = self._state.settings, self._state.beside
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
@@ -146,7 +148,7 @@ class RoundReplica:
             pack=self._pack,
             load=self._load,
             compare=partial(compare, layout),
-            lender=lender,
+            make_packer=lender,
             copies=self._copies,
             lends=self._device is HOST,
             sizes=sent.sizes,
@@ -156,7 +158,7 @@ class RoundReplica:
         if self._dense is None:
             return replica
         traits |= self._dense.traits
-        return replace(replica, traits=traits, keep=self._edge.keep, numerics=self._dense.numerics)
+        return replace(replica, traits=traits, keep=self._edge.snapshot, numerics=self._dense.numerics)
 
     def freeze(self) -> None:
         """Copy all state except the anchor, at the start of a round."""
@@ -190,24 +192,24 @@ class RoundReplica:
     def _pack(self) -> PackedState:
         return lent(self._lower())
 
-    def _lower(self) -> Lowered:
+    def _lower(self) -> FlatState:
         named, at_rest = parameters_of(self._module), self._state.frozen()
         if self._session.share.is_dense:
             tensors = tensors_of(self._module)
-            buffers, _ = self._edge.kept()
+            buffers, _ = self._edge.before_forward()
             tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
             none = _Frozen({"anchor": None, "momentum": None})
             live = [*self._parts.values(), self._state, none, *self._keeper]
-            return lower(tensors, live, self._session.share.pack(), named, at_rest)
+            return flatten_state(tensors, live, self._session.share.pack(), named, at_rest)
         state = _Frozen(
             self._frozen[-1].state_dict() | {"changed": self.settings.changed(), "ways": self._state.ways.last()}
         )
         frozen: list[Stateful] = [*self._frozen[:-1], state, self._outer_state, *self._keeper]
-        return lower(self._tensors, frozen, self._session.share.pack(), named, at_rest)
+        return flatten_state(self._tensors, frozen, self._session.share.pack(), named, at_rest)
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
-        self._copies.hold()
+        self._copies.order_after_copies()
         taken = [*self._parts.values(), self._state, self._outer_state, *self._keeper]
         self._session.share.load(unpack_into(state, tensors_of(self._module), taken, self._state.frozen()))
         if self._session.share.is_resuming and (changed := self._state.begun.resume()):
@@ -220,7 +222,7 @@ class RoundReplica:
         else:
             is_resuming = self._session.share.is_resuming
             if is_resuming and not any(value is not None for value in self._outer_state.taken.values()):
-                self._outer.take()  # the checkpoint is from a dense phase that was to be longer
+                self._outer.reset_anchor()  # the checkpoint is from a dense phase that was to be longer
             else:
                 self._take_anchor()
             if is_resuming and self._outer.residual is not None:

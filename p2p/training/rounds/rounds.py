@@ -20,15 +20,15 @@ from ...session.session import Session
 from ...step.collective import AllGather
 from ...step.operation import Operation
 from ...telemetry.records import Kind
-from ..beside import Beside
 from ..checks.copies_of_parameters import check_keeps_no_copies
 from ..checks.other_optimizers import OtherOptimizers
 from ..checks.rates import Rates
 from ..checks.same_samples import SameDeltas
+from ..side_operations import SideOperations
 from ..state.changes import Watch
 from .exchange import check_own, check_room
 from .iterations import Iterations
-from .outer import Outer
+from .outer import OuterOptimizer
 
 logger = logging.getLogger("p2p")
 
@@ -54,9 +54,9 @@ class Rounds:
     def __init__(
         self,
         session: Session,
-        outer: Outer,
+        outer: OuterOptimizer,
         watch: Watch,
-        beside: Sequence[Beside],
+        beside: Sequence[SideOperations],
         parts: Mapping[str, object],
         freeze: Callable[[], None],
         put_buffers: Callable[[], object],
@@ -195,7 +195,7 @@ class Rounds:
 
     def begin_forward(self, *, is_training: bool) -> None:
         """Before a forward pass: begin, unless it may be an evaluation; then the next update or batch decides."""
-        if is_training and not self._share.is_behind_batch:
+        if is_training and not self._share.is_after_batch:
             self.begin()
         elif not (self.is_amid or self._share.is_round_open or self._share.is_dense):
             self._session.membership.edge.keep()
@@ -206,7 +206,7 @@ class Rounds:
         As a delta, `outer_lr` and momentum would carry the anchor past the values that were set. If one peer alone sets
         parameters, its anchor differs from now on, which the digest of its next round shows.
         """
-        if not self._is_ahead and self._outer.follow():
+        if not self._is_ahead and self._outer.copy_changes_to_anchor():
             logger.info("the script changed parameters since the last round: the anchor takes their new values")
 
     def _drop_gradients(self) -> None:
@@ -219,9 +219,9 @@ class Rounds:
         if self._share.is_round_open:
             self.end()
 
-    def take_anchor(self) -> None:
+    def reset_anchor(self) -> None:
         """Take the anchor after the last dense step; the update with its gradients, still to come, is no inner step."""
-        self._outer.take()
+        self._outer.reset_anchor()
         self._due = {*self._iterations.optimizers}
         self._committed_at = self._share.num_batches
 
@@ -229,7 +229,7 @@ class Rounds:
         """Note that a state was loaded: this peer is now where the members were at the start of their next round."""
         self._committed_at = self._share.num_batches if self._share.num_trained else None
 
-    def settle(self) -> None:
+    def refresh_snapshot(self) -> None:
         """Between two rounds: refresh the copy for joiners, so that it is the state after the last round."""
         if not (self.is_amid or self._share.is_round_open or self._share.is_dense):
             self._freeze()
@@ -244,7 +244,7 @@ class Rounds:
         if optimizer in self._due:
             self._is_ahead = True
             return
-        self._share.is_behind_batch = False
+        self._share.is_after_batch = False
         if not self.is_amid:  # an evaluation may come before the round is ended
             self._watch.note_modes()
             for each in self._beside:
@@ -252,7 +252,7 @@ class Rounds:
         self.begin()
         self._follow()
         self._is_ahead = True
-        (self._rates.look if self.length_s is None else self._rates.look_in_round)(optimizer)
+        (self._rates.check if self.length_s is None else self._rates.check_in_round)(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._is_within_update = False
@@ -261,7 +261,7 @@ class Rounds:
             return
         self._committed_at = None
         is_of_loader = self._share.is_of_loader
-        is_done = self._iterations.is_done(optimizer, self._share.num_batches if is_of_loader else None)
+        is_done = self._iterations.count_update(optimizer, self._share.num_batches if is_of_loader else None)
         self._session.advance(self._iterations.num_steps)
         self._share.is_amid_round = self._share.parts.is_used = True
         if not is_of_loader and optimizer is self._iterations.optimizers[0]:
@@ -344,7 +344,7 @@ class Rounds:
             ShoalError: the payloads cannot be decoded.
         """
         if not self._share.weight:
-            return self._outer.nothing()
+            return self._outer.zero_payloads()
         try:
             payloads = self._outer.payloads()
             check_own(self._outer.codec, payloads, self._session.done + 1)
@@ -364,7 +364,7 @@ class Rounds:
             logger.warning("%s, so this peer adds nothing to round %d", error, self._session.done + 1)
             self._put_buffers()
             self._share.skip()
-            return self._outer.nothing()
+            return self._outer.zero_payloads()
 
     def _gather(self, index: int, payload: Array) -> Operation:
         outer = self._outer
@@ -382,10 +382,10 @@ class Rounds:
         receipt = self._session.history.receipt
         assert receipt is not None
         for each in self._beside:
-            each.hand_out(receipt)
+            each.on_commit(receipt)
         gathered = [each.result.reshape(-1, each.input.size) for each in operations]
         if not is_of_loader:
-            self._same_deltas.look(gathered, receipt)
+            self._same_deltas.check(gathered, receipt)
         weights, who = zip(*((each.weight, each.peer_id) for each in receipt.contributions), strict=True)
         rank = who.index(self._session.loop.peer_id) if self._session.loop.peer_id in who else None
         self._outer.apply(gathered, weights, rank)

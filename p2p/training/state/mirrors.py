@@ -97,7 +97,7 @@ class Mirror:
                 back[start : start + raws[index].nbytes] = raws[index]
                 parts[index] = there[start : start + raws[index].nbytes]
             self._staged.store(back, there)
-            self._staged.hold()
+            self._staged.order_after_stores()
         return [_like(part, each) for part, each in zip(parts, tensors, strict=True)]
 
     def _memory(self, before: Array, num_bytes: int) -> Array:

@@ -59,7 +59,7 @@ class ModelChanges:
     Attributes:
         made: the training steps after which changes were made, in order. Part of the state.
         summed: returns the parameters whose gradients are summed.
-        take_up: makes the wrapper take up the changed model, or raises.
+        refresh: makes the wrapper take up the changed model, or raises.
         agree: makes all members agree on it, in a separate step.
     """
 
@@ -88,7 +88,7 @@ class ModelChanges:
         self._module, self._parts, self._session = module, parts, session
         self.made = [step for step in self._planned if step < session.share.num_trained]  # loaded by the script itself
         self.summed: Callable[[], Collection[nn.Parameter]] = tuple
-        self.take_up: Callable[[], None] = lambda: None
+        self.refresh: Callable[[], None] = lambda: None
         self.agree: Callable[[str], None] = lambda added: None
         self._added = ""
 
@@ -164,7 +164,7 @@ class ModelChanges:
         for each in frozen:  # parameters frozen for a while stay summed, and need a gradient when taken up
             each.requires_grad_(True)
         try:
-            self.take_up()
+            self.refresh()
         finally:
             for each in frozen:
                 each.requires_grad_(False)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...step.receipts import Receipt
-from ..beside import Beside
+from ..side_operations import SideOperations
 
 logger = logging.getLogger("p2p")
 
@@ -26,7 +26,7 @@ UNLIKE: Final = (
 )
 
 
-class ModuleSettings(Beside):
+class ModuleSettings(SideOperations):
     """Numbers, strings and flags that are attributes of a model's modules, and have changed since the wrap.
 
     A joiner, or a run that continues from a checkpoint, has its initial values; if a script changes them by events that
@@ -52,7 +52,7 @@ class ModuleSettings(Beside):
         """Expect the attributes `then`, which the writer of a loaded state had changed, after the next step."""
         self._expected = then
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         """Warn of expected attributes that the script has not set by the end of the first committed step."""
         if not self._expected:
             return

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import RemoteProtocolError
-from ..beside import Beside
+from ..side_operations import SideOperations
 from ..tensors.layouts import DEVICES, is_overlapping
-from .as_begun import AsBegun
-from .edge import EXTRA_STATE, Edge
+from .forward_state import EXTRA_STATE, ForwardState
+from .initial_settings import InitialSettings
 from .module_settings import ModuleSettings
 from .replica_state import Stateful, frozen_digest
-from .ways import WaysOfTraining
+from .training_modes import TrainingModes
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -80,7 +80,7 @@ class ModuleState:
     def __init__(
         self,
         module: nn.Module,
-        edge: Edge,
+        edge: ForwardState,
         parts: Mapping[str, Stateful],
         how: Callable[[], str] = str,
         made: Sequence[int] = (),
@@ -95,15 +95,15 @@ class ModuleState:
             made: the steps of the planned changes that were made.
         """
         self._module, self._edge, self._made = module, edge, made
-        self.begun, self.settings = AsBegun(module, parts), ModuleSettings(module)
-        self.ways = WaysOfTraining(how)
-        self.beside: Sequence[Beside] = (self.settings, self.ways)
+        self.begun, self.settings = InitialSettings(module, parts), ModuleSettings(module)
+        self.ways = TrainingModes(how)
+        self.beside: Sequence[SideOperations] = (self.settings, self.ways)
         self._theirs: tuple[Mapping[str, str], Sequence[str]] = {}, ()
         self._after: Any = ({}, {})
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain values and tensors."""
-        kept, extra = self._edge.kept()
+        kept, extra = self._edge.before_forward()
         live = {name: value for name, value in self._module.state_dict().items() if name.endswith(EXTRA_STATE)}
         return {
             "trained": {name: each.requires_grad for name, each in self._module.named_parameters()},
@@ -111,7 +111,7 @@ class ModuleState:
             "buffers": {
                 name: kept.get(name, owner.get_buffer(key)) for name, owner, key in _not_persistent(self._module)
             },
-            "after": self._edge.after(),
+            "after": self._edge.after_forward(),
             "made": [*self._made],
             "begun": self.begun.state_dict(),
             "changed": self.settings.changed(),
@@ -149,7 +149,7 @@ class ModuleState:
         """Digest of the tensors that a state may leave out, as they are now."""
         return frozen_digest(tensors_of(self._module), self.frozen())
 
-    def go_on(self) -> None:
+    def load_after_forward(self) -> None:
         """Load the values after the forward passes, for a peer that had made its own before it loaded the state."""
         (buffers, extra), self._after = self._after, ({}, {})
         for name, value in buffers.items():

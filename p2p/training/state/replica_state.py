@@ -77,7 +77,7 @@ def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
     return "this model is not the swarm's, although all its tensors are"
 
 
-class Lowered(NamedTuple):
+class FlatState(NamedTuple):
     """A tree with slots, and the tensors for them; `replicated` and `frozen` as in `PackedState`."""
 
     tree: bytes
@@ -94,11 +94,11 @@ class Lowered(NamedTuple):
 
 def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
     """Pack a state as a tree with slots; dense tensors on the host are referenced, not copied."""
-    return lent(lower(tensors, parts, samples))
+    return lent(flatten_state(tensors, parts, samples))
 
 
-def lent(state: Lowered) -> PackedState:
-    """Convert the result of `lower` to a `PackedState`; tensors of a device are copied, which waits."""
+def lent(state: FlatState) -> PackedState:
+    """Convert the result of `flatten_state` to a `PackedState`; tensors of a device are copied, which waits."""
     raws = [*map(raw_bytes, state.tensors)]
     return PackedState(state.tree, raws, replicated=state.replicated, frozen=state.frozen)
 
@@ -115,13 +115,13 @@ def frozen_digest(tensors: Mapping[str, torch.Tensor], frozen: Collection[str]) 
     return digest_of([*parts.values()], (raw_bytes(tensors[name]) for name in parts))
 
 
-def lower(
+def flatten_state(
     tensors: Mapping[str, torch.Tensor],
     parts: Sequence[Stateful],
     samples: object,
     parameters: Collection[str] = (),
     frozen: Collection[str] = (),
-) -> Lowered:
+) -> FlatState:
     """Convert a state to a tree with slots.
 
     `parameters`, names among `tensors`, and states of optimizers are equal on all members of a numerics class; values
@@ -142,11 +142,13 @@ def lower(
         "samples": samples,
         "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
-    return Lowered(pack_tree(tree), slots, replicated, [number for number, _ in frozen_parts(tensors, frozen).values()])
+    return FlatState(
+        pack_tree(tree), slots, replicated, [number for number, _ in frozen_parts(tensors, frozen).values()]
+    )
 
 
-def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowered:
-    """Run `lower` for `parts`, given by name, to find values that cannot be sent before a joiner asks for them.
+def check_sendable(lower: Callable[[], FlatState], parts: Iterable[str]) -> FlatState:
+    """Run `flatten_state` for `parts`, given by name, to find values that cannot be sent before a joiner asks for them.
 
     Raises:
         TypeError: a value cannot be sent; the message names its part.
@@ -164,7 +166,7 @@ def check_sendable(lower: Callable[[], Lowered], parts: Iterable[str]) -> Lowere
 
 
 def samples_in(state: PackedState) -> Any:
-    """The `samples` of `pack` or `lower` in a state. Raises RemoteProtocolError if there are none."""
+    """The `samples` of `pack` or `flatten_state` in a state. Raises RemoteProtocolError if there are none."""
     tree = unpack_tree(state.tree)
     if not isinstance(tree, dict) or "samples" not in tree:
         raise RemoteProtocolError("received a state that does not say which samples are used up")
@@ -196,10 +198,10 @@ def unpack_into(
     try:
         slots = [*zip(state.tensors, tree["slots"], strict=True)]
         values: dict[str, torch.Tensor] = {
-            name: tensors[name] if name in left_out else _raise_slots(slot, slots, _lent)
+            name: tensors[name] if name in left_out else _unflatten(slot, slots, _lent)
             for name, slot in tree["tensors"].items()
         }
-        states = [_raise_slots(part, slots, bytearray) for part in tree["parts"]]
+        states = [_unflatten(part, slots, bytearray) for part in tree["parts"]]
         samples = tree["samples"]
         theirs, ours = ([[*row[:3], None] for row in _rows(each)] for each in (values, tensors))  # in any order
         if theirs != ours:
@@ -301,15 +303,15 @@ def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
     return node
 
 
-def _raise_slots(node: Any, slots: Sequence[tuple[Raw, list[Any]]], own: Callable[[Raw], Raw | bytearray]) -> Any:
+def _unflatten(node: Any, slots: Sequence[tuple[Raw, list[Any]]], own: Callable[[Raw], Raw | bytearray]) -> Any:
     """`node` with a tensor for each slot; `own` converts memory of the state to memory that a tensor may own."""
     if isinstance(node, Slot):
         raw, row = slots[node.index]
         return _tensor(own(raw), *row)
     if isinstance(node, dict):
-        return {key: _raise_slots(value, slots, own) for key, value in node.items()}
+        return {key: _unflatten(value, slots, own) for key, value in node.items()}
     if isinstance(node, list | tuple):
-        return type(node)(_raise_slots(value, slots, own) for value in node)
+        return type(node)(_unflatten(value, slots, own) for value in node)
     return node
 
 

@@ -1,9 +1,9 @@
 """Copies of a state for its receivers, made while the loop and the script continue.
 
 A thread fetches a state on a device in pieces, through two slots, after the mark at which it is complete. For a state
-in host memory a thread copies the parts that the borrower needs (`PackedState.aside`). Only a thread that is about to
-change the state waits: until all is copied, or until the last piece is in flight, after which the device waits in its
-place.
+in host memory a thread copies the parts that the borrower needs (`PackedState.run_in_background`). Only a thread that
+is about to change the state waits: until all is copied, or until the last piece is in flight, after which the device
+waits in its place.
 """
 
 import logging
@@ -28,7 +28,7 @@ from ...session.device_memory import cut_of, pinned
 from ...session.session import Session
 from ...staging import Cut, whole
 from ..tensors.layouts import dense_strides, in_memory_order
-from .replica_state import Lowered, lent
+from .replica_state import FlatState, lent
 
 logger = logging.getLogger("p2p")
 
@@ -54,17 +54,18 @@ class StateCopies:
             device_of: returns the device of a tensor: parts of a state may be on the host.
             slots: two byte arrays, pinned if possible.
             cut: splits copies into them.
-            told: is called with an error of the device before `hold` raises it.
+            told: is called with an error of the device before `order_after_copies` raises it.
         """
         self._device, self._device_of, self._slots, self._cut = device, device_of, slots, cut
         self._told = told
         self._lock, self._slots_are_free = threading.Lock(), threading.Lock()
         self._open: list[_Copy] = []
 
-    def begin(self, state: Lowered, after: Mark, tell: Callable[[], None], known: bytes = b"") -> PackedState:
+    def begin(self, state: FlatState, after: Mark, tell: Callable[[], None], known: bytes = b"") -> PackedState:
         """Begin to fetch `state`, as it is at `after`; another thread calls `tell` when the copy is complete.
 
-        For the loop's thread. Do not change the tensors before `hold` or `end`. `known`: as in `PackedState`.
+        For the loop's thread. Do not change the tensors before `order_after_copies` or `end`. `known`: as in
+        `PackedState`.
         """
         copy = _Copy(state, after, known)
         self._start(copy, partial(self._fetch, copy), tell)
@@ -72,11 +73,11 @@ class StateCopies:
         return PackedState(state.tree, raws, copy.is_whole, state.replicated, frozen=state.frozen, known=known)
 
     def aside(self, tell: Callable[[], None], copy: Callable[[], None], then: Callable[[], None]) -> Callable[[], bool]:
-        """As `PackedState.aside`, for host memory: a thread runs `copy`, then `then`, then calls `tell`.
+        """As `PackedState.run_in_background`, for host memory: a thread runs `copy`, then `then`, then calls `tell`.
 
-        For the loop's thread. Do not change the memory that `copy` reads before `hold` or `end`.
+        For the loop's thread. Do not change the memory that `copy` reads before `order_after_copies` or `end`.
         """
-        made = _Copy(Lowered(b"", ()), OVER)
+        made = _Copy(FlatState(b"", ()), OVER)
 
         def work() -> None:
             copy()
@@ -86,7 +87,7 @@ class StateCopies:
         self._start(made, work, tell)
         return made.is_whole
 
-    def hold(self) -> None:
+    def order_after_copies(self) -> None:
         """Order further work of the current stream after all copies that were begun. For the training thread.
 
         Raises:
@@ -98,7 +99,7 @@ class StateCopies:
                 self._told(copy.error)
             if copy.error is not None:
                 raise copy.error
-            self._device.hold(copy.last)
+            self._device.order_after(copy.last)
 
     def end(self) -> None:
         """Wait until all copies are complete. For the training thread."""
@@ -197,7 +198,7 @@ class StateCopies:
         Raises:
             MemoryShort: the device has no memory for gathering.
         """
-        self._device.hold(after)
+        self._device.order_after(after)
         if dense_strides(tensor) is not None or tensor.is_contiguous():
             return in_memory_order(tensor).view(torch.uint8)
         flat: torch.Tensor = self._device.zeros(tensor.numel(), tensor)
@@ -215,7 +216,7 @@ def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor])
     return StateCopies(device, session.device_of, slots, cut_of(session), session.membership.interrupt)
 
 
-def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[[], Lowered]) -> Callable[[], Packer]:
+def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[[], FlatState]) -> Callable[[], Packer]:
     """The `lender` of a `Replica`; `lower` returns the state; `copies`: the result of `copies_of`."""
     assert isinstance(copies, StateCopies)
 
@@ -226,7 +227,7 @@ def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[
         def begin(known: bytes) -> PackedState:
             state = lower()
             if device is HOST:
-                return replace(lent(state), aside=partial(copies.aside, tell), known=known)
+                return replace(lent(state), run_in_background=partial(copies.aside, tell), known=known)
             return copies.begin(state, mark, tell, known)
 
         return begin
@@ -244,7 +245,7 @@ class _Copy:
         last: mark of the last piece in flight; of the whole copy once `is_issued` is set.
     """
 
-    def __init__(self, state: Lowered, after: Mark, known: bytes = b"") -> None:
+    def __init__(self, state: FlatState, after: Mark, known: bytes = b"") -> None:
         self.state, self.after, self.known = state, after, known
         self.parts = [np.empty(tensor.nbytes, np.uint8) for tensor in state.tensors]
         self.last: Mark = OVER

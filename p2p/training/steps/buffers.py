@@ -17,8 +17,8 @@ from gossip import View
 from ...step.collective import AllGather
 from ...step.operation import Operation
 from ...step.receipts import Receipt
-from ..beside import Beside, first_difference
-from ..state.edge import LARGE_BYTES
+from ..side_operations import SideOperations, first_difference
+from ..state.forward_state import LARGE_BYTES
 from ..state.mirrors import Mirror
 from ..state.replica_state import raw_bytes
 from ..tensors.buckets import DTYPES, Bucket, make_bucket
@@ -32,10 +32,10 @@ BufferMode = Literal["check", "mean", "rank0", "local"]
 NUM_TURNS: Final = 16
 """Number of steps in which all buffers are compared once,"""
 FEW: Final = 64
-"""except that with at most this many buffers, small ones (edge.py) are compared in each step."""
+"""except that with at most this many buffers, small ones (forward_state.py) are compared in each step."""
 
 
-class Buffers(Beside):
+class Buffers(SideOperations):
     """The buffers of one model, by name: a script may replace their tensors."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Buffers(Beside):
         return [self._tensor(name) for name in names]
 
     def note_modes(self) -> None:
-        """As `Beside.note_modes`."""
+        """As `SideOperations.note_modes`."""
         self._statistics.note_modes()
 
     def begin(self, step: int) -> None:
@@ -95,12 +95,12 @@ class Buffers(Beside):
         yield from self._statistics.operations()
         raws = dict(zip(self._wanted, self._mirror.read(), strict=True))
         for names, bucket in self._buckets:
-            bucket.take_back()
+            bucket.reclaim_result()
             for index, name in enumerate(names):
                 bucket.inputs[index].copy_(_laid_out(raws[name], self._tensor(name)))
                 is_same = raws[name].tobytes() == self._known[name]
-                (bucket.empty.add if is_same else bucket.empty.discard)(index)
-            bucket.mark()
+                (bucket.unused.add if is_same else bucket.unused.discard)(index)
+            bucket.set_used_flags()
             yield bucket.operation
         if self._gather is not None:
             if self._mode == "check":
@@ -109,7 +109,7 @@ class Buffers(Beside):
                 np.concatenate([self._gather.input[:0], *raws.values()], out=self._gather.input)
             yield self._gather
 
-    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+    def rebuild_operations(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """The operations of the open step, now `step`, with digests of the loaded state; this peer adds no samples."""
         if self._gather is not None and self._mode == "check":
             self.begin(step)
@@ -131,12 +131,12 @@ class Buffers(Beside):
             is_read = index % NUM_TURNS == self._turn or self._tensor(name).nbytes <= LARGE_BYTES
             yield name if is_read else ""
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         """Write the results of a committed step to the buffers, or compare them."""
         self._statistics.hand_out(has_mean=receipt.weight > 0)
         means: dict[str, Array] = {}
         for names, bucket in self._buckets:
-            parts = bucket.hand_out() if receipt.weight else []
+            parts = bucket.result_views() if receipt.weight else []
             for name, part in zip(names, parts, strict=False):
                 if part is not None:  # else unchanged on all: the mean of equal values may differ from the value
                     means[name] = np.frombuffer(raw_bytes(part), np.uint8)

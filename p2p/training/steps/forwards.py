@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...data.share import Share
+from ...data.sample_tracker import SampleTracker
 
 
 class Forwards:
@@ -17,7 +17,7 @@ class Forwards:
     backward pass (checkpointing).
     """
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: SampleTracker) -> None:
         """`share`: the samples of this peer."""
         self._share = share
         self._open: dict[object, str] = {}

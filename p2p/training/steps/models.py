@@ -39,7 +39,7 @@ class Models:
         check_optimizers(self.module, parts)
 
 
-def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Models:
+def collect_models(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Models:
     """Collect the arguments of `DataParallel`.
 
     Raises:

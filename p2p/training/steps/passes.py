@@ -17,14 +17,14 @@ from ...session.callers import EXPECTED
 from ...session.history import NEVER
 from ...session.session import Session
 from ...step.operation import Operation
-from ..beside import Beside
 from ..checks.by_hand import add_to_grad
+from ..side_operations import SideOperations
 from ..state.changes import is_training
-from ..state.edge import Edge
+from ..state.forward_state import ForwardState
 from ..state.model_changes import ModelChanges
 from .forwards import Forwards
-from .gradients import Gradients
 from .hooks import follow, weakly
+from .reducer import GradientReducer
 from .updates import Updates
 
 AMID_STEP: Final = "`refresh` was called in the middle of a step: call it after `optimizer.step`"
@@ -47,11 +47,11 @@ class Passes:
     def __init__(
         self,
         session: Session,
-        gradients: Gradients,
-        beside: Callable[[], Sequence[Beside]],
+        gradients: GradientReducer,
+        beside: Callable[[], Sequence[SideOperations]],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
-        edge: Edge,
+        edge: ForwardState,
         *,
         commit: Callable[[Callable[[], bytes]], bool] | None = None,
         noted: Callable[[torch.Tensor | None], None] = lambda gradient: None,
@@ -124,18 +124,18 @@ class Passes:
 
         Raises:
             ShoalError: a step has begun; end it first.
-            ValueError: as `Gradients.begin`.
+            ValueError: as `GradientReducer.begin`.
         """
-        self.go_on()
+        self.withdraw_interrupted()
         if self.has_summed or self._gradients.are_summed or torch._C._current_graph_task_id() >= 0:
             raise ShoalError(AMID_STEP)
-        self._gradients.begin()
+        self._gradients.build_buckets()
         self._beside = self._make_beside()
         self.end_following()
         self._hooks = [follow(each, self._take) for each in self._gradients.parameters]
         self._has_begun = False
 
-    def go_on(self) -> None:
+    def withdraw_interrupted(self) -> None:
         """After an interrupted pass: withdraw its samples from the step, which the next pass may end."""
         if self.is_under_way:
             self._session.withdraw()
@@ -152,7 +152,7 @@ class Passes:
 
     def _begin_forward(self, *, is_training: bool) -> None:
         if torch._C._current_graph_task_id() < 0:  # outside a backward pass
-            self.go_on()
+            self.withdraw_interrupted()
             if torch.is_grad_enabled() and not self._share.is_of_loader and not self.has_summed:
                 self._session.load_offer()
                 if self.updates.are_made:  # else it observes, or is inside a phase of its loop
@@ -255,7 +255,7 @@ class Passes:
     def _reach(self, models: Sequence[str]) -> None:
         """Prepare a pass of these models that is not made by autograd."""
         self._gradients.device.check()
-        self.go_on()
+        self.withdraw_interrupted()
         self.updates.check_is_wanted()
         self._gradients.reach(*models)
         self._forwards.use(self._gradients.reached)
@@ -266,10 +266,10 @@ class Passes:
         try:
             callers.check_pass()
         except ShoalError:
-            self._gradients.put_back(parameter)
+            self._gradients.drop_refused_grad(parameter)
             raise
         if self.is_under_way and callers.is_pass_over:
-            self.go_on()
+            self.withdraw_interrupted()
         if not self.is_under_way:
             self._check_device()
             self.updates.check_is_wanted(parameter)
@@ -303,7 +303,7 @@ class Passes:
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """The operations of the open step, now `step`, after the state that `view` has committed was loaded."""
         for each in self._beside:
-            operations = each.renew(operations, self._share.training_step, view)
+            operations = each.rebuild_operations(operations, self._share.training_step, view)
         return [*operations]
 
     def _put(self, parameter: torch.nn.Parameter) -> None:
@@ -316,7 +316,7 @@ class Passes:
                 self._gradients.submit_full()
 
     def _begin_pass(self) -> None:
-        self.has_committed = self._share.is_behind_batch = False
+        self.has_committed = self._share.is_after_batch = False
         if self._changes is not None and not self._share.is_of_loader:
             self._changes.check_is_called(has_been=self._has_begun)
         self.open_window()
@@ -331,7 +331,7 @@ class Passes:
             self._session.open_step(OpenedBy.BACKWARD)
             self.is_under_way = True
             self._session.submit(counts, is_urgent=False)
-            self._gradients.rest()
+            self._gradients.begin_digest()
         else:
             self.is_under_way = True
             self._share.accumulate(is_joined=not self._under_no_sync)
@@ -353,7 +353,7 @@ class Passes:
     def _reset(self) -> None:
         self.is_under_way = self.has_summed = False
         self._gradients.begin_step()
-        self._gradients.stir()
+        self._gradients.cancel_digest()
 
     # One step.
 
@@ -370,7 +370,7 @@ class Passes:
             if self._commit(self._state_digest):
                 self._hand_out()
             else:
-                self._gradients.hand_out_zeros()  # their update is overwritten by the state that is loaded next
+                self._gradients.set_zero_grads()  # their update is overwritten by the state that is loaded next
                 self.updates.committed(self._gradients.reached, None)
                 self._share.give_up_step()
         except BaseException as error:
@@ -391,7 +391,7 @@ class Passes:
         receipt = self._session.history.receipt
         assert receipt is not None
         for each in self._beside:
-            each.hand_out(receipt)
-        self._gradients.hand_out()
+            each.on_commit(receipt)
+        self._gradients.set_grads()
         self.updates.committed(self._gradients.reached, receipt.weight)
         self.has_committed = True

@@ -20,26 +20,26 @@ from ...session.device_memory import is_on_device
 from ...session.session import Session
 from ...step.collective import AllGather
 from ...step.operation import Operation
-from ..state.as_begun import has_moments, say_what_is_lost
 from ..state.comparison import are_at, check, first_change, settings_of, show, unlike_settings
-from ..state.edge import Edge
+from ..state.forward_state import ForwardState
+from ..state.initial_settings import has_moments, say_what_is_lost
 from ..state.model_changes import ModelChanges
 from ..state.module_state import ModuleState, made_in, parameters_of, tensors_of
 from ..state.numerics import class_of, describe_numerics, trait_of
 from ..state.replica_state import (
-    Lowered,
+    FlatState,
     Stateful,
     check_sendable,
     compare,
     describe,
+    flatten_state,
     lent,
-    lower,
     part_in,
     samples_in,
     unpack_into,
 )
 from ..state.state_copies import copies_of, lender_of
-from .gradients import Gradients
+from .reducer import GradientReducer
 from .scaling import LrScaling
 from .updates import Updates
 
@@ -71,7 +71,7 @@ class ModelReplica:
         parts: Mapping[str, Stateful],
         keeper: Stateful | None,
         session: Session,
-        gradients: Gradients,
+        gradients: GradientReducer,
         changes: ModelChanges,
         *,
         is_digested_whole: bool,
@@ -91,7 +91,7 @@ class ModelReplica:
         """
         self._module = module
         self._parts = parts
-        self.edge = Edge(module, lambda: session.done, partial(is_on_device, session))
+        self.edge = ForwardState(module, lambda: session.done, partial(is_on_device, session))
         self._changes, changes.summed = changes, lambda: gradients.watch.summed
         self._state = ModuleState(module, self.edge, parts, lambda: session.share.how, changes.made)
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
@@ -132,10 +132,10 @@ class ModelReplica:
             compare=partial(compare, layout),
             show=self._show,
             check=self._check,
-            keep=self.edge.keep,
+            keep=self.edge.snapshot,
             renew=lambda *opened: self.renew(*opened),
             numerics=class_of(self._numerics),
-            lender=lender_of(self._session, self._gradients.device, self._copies, self._lower),
+            make_packer=lender_of(self._session, self._gradients.device, self._copies, self._lower),
             copies=self._copies,
             digest=self.digest if self._gradients.device is HOST else None,
             lends=self._gradients.device is HOST,
@@ -146,7 +146,7 @@ class ModelReplica:
             samples=samples_in,
         )
 
-    def take_up(self) -> None:
+    def refresh(self) -> None:
         """Take up the changed module."""
         self.edge.refresh(self._module)
         self.settings.refresh()
@@ -175,17 +175,17 @@ class ModelReplica:
     def _pack(self) -> PackedState:
         return lent(self._lower())
 
-    def _lower(self) -> Lowered:
+    def _lower(self) -> FlatState:
         tensors = tensors_of(self._module)
-        buffers, _ = self.edge.kept()
+        buffers, _ = self.edge.before_forward()
         tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
         samples, parameters = self._session.share.pack(), parameters_of(self._module)
-        return lower(tensors, self._given, samples, parameters, self._state.frozen())
+        return flatten_state(tensors, self._given, samples, parameters, self._state.frozen())
 
     def _load(self, state: PackedState) -> None:
-        self._copies.hold()
+        self._copies.order_after_copies()
         self._changes.follow(self._made_in(state))
-        self._gradients.stir()
+        self._gradients.cancel_digest()
         share, before = self._session.share, settings_of(self._parts)
         own = share.num_trained, has_moments(self._parts)
         share.load(unpack_into(state, tensors_of(self._module), self._given, self._state.frozen()))
@@ -201,7 +201,7 @@ class ModelReplica:
             say_what_is_lost(own[0], had_moments=own[1])
         if self.updates is not None:
             if self.updates.is_amid_step:
-                self._state.go_on()
+                self._state.load_after_forward()
             self.updates.loaded()
 
     def _made_in(self, state: PackedState) -> Sequence[int]:

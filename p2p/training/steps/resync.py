@@ -21,10 +21,10 @@ from ...session.session import Session
 from ...step.collective import Resync
 from ...step.operation import Operation
 from ...step.receipts import Receipt
-from ..beside import Beside
+from ..side_operations import SideOperations
 from ..state.mirrors import Mirror
 from ..tensors.layouts import dense_strides, in_memory_order, laid_out
-from .gradients import Gradients
+from .reducer import GradientReducer
 
 NUM_SLICES: Final = 128
 
@@ -61,13 +61,13 @@ class _Part:
         return in_memory_order(self.tensor.data).view(torch.uint8)
 
 
-class Resynchronisation(Beside):
+class Resynchronisation(SideOperations):
     """The side operation of each step that synchronises one model between several numerics classes."""
 
     def __init__(
         self,
         session: Session,
-        gradients: Gradients,
+        gradients: GradientReducer,
         parts: Sequence[object],
         *,
         is_whole: Callable[[], bool] = lambda: False,
@@ -101,7 +101,7 @@ class Resynchronisation(Beside):
         if (operation := self._make()) is not None:
             yield operation
 
-    def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
+    def rebuild_operations(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """The operations of the open step, now `step`, after the state that `view` has committed was loaded."""
         kept = [each for each in operations if not each.collective.is_of_one]
         self._plan(step, view)
@@ -109,7 +109,7 @@ class Resynchronisation(Beside):
             kept.insert(self._place, operation)
         return kept
 
-    def hand_out(self, receipt: Receipt) -> None:
+    def on_commit(self, receipt: Receipt) -> None:
         """After a commit, before any update: write the slice of the source to the replica."""
         if self._operation is None:
             return

@@ -10,9 +10,9 @@ from ...errors import ShoalError
 from ..checks.other_optimizers import OtherOptimizers
 from ..checks.outside import OUTSIDE, Outside
 from ..checks.rates import Rates
-from .gradients import Gradients
-from .kept_gradients import KEPT, KeptGradients
+from .reducer import GradientReducer
 from .scaling import LrScaling, ScaledRates
+from .zero_grad_check import KEPT, ZeroGradCheck
 
 logger = logging.getLogger("p2p")
 
@@ -44,7 +44,7 @@ BETWEEN = (
 )
 
 
-class Standing(Protocol):
+class PassState(Protocol):
     """The state of `Passes` that `Updates` reads."""
 
     is_under_way: bool
@@ -65,8 +65,8 @@ class Updates:
     def __init__(
         self,
         parts: Mapping[str, object],
-        gradients: Gradients,
-        passes: Standing,
+        gradients: GradientReducer,
+        passes: PassState,
         *,
         num_models: int,
         allow_local: bool,
@@ -97,7 +97,7 @@ class Updates:
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
         self._has_warned = False
-        self._kept = KeptGradients(gradients, self._name_kept)
+        self._kept = ZeroGradCheck(gradients, self._name_kept)
         self._outside = Outside(lambda: self._last_pass, self._name_outside)
         self._others = OtherOptimizers(
             self._optimizers,
@@ -217,7 +217,7 @@ class Updates:
             self._check(optimizer)
         self._kept.update(optimizer, _parameters(optimizer))
         self._under_way = optimizer
-        self._rates.look(optimizer)
+        self._rates.check(optimizer)
         if closure is None:
             self._scale(optimizer)
             return None
@@ -250,7 +250,7 @@ class Updates:
     def _look_outside(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._allow_local:
             self._gradients.watch.check_other(optimizer)
-        self._outside.look(optimizer)
+        self._outside.check(optimizer)
 
     def _name_outside(self, name: str) -> None:
         if not self._allow_local:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from collectives import Array
 
-from ...session.operation_call import Empty
+from ...session.operation_call import ArrayAllocator
 from ...session.tensors import as_array, empty_tensor
 from ...step.collective import AllReduce
 from ...step.operation import Operation
@@ -47,26 +47,26 @@ class Bucket:
         parameters: in the order of their values.
         flat: this peer's values and marks; the operation's input.
         inputs: parts of `flat` in the shapes and strides of `parameters`.
-        marks: the end of `flat`.
+        used_flags: the end of `flat`.
         operation: a weighted mean.
         make_memory: allocates another result.
         layouts: of `parameters`, when the bucket was created.
         model: name of the model of `parameters`, if there are several.
         missing: indices of parameters that this backward pass has not reached.
-        empty: indices of parameters without a gradient in this step.
+        unused: indices of parameters without a gradient in this step.
         is_suspect: whether `flat` may have values that are not finite: a sum of some of them was not.
     """
 
     parameters: Sequence[Tensor]
     flat: Tensor
     inputs: Sequence[Tensor]
-    marks: Tensor
+    used_flags: Tensor
     operation: Operation
     make_memory: Callable[[], Tensor]
     layouts: Sequence[Layout]
     model: str = ""
     missing: set[int] = field(default_factory=set)
-    empty: set[int] = field(default_factory=set)
+    unused: set[int] = field(default_factory=set)
     is_suspect: bool = False
     _unmarked: set[int] | None = None
     _handed_out: Sequence[Tensor | None] = ()
@@ -86,13 +86,13 @@ class Bucket:
     def begin_step(self) -> None:
         """Empty the bucket."""
         self.begin_pass()
-        self.empty = set(range(len(self.parameters)))
+        self.unused = set(range(len(self.parameters)))
         self.is_suspect = False
 
     def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
         """Add `fraction` times a parameter's gradient to `keep` times the present value."""
         values = self.inputs[index]
-        if index not in self.empty:
+        if index not in self.unused:
             if keep != 1.0:
                 values.mul_(keep)
             values.add_(gradient, alpha=fraction)
@@ -100,13 +100,13 @@ class Bucket:
             values.copy_(gradient)
         else:
             torch.mul(gradient, fraction, out=values)
-        self.empty.discard(index)
+        self.unused.discard(index)
         self.missing.discard(index)
 
     def end_pass(self, keep: float) -> None:
         """At the end of a pass, multiply values of parameters that it has not reached by `keep`."""
         if keep != 1.0:
-            for index in self.missing - self.empty:
+            for index in self.missing - self.unused:
                 self.inputs[index].mul_(keep)
 
     def check(self, index: int) -> None:
@@ -118,16 +118,16 @@ class Bucket:
 
     def zero_empty(self) -> None:
         """After the last pass of the step: set values of parameters that no pass has reached to zero."""
-        for index in self.empty:
+        for index in self.unused:
             self.inputs[index].zero_()
         self.missing.clear()
 
-    def mark(self) -> None:
+    def set_used_flags(self) -> None:
         """Set the marks of a full bucket. Nearly always they equal those of the step before."""
-        if self._unmarked != self.empty:
-            self.marks.fill_(1)
-            self.marks[list(self.empty)] = 0
-            self._unmarked = set(self.empty)
+        if self._unmarked != self.unused:
+            self.used_flags.fill_(1)
+            self.used_flags[list(self.unused)] = 0
+            self._unmarked = set(self.unused)
 
     def fetch(self) -> None:
         """Begin to copy a full bucket to the operation's input; here it already lies there."""
@@ -139,7 +139,7 @@ class Bucket:
     def wait(self) -> None:
         """Wait until the operation can be submitted."""
 
-    def hand_out(self) -> Sequence[Tensor | None]:
+    def result_views(self) -> Sequence[Tensor | None]:
         """Parts of the result for the script, in the order of `parameters`; None if no counted member had a gradient.
 
         As long as the script refers to one, or to a tensor that shares its memory, the result is not overwritten.
@@ -148,12 +148,12 @@ class Bucket:
         self._lent = weakref.ref(lent)
         self._result = torch.from_numpy(lent).view(self.flat.dtype)  # holds `lent`, and so does each view of it
         self._version = self._result._version
-        num_values = len(self.flat) - len(self.marks)
+        num_values = len(self.flat) - len(self.used_flags)
         pairs = zip(views(self._result[:num_values], self.parameters), self._result[num_values:].tolist(), strict=True)
         self._handed_out = [part if mark else None for part, mark in pairs]
         return self._handed_out
 
-    def take_back(self) -> None:
+    def reclaim_result(self) -> None:
         """Prepare the result for writing; allocate another one if the script still refers to the last one."""
         self._handed_out, self._result = (), None
         if self._lent is not None and self._lent() is not None:
@@ -164,9 +164,9 @@ class Bucket:
         """Whether the `grad` of a parameter is the committed one, changed since by one addition of autograd."""
         if self._result is None or self._result._version != self._version + 1:
             return False
-        return self.is_handed_out(index)
+        return self.has_committed_grad(index)
 
-    def is_handed_out(self, index: int) -> bool:
+    def has_committed_grad(self, index: int) -> bool:
         """Whether the `grad` of a parameter is the committed one, perhaps changed in place."""
         return bool(self._handed_out) and self.parameters[index].grad is self._handed_out[index] is not None
 
@@ -183,11 +183,11 @@ class Bucket:
 def make_bucket(
     parameters: Sequence[Tensor],
     algorithm: str | None,
-    empty: Empty = np.empty,
+    empty: ArrayAllocator = np.empty,
     kind: type[Bucket] = Bucket,
     num_marks: int = 0,
 ) -> Bucket:
-    """Create a bucket for `parameters` of one type; `empty` allocates its input and result."""
+    """Create a bucket for `parameters` of one type; `unused` allocates its input and result."""
     num_values = sum(parameter.numel() for parameter in parameters)
     shape, dtype = (num_values + (num_marks or len(parameters)),), parameters[0].dtype
     make_memory = partial(empty_tensor, shape, dtype, empty)
@@ -205,7 +205,7 @@ def make_buckets(
     parameters: Iterable[nn.Parameter],
     bucket_bytes: int,
     algorithm: str | None,
-    empty: Empty = np.empty,
+    empty: ArrayAllocator = np.empty,
     make: Callable[[Sequence[Tensor]], Bucket | None] = lambda parameters: None,
     make_other: Callable[..., Bucket] = make_bucket,
 ) -> list[Bucket]:

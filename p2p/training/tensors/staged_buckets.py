@@ -14,7 +14,7 @@ from torch import Tensor
 from collectives import Array
 
 from ...device import HOST
-from ...session.operation_call import Empty
+from ...session.operation_call import ArrayAllocator
 from ...session.tensors import as_array, empty_tensor
 from ...staging import Staged, num_users
 from ...step.collective import AllReduce
@@ -42,12 +42,12 @@ class StagedBucket(Bucket):
     _is_open: bool = False
     _stored_in: bytes = b""
 
-    def go_by(self, staged: Staged, verdict: Array) -> None:
+    def set_staging(self, staged: Staged, verdict: Array) -> None:
         """Set, before the first use, the copier between device and operation, and the byte for the finiteness check."""
         self._staged, self._verdict = staged, verdict
         self._num_own_users = num_users(self.flat)
-        self._stream = staged.stream()  # the stream that has filled it with zeros
-        self.operation.completed = self._store
+        self._stream = staged.current_stream()  # the stream that has filled it with zeros
+        self.operation.on_complete = self._store
 
     @property
     def on_host(self) -> Sequence[Array]:
@@ -62,9 +62,9 @@ class StagedBucket(Bucket):
 
     def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
         """As `Bucket.add`; the gradient may be read later."""
-        if index in self.empty and fraction == 1.0:
-            self._pending.setdefault(self._staged.stream(), {})[index] = gradient
-            self.empty.discard(index)
+        if index in self.unused and fraction == 1.0:
+            self._pending.setdefault(self._staged.current_stream(), {})[index] = gradient
+            self.unused.discard(index)
             self.missing.discard(index)
         else:
             self._write()
@@ -74,7 +74,7 @@ class StagedBucket(Bucket):
 
     def end_pass(self, keep: float) -> None:
         """As `Bucket.end_pass`."""
-        if self._pending or (keep != 1.0 and self.missing - self.empty):
+        if self._pending or (keep != 1.0 and self.missing - self.unused):
             self._write()
         Bucket.end_pass(self, keep)
 
@@ -83,7 +83,7 @@ class StagedBucket(Bucket):
 
     def zero_empty(self) -> None:
         """As `Bucket.zero_empty`."""
-        if self._pending or self.empty:
+        if self._pending or self.unused:
             self._write()
         Bucket.zero_empty(self)
 
@@ -107,8 +107,8 @@ class StagedBucket(Bucket):
 
     def _follow(self) -> None:
         """Order the current stream after the last one that used `flat`."""
-        self._staged.follow(self._stream)
-        self._stream = self._staged.stream()
+        self._staged.order_after_stream(self._stream)
+        self._stream = self._staged.current_stream()
 
     def fetch(self) -> None:
         """Begin to copy the full buffer, and the result of the finiteness check, to the host."""
@@ -129,7 +129,7 @@ class StagedBucket(Bucket):
         """Whether all fetched values are finite."""
         return bool(self._verdict[0] == FINITE)
 
-    def take_back(self) -> None:
+    def reclaim_result(self) -> None:
         """Does nothing: `_write` has done so."""
 
     def _store(self, view: bytes) -> None:
@@ -141,10 +141,10 @@ class StagedBucket(Bucket):
     def _values(self, array: Array) -> Array:
         return array[: len(self.flat)]
 
-    def hand_out(self) -> Sequence[Tensor | None]:
-        """Parts of the buffer for the script, as `Bucket.hand_out`."""
+    def result_views(self) -> Sequence[Tensor | None]:
+        """Parts of the buffer for the script, as `Bucket.result_views`."""
         self._follow()
-        self._staged.hold()
+        self._staged.order_after_stores()
         self._result, self._version = self.flat, self.flat._version
         marks = torch.from_numpy(self.operation.result[len(self.flat) :].view(f"i{self.flat.itemsize}"))
         pairs = zip(views(self.flat, self.parameters), marks.view(self.flat.dtype).tolist(), strict=True)
@@ -153,7 +153,11 @@ class StagedBucket(Bucket):
 
 
 def make_staged_bucket(
-    parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, make_staged: Callable[[], Staged]
+    parameters: Sequence[Tensor],
+    algorithm: str | None,
+    empty: ArrayAllocator = np.empty,
+    *,
+    make_staged: Callable[[], Staged],
 ) -> StagedBucket:
     """Create a bucket for `parameters` of one type; `empty` allocates host memory, `make_staged` creates the copier.
 
@@ -169,6 +173,6 @@ def make_staged_bucket(
     bucket = StagedBucket(
         parameters, flat, views(flat, parameters), input[num_values:], operation, lambda: flat, layouts
     )
-    bucket.go_by(staged, empty(1, np.dtype(np.uint8)))
+    bucket.set_staging(staged, empty(1, np.dtype(np.uint8)))
     bucket.begin_step()
     return bucket

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 import p2p
-from collectives import BFLOAT16, carried, even_chunks, split_by_weight
-from p2p.session.operation_call import Asked, OperationCall
+from collectives import BFLOAT16, as_bits, even_chunks, split_by_weight
+from p2p.session.operation_call import OperationArgs, OperationCall
 from p2p.step.collective import AllReduce
 from tests.live.exchange_values import Array, Drawn, draw, expected, is_same, type_of, values_of
 
@@ -83,8 +83,8 @@ class Place:
         if is_torch and min(self.array.strides, default=0) < 0:
             self.array = np.empty(shape, dtype)
         for each in self.around:
-            carried(each)[...] = 1
-        carried(self.array)[...] = carried(values).reshape(shape)
+            as_bits(each)[...] = 1
+        as_bits(self.array)[...] = as_bits(values).reshape(shape)
         self.tensor = self._of_torch() if is_torch else self.array
 
     def _of_torch(self) -> Any:
@@ -94,7 +94,7 @@ class Place:
 
     def holds(self) -> Array:
         """Its elements, in one dimension, once nothing beside them has changed."""
-        assert all((carried(each) == 1).all() for each in self.around), "what lies beside it was written"
+        assert all((as_bits(each) == 1).all() for each in self.around), "what lies beside it was written"
         return np.ascontiguousarray(self.array).reshape(-1)
 
 
@@ -124,7 +124,7 @@ class Call:
         peer, call, tensor = self._peer, self._call, self._place.tensor
         out: dict[str, Any] = {} if self._out is None else {"out": self._out.tensor}
         if call.is_weighted:  # as a model's buckets are
-            asked = Asked(AllReduce("mean", is_weighted=True), call.algorithm)
+            asked = OperationArgs(AllReduce("mean", is_weighted=True), call.algorithm)
             block = peer._calls._block
             assert block is not None
             block.add(OperationCall(tensor, asked, peer._session.empty))
@@ -142,7 +142,7 @@ class Call:
 
     def overwrite(self) -> None:
         """As a script may that goes on: others may still read the tensor."""
-        carried(self._place.array)[...] = 0
+        as_bits(self._place.array)[...] = 0
 
     def is_right(self, members: Sequence[str], algorithm: str, weights: Sequence[int]) -> bool:
         """Whether this peer has what comes of it, where these were counted."""

@@ -21,16 +21,16 @@ def run(plan: Plan, *, noise: float = 0.05) -> tuple[list[Batch], float]:
     generator, pacer, found, elapsed_s = np.random.default_rng(1), Pacer(plan), list[Batch](), 0.0
     while (batch := pacer.next(elapsed_s)) is not None:
         found.append(batch)
-        size = plan.sizes_bytes[batch.place]
+        size = plan.sizes_bytes[batch.size_index]
         exact = np.array([[alpha_s + size / rate] for alpha_s, rate in (RING, TREE)])
         times_s = exact * np.exp(noise * generator.standard_normal((2, batch.num_rounds)))
         elapsed_s += float(times_s.sum())
-        pacer.take(batch.place, times_s)
+        pacer.take(batch.size_index, times_s)
     return found, elapsed_s
 
 
 def num_rounds(batches: list[Batch]) -> list[int]:
-    return [sum(each.num_rounds for each in batches if each.place == place) for place in range(len(SIZES))]
+    return [sum(each.num_rounds for each in batches if each.size_index == place) for place in range(len(SIZES))]
 
 
 def test_without_a_time_each_size_has_its_rounds_spread_over_the_run() -> None:
@@ -42,7 +42,7 @@ def test_without_a_time_each_size_has_its_rounds_spread_over_the_run() -> None:
 
 def test_with_a_time_each_size_has_some_and_then_as_much_time_as_the_others() -> None:
     found, elapsed_s = run(TIMED)
-    assert [(each.place, each.num_rounds) for each in found[: len(SIZES)]] == [
+    assert [(each.size_index, each.num_rounds) for each in found[: len(SIZES)]] == [
         (n, FEW_ROUNDS) for n in range(len(SIZES))
     ]
     assert all(each.num_warmup == 0 for each in found[len(SIZES) :])

@@ -54,14 +54,14 @@ def test_each_rank_is_right_with_what_the_words_say_and_wrong_with_anything_else
     root = data.draw(st.integers(0, num_peers - 1)) if has_root(operation) else 0
     every = roles(operation, num_peers, part * num_peers, root)
     results = results_of(operation, [role.input + np.float32(shift) for role in every], root)
-    assert [role.is_wrong(result, shift) for role, result in zip(every, results, strict=True)] == [0] * num_peers
+    assert [role.num_wrong(result, shift) for role, result in zip(every, results, strict=True)] == [0] * num_peers
     for role, result in zip(every, results, strict=True):
         if result.size:
             wrong = result.copy()
             wrong[data.draw(st.integers(0, result.size - 1))] += 1
-            assert role.is_wrong(wrong, shift) == 1
-            assert role.is_wrong(result[1:], shift) == result.size
-        assert role.is_wrong(np.append(result, np.float32(0)), shift) == result.size + 1
+            assert role.num_wrong(wrong, shift) == 1
+            assert role.num_wrong(result[1:], shift) == result.size
+        assert role.num_wrong(np.append(result, np.float32(0)), shift) == result.size + 1
 
 
 def test_what_a_rank_has_begins_anywhere() -> None:

@@ -21,7 +21,7 @@ from p2p.benchmark.results.plotting import bars_of, plot, title_of
 from p2p.benchmark.results.report import print_report
 from p2p.benchmark.results.result import Measurement, Result
 from p2p.benchmark.results.stage_report import stages_in_words
-from p2p.benchmark.stages import FETCH, STAGES, STORE, Watched, WatchedCopy, times_of_stages
+from p2p.benchmark.stages import FETCH, STAGES, STORE, TimedCopy, TimedDevice, times_of_stages
 from p2p.device import FoundDevice, MemoryShort, PinRefused
 from p2p.errors import DeviceLost, LaunchError, ShoalError
 from tests.p2p.staging.standin import StandIn
@@ -41,8 +41,8 @@ MACHINE = {"cpu": "x", "cores": 2, "memory_bytes": 1, "load_1_min": 0.0, "system
 MACHINE |= {"packages": {"torch": "2"}, "devices": ["A GPU"]}
 
 
-def copy(stage: str, begun_s: float, ready_s: float | None, ended_s: float | None) -> WatchedCopy:
-    made = WatchedCopy(stage, ())
+def copy(stage: str, begun_s: float, ready_s: float | None, ended_s: float | None) -> TimedCopy:
+    made = TimedCopy(stage, ())
     made.begun_s, made.ready_s, made.ended_s = begun_s, ready_s, ended_s
     return made
 
@@ -64,7 +64,7 @@ def test_stages_add_up_to_the_round_whatever_goes_on_side_by_side() -> None:
     "copies",
     [[], [copy(FETCH, 0, 0, 1)], [copy(STORE, 0, 0, None)], [copy(FETCH, 0, 0, None), copy(STORE, 0, 0, None)]],
 )
-def test_copies_that_were_not_seen_have_no_stages(copies: list[WatchedCopy]) -> None:
+def test_copies_that_were_not_seen_have_no_stages(copies: list[TimedCopy]) -> None:
     with pytest.raises(ValueError, match="copies to the host"):
         times_of_stages(copies, 0.0, 1.0)
 
@@ -86,7 +86,7 @@ class Spy:
 def test_the_host_waits_for_nothing_but_what_it_waits_for_anyway() -> None:
     said: list[str] = []
     flattened, fetched = Spy("flattened", said), Spy("fetched", said)
-    watched = WatchedCopy(FETCH, [flattened])
+    watched = TimedCopy(FETCH, [flattened])
     watched.mark = fetched
     assert not watched.is_over() and (said, watched.ready_s, watched.ended_s) == ([], None, None)
     watched.wait()
@@ -101,30 +101,30 @@ def test_the_host_waits_for_nothing_but_what_it_waits_for_anyway() -> None:
 def test_a_tensor_that_lies_in_one_piece_before_its_copy_is_asked_for_is_flat_at_that_moment() -> None:
     flattened = Spy("flattened", [])
     flattened.wait()
-    watched = WatchedCopy(FETCH, [flattened])
+    watched = TimedCopy(FETCH, [flattened])
     assert watched.ready_s is not None and watched.ready_s >= watched.begun_s
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_watched_device_copies_what_the_device_copies_and_knows_its_own_marks(seed: int) -> None:
-    watched = Watched(StandIn(seed))
+    watched = TimedDevice(StandIn(seed))
     tensor, array, back = torch.arange(8.0), np.zeros(8, np.float32), torch.zeros(8)
     fetched = watched.fetch(tensor, array, [watched.mark()])
     stored = watched.store(array, back, [watched.mark(), fetched])
-    watched.hold(stored)
+    watched.order_after(stored)
     assert torch.equal(back, tensor)
     stored.wait()
     assert [(each.stage, each.ended_s is not None) for each in watched.copies] == [(FETCH, False), (STORE, True)]
     fetched.wait()
-    watched.settle()
+    watched.wait_for_copies()
 
 
 def test_a_watched_device_tells_why_it_has_refused_memory_and_counts_its_sums() -> None:
     device = StandIn(0)
-    watched, memory = Watched(device), np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
+    watched, memory = TimedDevice(device), np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
     watched.pin(memory)
     parts = [memory[start : start + 64].view(np.float32) for start in (0, 64)]
-    assert watched.adder is not None and watched.adder.takes(Reduction("sum"), parts[0].dtype)
+    assert watched.adder is not None and watched.adder.supports(Reduction("sum"), parts[0].dtype)
     watched.adder.add(parts, parts[0], Reduction("sum"), parts[0].dtype, completes=True).wait()
     watched.adder.drain()
     assert (watched.adder.num_sums, watched.refused) == (1, "")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import Member
-from p2p.catchup.donor import KEPT_S, PATIENCE_S
+from p2p.catchup.donor import ACK_TIMEOUT_S, KEPT_S
 from p2p.catchup.state_copy import StateCopy, share_of
-from p2p.net.parcels import PackedState, Wish
+from p2p.net.parcels import PackedState, ShareRequest
 from tests.p2p.catchup.test_donor import Giver, call, feed
 from tests.p2p.catchup.test_several_donors import CHUNK_BYTES, REPLICATED, SIZES, STEP, TREE, Pond, memory
 from tests.p2p.net.parcels import A, B, C, view_of
@@ -40,7 +40,7 @@ class Thread:
 
 
 def lent(thread: Thread, *tensors: bytearray) -> PackedState:
-    return PackedState(b"tree", [memoryview(tensor) for tensor in tensors], aside=thread.aside)
+    return PackedState(b"tree", [memoryview(tensor) for tensor in tensors], run_in_background=thread.aside)
 
 
 def test_nothing_is_sent_before_the_copy_is_made_and_what_is_sent_is_the_copy() -> None:
@@ -50,10 +50,10 @@ def test_nothing_is_sent_before_the_copy_is_made_and_what_is_sent_is_the_copy() 
     assert donor.give(3) == [] and donor.under_way == [] and thread.num_copies == 1
     thread.hold()
     tensor[:] = b"4" * 250  # the next update
-    donor.go_on(0.0)
+    donor.resume_streams(0.0)
     assert donor.under_way == []
     thread.work()
-    donor.go_on(0.0)
+    donor.resume_streams(0.0)
     donor.settle()
     ((member, parcel),) = donor.came
     assert (member, [*parcel.parts]) == (A, [b"tree", b"3" * 250, b""])
@@ -67,7 +67,7 @@ def test_one_copy_serves_all_who_ask_before_the_next_commit() -> None:
     donor.ask(B, 3, has_seat=True)
     donor.give(3)
     thread.work()
-    donor.go_on(0.0)
+    donor.resume_streams(0.0)
     donor.settle()
     assert thread.num_copies == 1 and [member for member, _ in donor.came] == [A, B]
 
@@ -77,9 +77,9 @@ def test_a_slow_copy_is_no_fault_of_who_waits_for_it() -> None:
     donor.complete(3, lambda known: lent(thread, tensor))
     donor.ask(A, 3, has_seat=True)
     donor.give(3)
-    late = 2 * PATIENCE_S
+    late = 2 * ACK_TIMEOUT_S
     thread.work()
-    donor.go_on(late)
+    donor.resume_streams(late)
     donor.expire(late)
     donor.settle(late)
     assert [member for member, _ in donor.came] == [A]
@@ -108,7 +108,7 @@ def play(thread: Thread, events: list[str], hold: Callable[[], None]) -> list[tu
 
     acts: dict[str, Callable[[], object]] = {
         "work": lambda: thread.work(1),
-        "told": lambda: donor.go_on(now),
+        "told": lambda: donor.resume_streams(now),
         "view": lambda: donor.install(),
         "seated": lambda: donor.seated(view_of(B)),
         "forget": lambda: donor.forget(A),
@@ -125,11 +125,11 @@ def play(thread: Thread, events: list[str], hold: Callable[[], None]) -> list[tu
             donor.complete(done, lambda known: lent(thread, tensor))
             donor.give(done, now)
         else:
-            now += PATIENCE_S if event == "late" else 0.0
+            now += ACK_TIMEOUT_S if event == "late" else 0.0
             acts[event]()
         donor.settle(now)
     thread.work()
-    donor.go_on(now)
+    donor.resume_streams(now)
     donor.settle(now)
     states = [parcel for _, parcel in donor.came if len(parcel.parts) == 2]
     return [(parcel.step, bytes(parcel.parts[1])) for parcel in states]
@@ -160,7 +160,7 @@ def test_another_donor_copies_its_share_and_no_more() -> None:
     thread, tensors = Thread(), memory()
     before = [bytes(tensor) for tensor in tensors]
     state = PackedState(TREE, [memoryview(tensor) for tensor in tensors], None, REPLICATED, thread.aside)
-    parcel = share_of(state, Wish(A, C, STEP, 1, 3, CHUNK_BYTES))
+    parcel = share_of(state, ShareRequest(A, C, STEP, 1, 3, CHUNK_BYTES))
     assert parcel.is_whole is not None and not parcel.is_whole()
     thread.hold()
     for tensor in tensors:
@@ -184,7 +184,7 @@ def test_three_donors_give_the_bits_of_one_step_though_all_go_on_meanwhile() -> 
             tensor[:] = bytes(len(tensor))
         donor.complete(STEP + 1, lambda known: PackedState(TREE, []))
         threads[member].work()
-        donor.go_on(pond.new.now)
+        donor.resume_streams(pond.new.now)
     pond.settle()
     assert pond.offered() == expected
 
@@ -192,6 +192,6 @@ def test_three_donors_give_the_bits_of_one_step_though_all_go_on_meanwhile() -> 
 def test_the_first_keeps_its_copy_for_who_was_kept_waiting() -> None:
     thread = Thread()
     pond = Pond(aside={A: thread.aside})
-    pond.donors[A].go_on(pond.new.now + KEPT_S)
+    pond.donors[A].resume_streams(pond.new.now + KEPT_S)
     pond.donors[A].expire(pond.new.now + KEPT_S + 1)
     assert len(pond.donors[A]._kept) == 1

@@ -9,11 +9,11 @@ from gossip import Member
 from gossip.effects import Feed
 from gossip.fed_steps import MOST_FED
 from gossip.progress import Finish
-from p2p.catchup.donor import FEWEST_FED, PATIENCE_S, Donor
+from p2p.catchup.donor import ACK_TIMEOUT_S, FEWEST_FED, Donor
 from p2p.catchup.window import FIRST as WINDOW
 from p2p.device import MemoryShort
 from p2p.net.frames import Taken
-from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord, Wish
+from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, ShareRequest, StateRecord, StepRecord
 from p2p.step.collective import AllReduce
 from p2p.step.notices import Commit
 from p2p.step.operation import Operation
@@ -35,7 +35,7 @@ class Giver(Donor):
             segment_bytes=SEGMENT_BYTES,
             most_fed_bytes=MOST_FED_BYTES,
         )
-        self.wished: list[tuple[Member, Wish]] = []
+        self.wished: list[tuple[Member, ShareRequest]] = []
         self.deaf: set[Member] = set()
         self.under_way: list[tuple[Member, int, ParcelSegment]] = []
         self.came: list[tuple[Member, Parcel]] = []
@@ -56,7 +56,7 @@ class Giver(Donor):
             if (parcel := self._assemblies[target].add(segment)) is not None:
                 self.came.append((target, parcel))
             count = self._counts[target, stream] = self._counts.get((target, stream), 0) + 1
-            self.taken(now, Taken(target, stream, count))
+            self.acked(now, Taken(target, stream, count))
 
     def give(self, done: int, now: float = 0.0) -> list[tuple[Member, int]]:
         """Serve waiting members when `done` is committed; returns the members and the steps of their states."""
@@ -113,12 +113,12 @@ def test_a_state_that_is_being_copied_is_sent_when_it_is_whole_and_nobody_waits_
     donor.complete(3, lambda known: PackedState(b"3", [memoryview(memory)], lambda: memory == b"tensor"))
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == [] and donor.under_way == []
-    feed(donor, 4, A, now=2 * PATIENCE_S)
-    donor.expire(3 * PATIENCE_S)
-    donor.go_on(0.0)
+    feed(donor, 4, A, now=2 * ACK_TIMEOUT_S)
+    donor.expire(3 * ACK_TIMEOUT_S)
+    donor.resume_streams(0.0)
     assert donor.under_way == []
     memory[:] = b"tensor"
-    donor.go_on(0.0)
+    donor.resume_streams(0.0)
     donor.settle()
     assert [(member, parcel.step, type(parcel.record)) for member, parcel in donor.came] == [
         (A, 3, StateRecord),
@@ -139,7 +139,7 @@ def test_a_state_for_which_there_is_no_memory_is_not_sent_and_may_be_asked_for_a
     donor.complete(3, lambda known: PackedState(b"3", [memoryview(b"tensor")], is_whole))
     donor.ask(A, 3, has_seat=has_seat)
     assert donor.give(3) == []
-    donor.go_on(0.0)
+    donor.resume_streams(0.0)
     is_short = False
     donor.complete(3, lambda known: PackedState(b"3", [memoryview(b"tensor")], is_whole))
     donor.ask(A, 3, has_seat=has_seat)
@@ -186,7 +186,7 @@ def test_a_member_whose_state_was_lost_on_its_way_is_given_it_again_in_the_same_
     donor.complete(3, lambda known: packed(b"3"))
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == []
-    donor.expire(PATIENCE_S + 0.1)
+    donor.expire(ACK_TIMEOUT_S + 0.1)
     donor.under_way, donor.deaf = [], set()
     donor.ask(A, 3, has_seat=True)
     assert donor.give(3) == [(A, 3)]
@@ -284,7 +284,7 @@ def test_who_was_given_a_state_and_asks_again_is_left_to_wait_as_long_again() ->
     assert donor.give(3, 5.0) == []
     donor.complete(3, lambda known: packed(b"3"))
     assert donor.give(3, 5.5) == [(A, 3)]
-    donor._requests.take_back(A, is_unlike=False)
+    donor._requests.cancel_given(A, is_unlike=False)
     donor.ask(A, 3, has_seat=True)
     donor.withhold(3, 1.0)
     assert donor.give(3, 6.5) == [] and donor.refused == []
@@ -431,11 +431,11 @@ def test_only_a_window_is_under_way_to_one_peer(sizes: list[int], num_taken: int
         feed(donor, step, B, size=size)
         assert len(donor.under_way) <= WINDOW
     count = min(num_taken, len(donor.under_way))
-    donor.taken(0.0, Taken(B, 1, count))
+    donor.acked(0.0, Taken(B, 1, count))
     assert len(donor.under_way) - count <= WINDOW + 1, "it grows by one where nothing waits"
     for wrong in (Taken(B, 2, 1), Taken(C, 1, 1), Taken(B, 1, 10**6), Taken(B, 1, count)):
         before = len(donor.under_way)
-        donor.taken(0.0, wrong)
+        donor.acked(0.0, wrong)
         assert len(donor.under_way) == before
 
 
@@ -443,9 +443,9 @@ def test_who_takes_nothing_is_sent_nothing_more_until_it_asks_again() -> None:
     donor = Giver()
     donor.deaf = {B}
     feed(donor, 1, B, size=5000)
-    donor.expire(PATIENCE_S)
+    donor.expire(ACK_TIMEOUT_S)
     assert len(donor._streams) == 1
-    donor.expire(PATIENCE_S + 0.1)
+    donor.expire(ACK_TIMEOUT_S + 0.1)
     assert len(donor.under_way) == WINDOW and not donor._streams
     donor.under_way, donor.deaf = [], set()
     feed(donor, 2, B)
@@ -457,8 +457,8 @@ def test_who_took_everything_long_ago_is_not_given_up() -> None:
     donor = Giver()
     feed(donor, 1, B)
     donor.settle()
-    feed(donor, 2, B, now=2 * PATIENCE_S)
-    donor.expire(2 * PATIENCE_S)
+    feed(donor, 2, B, now=2 * ACK_TIMEOUT_S)
+    donor.expire(2 * ACK_TIMEOUT_S)
     donor.settle()
     assert [parcel.step for _, parcel in donor.came] == [1, 2]
 

@@ -11,10 +11,10 @@ from torch import nn
 from p2p.catchup.frozen import FrozenDiffer, digest_of
 from p2p.catchup.shares import unpack_parts
 from p2p.catchup.state_copy import StateCopy, chunk_bytes_of, chunks_for, share_of, shared_parts
-from p2p.catchup.state_requests import Asked
-from p2p.net.parcels import PackedState, StateRecord, Wish
+from p2p.catchup.state_requests import StateRequest
+from p2p.net.parcels import PackedState, ShareRequest, StateRecord
 from p2p.training.state.module_state import frozen_of
-from p2p.training.state.replica_state import frozen_digest, frozen_parts, lent, lower, unpack_into
+from p2p.training.state.replica_state import flatten_state, frozen_digest, frozen_parts, lent, unpack_into
 from tests.p2p.catchup.test_donor import Giver
 from tests.p2p.net.parcels import A, B, C, digest, view_of
 
@@ -54,7 +54,7 @@ def test_who_has_others_is_sent_all_after_one_look_and_is_not_believed_again(has
     donor = Giver()
     donor.complete(3, backbone())
     donor.ask(B, 3, has_seat=has_seat, frozen=OTHER)
-    assert donor.give(3) == [] and donor.waiting == {B: Asked(3, has_seat, b"")}
+    assert donor.give(3) == [] and donor.waiting == {B: StateRequest(3, has_seat, b"")}
     donor.ask(B, 3, has_seat=has_seat, frozen=OTHER)
     assert donor.give(3) == [(B, 3)]
     assert sent(donor) == [(b"", BACKBONE, HEAD)]
@@ -114,7 +114,7 @@ def shared_state(known: bytes) -> PackedState:
 
 def test_what_who_asks_has_is_in_no_share() -> None:
     known = digest_of([(0, LARGE)], [b"b" * LARGE])
-    wish = Wish(A, B, 3, 1, 2, 1 << 14)
+    wish = ShareRequest(A, B, 3, 1, 2, 1 << 14)
     assert shared_parts(shared_state(b"")) == [(2, LARGE), (3, LARGE)]
     assert {chunk.part for chunk in chunks_for(shared_state(b""), wish)} == {2, 3}
     assert share_of(shared_state(known), wish._replace(frozen=known)).chunks == chunks_for(shared_state(known), wish)
@@ -165,7 +165,7 @@ class Model(nn.Module):
 
 def arrived(donor: Model, known: bytes) -> PackedState:
     """The state of `donor` as received."""
-    state = lent(lower(dict(donor.state_dict()), (), "samples", (), donor.frozen))
+    state = lent(flatten_state(dict(donor.state_dict()), (), "samples", (), donor.frozen))
     parcel = StateCopy(3, replace(state, known=known), 1 << 14, is_shared=False).whole(
         StateRecord(digest(3), view_of(A))
     )

@@ -13,12 +13,12 @@ from p2p.catchup import rooms
 from p2p.catchup.donor import Donor
 from p2p.catchup.rooms import Rooms
 from p2p.catchup.stream import Stream
-from p2p.host import ready_memory
-from p2p.host.ready_memory import Bytes, ReadyMemory
+from p2p.host import prefaulted_memory
+from p2p.host.prefaulted_memory import Bytes, PrefaultedMemory
 from tests.p2p.catchup import test_aside as aside
 from tests.p2p.catchup import test_donor as donors
 from tests.p2p.catchup import test_rooms as of_rooms
-from tests.p2p.host import test_ready_memory as of_memory
+from tests.p2p.host import test_prefaulted_memory as of_memory
 from tests.p2p.net.parcels import A
 from tests.simulated.mutant import Mutant, mutant, without
 
@@ -39,19 +39,19 @@ def _nothing(*_: object, **__: object) -> None:
     pass
 
 
-def _reaches_once_dropped(self: ReadyMemory, piece: Bytes) -> bool:
+def _reaches_once_dropped(self: PrefaultedMemory, piece: Bytes) -> bool:
     return self._is_dropped.is_set() or REACHES(self, piece)
 
 
-def _reaches_where_it_begins(self: ReadyMemory, piece: Bytes) -> bool:
+def _reaches_where_it_begins(self: PrefaultedMemory, piece: Bytes) -> bool:
     return REACHES(self, piece[:0])
 
 
-def _reserve_the_same(self: ReadyMemory, num_bytes: int) -> Bytes:
+def _reserve_the_same(self: PrefaultedMemory, num_bytes: int) -> Bytes:
     return self._block[:num_bytes] if num_bytes <= len(self._block) else np.empty(num_bytes, np.uint8)
 
 
-def _reserve_beyond_the_end(self: ReadyMemory, num_bytes: int) -> Bytes:
+def _reserve_beyond_the_end(self: PrefaultedMemory, num_bytes: int) -> Bytes:
     begin = self._num_taken
     self._num_taken += num_bytes
     return self._block[begin : begin + num_bytes]
@@ -63,7 +63,7 @@ def _taken_for_ever(self: Rooms, observer: object = None) -> Iterator[object]:
     yield room
 
 
-def _take_ready_or_not(self: ReadyMemory, num_bytes: int) -> Bytes:
+def _take_ready_or_not(self: PrefaultedMemory, num_bytes: int) -> Bytes:
     return self.reserve(num_bytes)
 
 
@@ -73,33 +73,33 @@ def _due_before_it_is_whole(self: Stream, now: float, segment_bytes: int) -> Any
     return DUE(self, now, segment_bytes)
 
 
-REACHES, DUE, BEGIN, ASK = ReadyMemory.reaches, Stream.due, Rooms.begin, Donor.ask
+REACHES, DUE, BEGIN, ASK = PrefaultedMemory.reaches, Stream.due, Rooms.begin, Donor.ask
 
 MUTANTS = {
     "a piece is used before it is touched": _missing(
-        of_memory.test_what_is_not_touched_yet_is_not_reached, (ReadyMemory, "reaches", lambda self, piece: True)
+        of_memory.test_what_is_not_touched_yet_is_not_reached, (PrefaultedMemory, "reaches", lambda self, piece: True)
     ),
     "a piece is used once its beginning is touched": _missing(
-        of_memory.test_what_is_not_touched_yet_is_not_reached, (ReadyMemory, "reaches", _reaches_where_it_begins)
+        of_memory.test_what_is_not_touched_yet_is_not_reached, (PrefaultedMemory, "reaches", _reaches_where_it_begins)
     ),
     "dropped memory is used while the thread still touches it": _missing(
-        of_memory.test_what_is_not_touched_yet_is_not_reached, (ReadyMemory, "reaches", _reaches_once_dropped)
+        of_memory.test_what_is_not_touched_yet_is_not_reached, (PrefaultedMemory, "reaches", _reaches_once_dropped)
     ),
     "memory is taken before it is ready": _missing(
-        of_memory.test_nobody_is_given_what_is_still_touched, (ReadyMemory, "take", _take_ready_or_not)
+        of_memory.test_nobody_is_given_what_is_still_touched, (PrefaultedMemory, "take", _take_ready_or_not)
     ),
     "two pieces lie in one place": _missing(
-        of_memory.test_pieces_are_aligned_and_nobody_else_s, (ReadyMemory, "reserve", _reserve_the_same)
+        of_memory.test_pieces_are_aligned_and_nobody_else_s, (PrefaultedMemory, "reserve", _reserve_the_same)
     ),
     "pieces are cut where the block ends": _missing(
         of_memory.test_what_there_is_no_room_for_is_memory_of_its_own,
-        (ReadyMemory, "reserve", _reserve_beyond_the_end),
+        (PrefaultedMemory, "reserve", _reserve_beyond_the_end),
     ),
     "pieces are not aligned": _missing(
-        of_memory.test_pieces_are_aligned_and_nobody_else_s, (ready_memory, "room_of", sum)
+        of_memory.test_pieces_are_aligned_and_nobody_else_s, (prefaulted_memory, "room_of", sum)
     ),
     "what is dropped is kept": _missing(
-        of_memory.test_what_is_dropped_is_given_back_but_for_what_was_taken, (ReadyMemory, "drop", _nothing)
+        of_memory.test_what_is_dropped_is_given_back_but_for_what_was_taken, (PrefaultedMemory, "drop", _nothing)
     ),
     "a state is copied before its memory is ready": _missing(
         of_rooms.test_who_has_no_seat_waits_until_memory_is_ready_and_is_given_a_later_step,

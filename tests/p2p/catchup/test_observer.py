@@ -19,12 +19,12 @@ from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, Remo
 from p2p.net.frames import Delivery
 from p2p.net.parcels import Chunk, PackedState, Parcel, ParcelSegment, StepRecord, cut
 from p2p.step import effects as sx
+from p2p.step.call_path import CallPath
 from p2p.step.collective import AllGather, AllReduce
 from p2p.step.effects import Note
 from p2p.step.notices import Commit, Notice, StateOffer
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
-from p2p.step.place import Place
 from p2p.step.receipts import Contribution
 from p2p.telemetry.records import Kind
 from tests.p2p.net.parcels import A, B, digest, fed, state, view_of
@@ -69,14 +69,14 @@ class Newcomer:
                 case fx.Send(target, StateQuery(step)):
                     self.asked.append((target, step))
                 case fx.Apply():
-                    waiting += self.observer.go_on(self.now)
+                    waiting += self.observer.advance(self.now)
                 case fx.Load(step, digest):
                     waiting += self.observer.load(self.now, step, digest)
-                case fx.Drop(step, digest):
+                case fx.DropState(step, digest):
                     self.observer.drop(step, digest)
-                case fx.Discard(step, digest):
+                case fx.DropStep(step, digest):
                     self.observer.discard(step, digest)
-                case fx.Missed(step):
+                case fx.ResultUnavailable(step):
                     self.missed.append(step)
                 case sx.Tell(notice):
                     self.told.append(notice)
@@ -101,16 +101,16 @@ class Newcomer:
         for parcel in parcels:
             for segment in cut(parcel, SEGMENT_BYTES):
                 self.take(segment, source, stream)
-        self.carry_out(self.observer.go_on(self.now))
+        self.carry_out(self.observer.advance(self.now))
 
     def submit(
-        self, step: int, *operations: Operation, parameters: bytes = b"p" * 16, place: Place | None = None
+        self, step: int, *operations: Operation, parameters: bytes = b"p" * 16, place: CallPath | None = None
     ) -> None:
         attempt = self.core.done + 1
         for operation in operations:
             self.carry_out(self.open_step.submit(step, attempt, operation))
         self.carry_out(self.open_step.close(attempt, parameters, 0, place))
-        self.carry_out(self.observer.go_on(self.now))
+        self.carry_out(self.observer.advance(self.now))
 
     def call(self, step: int) -> None:
         """Let the script call an operation of its own, outside of a step of the model."""
@@ -121,7 +121,7 @@ class Newcomer:
         assert isinstance(offer, StateOffer)
         self.open_step.loaded(offer.step, state_digest)
         self.carry_out(self.observer.loaded(self.now, offer.step, offer.chain))
-        self.carry_out(self.observer.go_on(self.now))
+        self.carry_out(self.observer.advance(self.now))
         return offer
 
     def falls_behind(self, step: int, *, asks: bool = True) -> None:
@@ -466,7 +466,7 @@ def test_r9_who_was_removed_in_such_an_operation_has_the_result_of_the_next_one_
     observer: Newcomer,
 ) -> None:
     observer.hear_head(8)
-    observer.submit(6, operation := total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.submit(6, operation := total(), parameters=b"", place=CallPath(b"here", is_sought=True))
     observer.deliver(state(8), called(9, b"there", 2.0))
     assert observer.told == [], "it is another operation, of the same type and size"
     observer.deliver(called(10, b"here", 3.0), called(11, b"here", 4.0))
@@ -474,7 +474,7 @@ def test_r9_who_was_removed_in_such_an_operation_has_the_result_of_the_next_one_
     assert isinstance(commit, Commit) and (commit.receipt.step, commit.path) == (10, b"here")
     assert operation.result.tolist() == [3.0] * 4 and observer.core.done < 0, "no state is here yet"
     observer.told.clear()
-    observer.carry_out(observer.observer.go_on(observer.now))
+    observer.carry_out(observer.observer.advance(observer.now))
     assert observer.load().step == 8
     assert observer.told == [] and observer.core.done == 8, "it goes on from there"
 
@@ -490,7 +490,7 @@ def test_a_state_of_another_run_is_shown_and_no_result_of_that_run_handed_out(ob
     )
     observer.observer.use(of_other)
     observer.hear_head(8)
-    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.submit(6, total(), parameters=b"", place=CallPath(b"here", is_sought=True))
     observer.deliver(called(8, b"here", 2.0), state(8), called(9, b"here", 2.0))
     (offer,) = observer.told
     assert isinstance(offer, StateOffer) and offer.step == 8
@@ -498,17 +498,17 @@ def test_a_state_of_another_run_is_shown_and_no_result_of_that_run_handed_out(ob
 
 def test_r9_who_was_removed_where_the_members_do_not_come_ends(observer: Newcomer) -> None:
     observer.hear_head(8)
-    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.submit(6, total(), parameters=b"", place=CallPath(b"here", is_sought=True))
     observer.deliver(state(8), called(9, b"there", 2.0))
     observer.now += FIND_S
-    observer.carry_out(observer.observer.go_on(observer.now))
+    observer.carry_out(observer.observer.advance(observer.now))
     (removed,) = observer.told
     assert isinstance(removed, RemovedFromView) and removed.is_final and f"for {FIND_S:g} s" in removed.reason
 
 
 def test_r9_who_was_not_removed_has_no_result_of_another_step(observer: Newcomer) -> None:
     observer.hear_head(8)
-    observer.submit(6, total(), parameters=b"", place=Place(b"here"))
+    observer.submit(6, total(), parameters=b"", place=CallPath(b"here"))
     observer.deliver(state(8), called(9, b"here", 2.0))
     assert observer.told == []
 
@@ -516,7 +516,7 @@ def test_r9_who_was_not_removed_has_no_result_of_another_step(observer: Newcomer
 def test_r9_what_is_called_otherwise_at_that_place_is_not_its_result(observer: Newcomer) -> None:
     """Like a sum over the rest of an epoch, with the same line and the same calls."""
     observer.hear_head(8)
-    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.submit(6, total(), parameters=b"", place=CallPath(b"here", is_sought=True))
     other = called(9, b"here", 2.0)
     assert isinstance(other.record, StepRecord)
     observer.deliver(state(8), replace(other, record=replace(other.record, fingerprints=(bytes(16),))))
@@ -525,16 +525,16 @@ def test_r9_what_is_called_otherwise_at_that_place_is_not_its_result(observer: N
 
 def test_r9_members_have_as_long_to_come_to_each_place(observer: Newcomer) -> None:
     observer.hear_head(8)
-    observer.submit(6, total(), parameters=b"", place=Place(b"here", is_sought=True))
+    observer.submit(6, total(), parameters=b"", place=CallPath(b"here", is_sought=True))
     observer.deliver(state(8))
     observer.now += FIND_S - 1.0
     observer.deliver(called(9, b"here", 2.0))
     assert isinstance(observer.told.pop(), Commit)
     observer.carry_out(observer.open_step.submit(10, 10, total()))
-    observer.carry_out(observer.open_step.close(10, b"", 0, Place(b"next", is_sought=True)))
-    observer.carry_out(observer.observer.go_on(observer.now))
+    observer.carry_out(observer.open_step.close(10, b"", 0, CallPath(b"next", is_sought=True)))
+    observer.carry_out(observer.observer.advance(observer.now))
     observer.now += FIND_S - 1.0
-    observer.carry_out(observer.observer.go_on(observer.now))
+    observer.carry_out(observer.observer.advance(observer.now))
     assert observer.told == []
 
 

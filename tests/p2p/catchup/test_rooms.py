@@ -10,9 +10,9 @@ import pytest
 from gossip import Member
 from p2p.catchup.donor import Donor
 from p2p.catchup.rooms import LONGEST_S, UNUSED_S, Rooms
-from p2p.host.ready_memory import Bytes, room_of
+from p2p.host.prefaulted_memory import Bytes, room_of
 from p2p.net.frames import Taken
-from p2p.net.parcels import SOON, PackedState, ParcelSegment, StateRecord, Wish
+from p2p.net.parcels import SOON, PackedState, ParcelSegment, ShareRequest, StateRecord
 from p2p.step.notices import StateOffer
 from tests.p2p.catchup.test_aside import Thread
 from tests.p2p.catchup.test_observer import ME, Newcomer
@@ -61,7 +61,7 @@ class Peer:
         self.thread = Thread()
         self.spaces: list[Space] = []
         self.sent: list[tuple[int, ParcelSegment]] = []
-        self.wished: list[tuple[Member, Wish]] = []
+        self.wished: list[tuple[Member, ShareRequest]] = []
         self.num_packed = 0
         self.donor = Donor(
             lambda target, stream, segment: self.sent.append((stream, segment)),
@@ -113,7 +113,7 @@ def test_who_has_no_seat_waits_until_memory_is_ready_and_is_given_a_later_step()
     assert space.taken == [*SIZES] and space.is_dropped, "all that was not taken is given back"
     assert not first.donor.expire(0.0)
     first.thread.work()
-    first.donor.go_on(0.0)
+    first.donor.resume_streams(0.0)
     assert first.sent
 
 
@@ -124,9 +124,9 @@ def test_others_hear_of_it_when_the_first_is_asked_and_copy_what_they_are_asked_
     first.donor.ask(ME, STEP, has_seat=False)
     first.serve(STEP)
     assert first.wished == [
-        (donor, Wish(A, ME, SOON, number, 3, CHUNK_BYTES)) for number, donor in enumerate((B, C), 1)
+        (donor, ShareRequest(A, ME, SOON, number, 3, CHUNK_BYTES)) for number, donor in enumerate((B, C), 1)
     ]
-    other.donor.wish(first.wished[0][1])
+    other.donor.request_share(first.wished[0][1])
     assert other.donor.is_asked
     other.serve(STEP)
     (share,) = other.spaces
@@ -135,8 +135,8 @@ def test_others_hear_of_it_when_the_first_is_asked_and_copy_what_they_are_asked_
     share.is_ready = first.spaces[0].is_ready = True
     first.wished.clear()
     first.serve(STEP + 1)
-    assert first.wished[0] == (B, Wish(A, ME, STEP + 1, 1, 3, CHUNK_BYTES))
-    other.donor.wish(first.wished[0][1])
+    assert first.wished[0] == (B, ShareRequest(A, ME, STEP + 1, 1, 3, CHUNK_BYTES))
+    other.donor.request_share(first.wished[0][1])
     other.commit(STEP + 1)
     assert other.thread.num_copies == 1 and share.is_dropped
     assert share.num_bytes == room_of(share.taken) and share.num_bytes < sum(SIZES) / 2
@@ -219,7 +219,7 @@ def test_memory_that_nobody_waits_for_any_more_is_given_back() -> None:
     for member in (ME, C):
         first.donor.ask(member, STEP, has_seat=False)
     first.serve(STEP)
-    other.donor.wish(Wish(A, ME, SOON, 1, 2, CHUNK_BYTES))
+    other.donor.request_share(ShareRequest(A, ME, SOON, 1, 2, CHUNK_BYTES))
     other.serve(STEP)
     first.donor.forget(ME)
     first.donor.expire(0.0)
@@ -236,8 +236,8 @@ def test_memory_that_nobody_waits_for_any_more_is_given_back() -> None:
 @pytest.mark.parametrize("gone", [A, ME])
 def test_memory_for_a_share_is_given_back_when_the_first_or_the_observer_is_gone(gone: Member) -> None:
     other = Peer(B)
-    other.donor.wish(Wish(A, C, SOON, 1, 2, CHUNK_BYTES))
-    other.donor.wish(Wish(A, ME, SOON, 1, 2, CHUNK_BYTES))
+    other.donor.request_share(ShareRequest(A, C, SOON, 1, 2, CHUNK_BYTES))
+    other.donor.request_share(ShareRequest(A, ME, SOON, 1, 2, CHUNK_BYTES))
     other.commit(STEP)
     assert len(other.spaces) == 2
     other.donor.forget(gone)
@@ -246,9 +246,9 @@ def test_memory_for_a_share_is_given_back_when_the_first_or_the_observer_is_gone
 
 def test_what_is_announced_again_is_for_the_last_who_says_so() -> None:
     other = Peer(B)
-    other.donor.wish(Wish(A, ME, SOON, 1, 2, CHUNK_BYTES))
+    other.donor.request_share(ShareRequest(A, ME, SOON, 1, 2, CHUNK_BYTES))
     other.commit(STEP)
-    other.donor.wish(Wish(C, ME, SOON, 1, 3, CHUNK_BYTES))
+    other.donor.request_share(ShareRequest(C, ME, SOON, 1, 3, CHUNK_BYTES))
     assert other.spaces[0].is_dropped
     other.serve(STEP)
     assert len(other.spaces) == 2 and other.spaces[1].num_bytes < other.spaces[0].num_bytes
@@ -256,7 +256,7 @@ def test_what_is_announced_again_is_for_the_last_who_says_so() -> None:
 
 def test_a_share_that_is_asked_for_in_too_many_chunks_needs_no_memory() -> None:
     other = Peer(B)
-    other.donor.wish(Wish(A, ME, SOON, 1, 2, 1))
+    other.donor.request_share(ShareRequest(A, ME, SOON, 1, 2, 1))
     other.commit(STEP)
     assert other.spaces == [] and not other.donor.is_asked
 
@@ -265,7 +265,7 @@ def test_a_state_of_a_device_is_not_fetched_to_learn_its_size() -> None:
     first = Peer(A)
     first.donor._lends = False
     first.commit(STEP)
-    first.donor.wish(Wish(B, C, SOON, 1, 2, CHUNK_BYTES))
+    first.donor.request_share(ShareRequest(B, C, SOON, 1, 2, CHUNK_BYTES))
     first.donor.ask(ME, STEP, has_seat=False)
     first.serve(STEP)
     assert first.num_packed == 1 and first.gives() == [STEP] and first.spaces == []
@@ -305,7 +305,7 @@ def test_no_room_is_made_where_there_is_no_memory_for_it(monkeypatch: pytest.Mon
     monkeypatch.setattr("p2p.catchup.rooms.memory_bytes", lambda: 1000)
     first = Peer(A)
     first.commit(STEP)
-    first.donor.wish(Wish(B, C, SOON, 1, 2, CHUNK_BYTES))
+    first.donor.request_share(ShareRequest(B, C, SOON, 1, 2, CHUNK_BYTES))
     first.donor.ask(ME, STEP, has_seat=False)
     ((member, why),) = first.donor.serve(0.0, STEP, StateRecord(digest(STEP), view_of(A)))
     assert member == ME and "MB left" in why and first.spaces == []
@@ -313,7 +313,7 @@ def test_no_room_is_made_where_there_is_no_memory_for_it(monkeypatch: pytest.Mon
 
 def test_rooms_without_a_maker_make_none() -> None:
     none = Rooms()
-    none.expect(Wish(A, ME, SOON, 1, 2, CHUNK_BYTES))
+    none.expect(ShareRequest(A, ME, SOON, 1, 2, CHUNK_BYTES))
     assert not none.may_begin and none.expected == [] and not none.is_held(0.0)
     with none.taken() as room:
         assert room is None
@@ -329,7 +329,7 @@ def test_copies_of_many_joins_leave_nothing_behind() -> None:
         first.spaces[-1].is_ready = True
         first.serve(step)
         first.thread.work()
-        first.donor.go_on(0.0)
+        first.donor.resume_streams(0.0)
         copies.append(weakref.ref(first.donor._copies[step, b""]))
         first.donor.ask_for_chunks(0.0, ME, step, ())
         first.donor.forget(ME)
@@ -362,7 +362,7 @@ def give(new: Newcomer, first: Peer, most: int = 1 << 30) -> int:
         stream, segment = first.sent.pop(0)
         new.take(segment, A, stream)
         _, number, count = new.taken[-1]
-        first.donor.taken(0.0, Taken(ME, number, count))
+        first.donor.acked(0.0, Taken(ME, number, count))
         num += 1
     return num
 
@@ -379,7 +379,7 @@ def test_a_state_is_whole_whenever_its_memory_is_ready(ready_after: int) -> None
     first.donor.ask(ME, STEP, has_seat=True)
     first.serve(STEP)
     first.thread.work()
-    first.donor.go_on(0.0)
+    first.donor.resume_streams(0.0)
     num_sent = give(new, first, ready_after)
     space.is_ready = True
     num_sent += give(new, first)
@@ -387,7 +387,7 @@ def test_a_state_is_whole_whenever_its_memory_is_ready(ready_after: int) -> None
     assert asked == [] and not new.told, "two other donors are waited for"
     for donor in (B, C):
         new.observer.forget(donor)
-    new.carry_out(new.observer.go_on(new.now))
+    new.carry_out(new.observer.advance(new.now))
     for member, step, chunks in new.asked_chunks:
         assert member == A
         first.donor.ask_for_chunks(0.0, ME, step, chunks)

@@ -9,15 +9,15 @@ import pytest
 import xxhash
 
 from gossip import Member
+from p2p.catchup.chunk_tracker import STALL_S
 from p2p.catchup.donor import KEPT_S, Donor
-from p2p.catchup.gathering import STALL_S
-from p2p.catchup.shared_states import SharedStates
+from p2p.catchup.multi_donor_states import MultiDonorStates
 from p2p.catchup.shares import pack_parts
 from p2p.catchup.state_copy import StateCopy
-from p2p.catchup.state_requests import Asked
+from p2p.catchup.state_requests import StateRequest
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Taken
-from p2p.net.parcels import Chunk, PackedState, ParcelSegment, RunAside, StateRecord, Wish
+from p2p.net.parcels import Chunk, PackedState, ParcelSegment, RunInBackground, ShareRequest, StateRecord
 from p2p.net.trees import Slot, pack_tree
 from p2p.step.notices import StateOffer
 from p2p.telemetry.records import Kind
@@ -41,14 +41,14 @@ class Pond:
     """A was asked for the state, and knows of B and C. Messages arrive when `settle` is called."""
 
     def __init__(
-        self, device: Callable[[], bool] | None = None, aside: Mapping[Member, RunAside] | None = None
+        self, device: Callable[[], bool] | None = None, aside: Mapping[Member, RunInBackground] | None = None
     ) -> None:
         self.memory = {member: memory() for member in (A, B, C)}
         self.memory[B][1][:] = bytes(SIZES[1])
         self.new = Newcomer()
         self.num_sent = Counter[Member]()
         self.under_way: deque[tuple[Member, int, ParcelSegment]] = deque()
-        self.wished: list[tuple[Member, Wish]] = []
+        self.wished: list[tuple[Member, ShareRequest]] = []
         self.donors = {member: self._donor(member) for member in (A, B, C)}
         self._num_asked = 0
         for member, donor in self.donors.items():
@@ -79,7 +79,7 @@ class Pond:
         """Deliver A's requests to these members."""
         for donor, wish in self.wished:
             if donor in members:
-                self.donors[donor].wish(wish)
+                self.donors[donor].request_share(wish)
                 self.serve(donor)
 
     def settle(self, *silent: Member) -> None:
@@ -95,7 +95,7 @@ class Pond:
                 self.under_way.remove((source, stream, segment))
                 self.new.take(segment, source, stream)
                 _, number, count = self.new.taken[-1]
-                self.donors[source].taken(self.new.now, Taken(ME, number, count))
+                self.donors[source].acked(self.new.now, Taken(ME, number, count))
 
     def lose(self, member: Member) -> None:
         """Let a member die; its messages in flight are lost."""
@@ -104,7 +104,7 @@ class Pond:
 
     def wait(self, seconds: float) -> None:
         self.new.now += seconds
-        self.new.carry_out(self.new.observer.go_on(self.new.now))
+        self.new.carry_out(self.new.observer.advance(self.new.now))
 
     def offered(self) -> list[bytes]:
         """The tensors that the script is to load."""
@@ -119,7 +119,9 @@ class Pond:
 
 def test_three_donors_send_a_third_each_and_the_first_what_is_its_own() -> None:
     pond = Pond()
-    assert pond.wished == [(donor, Wish(A, ME, STEP, number, 3, CHUNK_BYTES)) for number, donor in enumerate((B, C), 1)]
+    assert pond.wished == [
+        (donor, ShareRequest(A, ME, STEP, number, 3, CHUNK_BYTES)) for number, donor in enumerate((B, C), 1)
+    ]
     pond.give_shares(B, C)
     pond.settle()
     assert pond.offered() == pond.expected()
@@ -182,7 +184,7 @@ def test_a_donor_that_is_a_step_further_declines_and_nobody_waits() -> None:
     pond = Pond()
     pond.donors[B].complete(STEP + 1, lambda known: PackedState(TREE, [*map(bytes, memory())], None, REPLICATED))
     for donor, wish in pond.wished:
-        pond.donors[donor].wish(wish)
+        pond.donors[donor].request_share(wish)
     pond.serve(B, STEP + 1)
     pond.serve(C)
     pond.settle()
@@ -234,7 +236,7 @@ def test_another_first_drops_what_it_was_to_share_and_sends_its_own() -> None:
     pond.donors[B].forget(A)
     assert not pond.donors[B]._streams[ME].parcels
     pond.donors[B].ask(ME, STEP, has_seat=False)
-    assert pond.donors[B].waiting == {ME: Asked(STEP, False)}
+    assert pond.donors[B].waiting == {ME: StateRequest(STEP, False)}
 
 
 def test_a_copy_is_kept_while_the_joiner_is_heard_and_not_for_ever() -> None:
@@ -278,7 +280,7 @@ def test_a_state_of_a_device_is_sent_when_it_is_whole() -> None:
     assert pond.num_sent.total() == 0
     is_there.append(True)
     for donor in pond.donors.values():
-        donor.go_on(pond.new.now)
+        donor.resume_streams(pond.new.now)
     pond.settle()
     assert pond.offered() == pond.expected()
 
@@ -295,7 +297,7 @@ def test_a_first_whose_chunks_are_of_another_size_than_it_says_gives_nothing() -
     assert isinstance(record, StateRecord)
     record = replace(record, chunk_digests=wrong * (len(record.chunk_digests) // 16))
     asked: list[object] = []
-    shared = SharedStates(lambda *words: asked.append(words))
+    shared = MultiDonorStates(lambda *words: asked.append(words))
     assert shared.begin(0.0, A, replace(base, record=record)) == []
     with pytest.raises(RemoteProtocolError, match="a chunk of 9 bytes came for 16384 of part 2"):
         shared.receive(0.0, B, A, ParcelSegment(STEP, True, 2, 1, True, False, wrong, payload, is_share=True))
@@ -313,7 +315,7 @@ def test_a_state_for_which_is_no_memory_is_refused_and_nothing_is_kept(num_bytes
     assert isinstance(record, StateRecord)
     liar = replace(record, shared=pack_parts([(2, num_bytes)]), chunk_bytes=num_bytes, chunk_digests=bytes(16))
     asked: list[object] = []
-    shared = SharedStates(lambda *words: asked.append(words))
+    shared = MultiDonorStates(lambda *words: asked.append(words))
     with pytest.raises(RemoteProtocolError, match=f"gives a state of {num_bytes} bytes"):
         shared.begin(0.0, A, replace(base, record=liar))
     assert shared.look(100.0) == [] and asked == []

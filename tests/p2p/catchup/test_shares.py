@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import Contact, Member, Policy, Seat, View
-from p2p.catchup.shares import MOST_DONORS, MOST_WISHES, Wishes, chunks_of, donors_of, pack_parts, unpack_parts
-from p2p.net.parcels import Chunk, Wish
+from p2p.catchup.shares import MOST_DONORS, MOST_WISHES, ShareRequests, chunks_of, donors_of, pack_parts, unpack_parts
+from p2p.net.parcels import Chunk, ShareRequest
 from tests.p2p.net.parcels import LINEAGE, A, B, C
 
 D = Member(16 * "d", 1)
@@ -26,8 +26,8 @@ def everybody(member: Member) -> bool:
     return True
 
 
-def wish(step: int, first: Member = A, observer: Member = D) -> Wish:
-    return Wish(first, observer, step, 1, 2, 1 << 20)
+def wish(step: int, first: Member = A, observer: Member = D) -> ShareRequest:
+    return ShareRequest(first, observer, step, 1, 2, 1 << 20)
 
 
 @given(st.lists(st.integers(1, 1000), max_size=5), st.integers(1, 300))
@@ -68,7 +68,7 @@ def test_there_are_so_many_donors_at_most() -> None:
 
 
 def test_a_share_is_given_after_the_very_step_and_once() -> None:
-    wishes = Wishes()
+    wishes = ShareRequests()
     wishes.ask(wish(7))
     assert wishes.due(6, is_complete=True, is_withheld=False) == []
     assert wishes.due(7, is_complete=False, is_withheld=False) == [], "its forward pass has not begun"
@@ -78,13 +78,13 @@ def test_a_share_is_given_after_the_very_step_and_once() -> None:
 
 @pytest.mark.parametrize(("done", "is_withheld"), [(8, False), (7, True), (5, False)])
 def test_who_cannot_give_it_says_so(done: int, is_withheld: bool) -> None:
-    wishes = Wishes()
+    wishes = ShareRequests()
     wishes.ask(wish(7))
     assert wishes.due(done, is_complete=not is_withheld, is_withheld=is_withheld) == [(wish(7), False)]
 
 
 def test_the_last_wish_for_a_joiner_counts_and_there_are_not_too_many() -> None:
-    wishes = Wishes()
+    wishes = ShareRequests()
     wishes.ask(wish(7))
     wishes.ask(wish(8, first=B))
     assert wishes.waiting == [wish(8, first=B)]
@@ -95,7 +95,7 @@ def test_the_last_wish_for_a_joiner_counts_and_there_are_not_too_many() -> None:
 
 def test_what_concerns_who_is_gone_is_forgotten() -> None:
     for first, observer in permutations((A, B, C), 2):
-        wishes = Wishes()
+        wishes = ShareRequests()
         wishes.ask(wish(7, first, observer))
         wishes.forget(D)
         assert wishes.waiting

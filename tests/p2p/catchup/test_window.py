@@ -26,7 +26,7 @@ def send(
             arrivals.append(free_at + way_s)
         now = arrivals.popleft()
         num_taken += 1
-        window.taken(now, 1)
+        window.acked(now, 1)
     return num_segments * segment_bytes / bytes_per_s / now, max(waits[num_segments // 4 :])
 
 
@@ -43,11 +43,11 @@ def test_what_waits_makes_it_shrink_and_what_does_not_grow() -> None:
     window = Window(SEGMENT_BYTES)
     for now in range(1000):
         window.sent(float(now))
-        window.taken(now + 0.01, 1)
+        window.acked(now + 0.01, 1)
     assert window.size == MOST_BYTES // SEGMENT_BYTES
     for now in range(1000, 3000):
         window.sent(float(now))
-        window.taken(now + 0.5, 1)
+        window.acked(now + 0.5, 1)
     assert window.size == FEWEST
 
 
@@ -57,5 +57,5 @@ def test_several_that_are_taken_at_once_leave_room_for_as_many() -> None:
         assert window.has_room
         window.sent(0.0)
     assert not window.has_room
-    window.taken(0.01, 3)
+    window.acked(0.01, 3)
     assert window.has_room

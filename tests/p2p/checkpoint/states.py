@@ -14,7 +14,7 @@ from p2p.training.state.replica_state import pack
 
 RUN = "ab" * 16
 SAMPLES = [["a"], 12, [["90 samples", 96, ((3, 4),), 12, (), ()]]]
-"""An example of a packed `Share`."""
+"""An example of a packed `SampleTracker`."""
 
 
 class Odd:

@@ -16,7 +16,7 @@ from p2p.catchup.replica import Replica
 from p2p.checkpoint.folder import checkpoints
 from p2p.checkpoint.manifest import TENSORS, Ancestry, Manifest, read_manifest
 from p2p.checkpoint.resume import Resume
-from p2p.data.share import Share
+from p2p.data.sample_tracker import SampleTracker
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState
 from tests.p2p.checkpoint.states import RUN, make_state, manifest, written
@@ -35,7 +35,7 @@ class Founder:
     def __init__(self, swarm: "Founders", name: str, folder: Path, *, forced: str = "", dies_at: int = -1) -> None:
         self.swarm, self.name, self.dies_at = swarm, name, dies_at
         self.num_called = 0
-        self.share = Share()
+        self.share = SampleTracker()
         self.loaded: PackedState | None = None
         self.result: tuple[Ancestry, Manifest | None] | BaseException | None = None
         view = SimpleNamespace(lineage=LINEAGE)

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from collectives import Array
-from p2p.data.loader import Loader, Script
-from p2p.data.share import Share
+from p2p.data.loader import Loader, PeerInterface
+from p2p.data.sample_tracker import SampleTracker
 from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, Contribution, Receipt
 
 HANG_S: Final = 20.0
@@ -44,12 +44,14 @@ class Lockstep:
     def __init__(self, *names: str) -> None:
         self.done = -1
         self.meeting = Meeting(self)
-        self.shares = {name: Share() for name in names}
+        self.shares = {name: SampleTracker() for name in names}
         self.commit()
 
     def loader(self, name: str, dataset: Any, **settings: Any) -> Loader:
         """The loader of one member's script."""
-        script = Script(name, self.shares[name], lambda: None, lambda: self.done, partial(self.meeting.gather, name))
+        script = PeerInterface(
+            name, self.shares[name], lambda: None, lambda: self.done, partial(self.meeting.gather, name)
+        )
         given = {"epochs": 1, "seed": 0, "shuffle": True, "drop_last": False, "max_attempts": 2} | settings
         options = given.pop("options", {})
         local, on_poison = given.pop("max_local_batch", None), given.pop("on_poison", "skip")
@@ -64,7 +66,7 @@ class Lockstep:
         rows = [(name, share.counts if self.done else NO_SAMPLES) for name, share in self.shares.items()]
         told = receipt(self.done, [row for row in rows if row[0] not in dying])
         self.shares = {name: share for name, share in self.shares.items() if name not in dying}
-        counted = [share.count(told) for share in self.shares.values()]
+        counted = [share.apply_receipt(told) for share in self.shares.values()]
         assert all(each == counted[0] for each in counted)
         for share in self.shares.values():
             share.spend()

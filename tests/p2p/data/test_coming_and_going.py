@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.data.ranges import each
+from p2p.data.sample_tracker import SampleTracker
 from p2p.data.sampler import Sampler
-from p2p.data.share import Share
 from p2p.data.timed import TimedSampler
 from p2p.data.track import Track
 from p2p.step.receipts import NO_SAMPLES, Counts
@@ -34,14 +34,14 @@ class Scripts:
         self.used: Counter[tuple[int, int]] = Counter()
         self._data, self._samplers = data, samplers
         self._names = iter("abcdefghijklmnopqrstuvwxyz" * 100)
-        self._members: dict[str, tuple[Share, list[Track]]] = {}
+        self._members: dict[str, tuple[SampleTracker, list[Track]]] = {}
         self._step, self._has = -1, -1
         for _ in range(data.draw(st.integers(1, 3), "founders")):
             self._members[next(self._names)] = self._new()
         self._commit(dict.fromkeys(self._members, NO_SAMPLES), is_training=False, may_die=False)
 
-    def _new(self) -> tuple[Share, list[Track]]:
-        share = Share()
+    def _new(self) -> tuple[SampleTracker, list[Track]]:
+        share = SampleTracker()
         return share, [share.make(sampler, str(number)) for number, sampler in enumerate(self._samplers)]
 
     @property
@@ -53,14 +53,14 @@ class Scripts:
         """Give all members a batch, of which a round by time may use a part; the previous may be unused (`break`)."""
         for name, (share, tracks) in self._members.items():
             if self._has >= 0:
-                share.take_back(tracks[self._has])
+                share.end_iteration(tracks[self._has])
             self._hand_out(name, loader)
         self._has = loader
 
     def _hand_out(self, name: str, loader: int) -> None:
         share, tracks = self._members[name]
         track = tracks[loader]
-        share.hand_out(track, share.plan(track).slices.get(name))
+        share.begin_loader_batch(track, share.plan(track).slices.get(name))
 
     def call(self) -> None:
         """Commit an operation of the script's own."""
@@ -86,7 +86,7 @@ class Scripts:
         told = receipt(self._step, [row for row in counts.items() if row[0] not in dying])
         for name in dying:
             del self._members[name]
-        made = [share.count(told, is_training=is_training) for share, _ in self._members.values()]
+        made = [share.apply_receipt(told, is_training=is_training) for share, _ in self._members.values()]
         assert all(other == made[0] for other in made)
         if is_training:
             found = (position for part in made[0].contributions for position in each(part.samples))

@@ -42,7 +42,7 @@ def test_all_have_as_many_batches_in_a_round_and_each_sample_is_in_one(
         assert bool(cutter.explain_shorter(plan, num_parts)) == is_short <= (not is_enough)
         if count(plan.batch) == sampler.batch_of(num_members) and is_enough:
             assert {len(cut) for cut in parts.values()} == {inner_steps}
-        state = sampler.settle(fold(state, plan.batch))
+        state = sampler.drop_tail(fold(state, plan.batch))
     assert sorted(used) == list(range(num_samples))
 
 
@@ -54,5 +54,5 @@ def test_an_epoch_of_rounds_has_as_many_inner_steps_as_its_length_says(num_sampl
     while sampler.epoch(state) == 0:
         plan = sampler.plan(state, members)
         num_steps += len(cutter.cut(plan, "a"))
-        state = sampler.settle(sampler.fold(state, plan.batch, [], members))
+        state = sampler.drop_tail(sampler.fold(state, plan.batch, [], members))
     assert cutter.num_steps == num_steps

@@ -39,7 +39,7 @@ class Run:
     @property
     def state(self) -> SamplerState:
         (state,) = set(self.states.values())
-        return self.sampler.settle(state)
+        return self.sampler.drop_tail(state)
 
     def is_over(self) -> bool:
         return self.sampler.epoch(self.state) == self.sampler.epochs
@@ -66,7 +66,7 @@ def check(plan: Plan, sampler: Sampler, members: list[str]) -> None:
     assert sorted(p for part in plan.slices.values() for p in positions(plan.positions(part))) == batch
     assert 0 < len(batch) < whole + small and set(plan.slices) <= set(members)
     assert len({p // sampler.num_samples for p in batch}) == 1
-    numbers = [part.number for part in plan.slices.values()]
+    numbers = [part.length for part in plan.slices.values()]
     assert max(numbers) - min(numbers) <= 1
     assert min(numbers) >= MIN_LOCAL_BATCH or numbers == [1]
 
@@ -142,7 +142,7 @@ def test_a_batch_per_peer_grows_with_the_members_on_the_receipt_and_shrinks_with
     plan = sampler.plan(state, "ac")
     assert plan.batch == ((4, 4), (12, 4)) and plan.slices == {"a": (0, 4), "c": (4, 4)}
     plan = sampler.plan(fold(state, plan.batch), "acde")
-    assert [part.number for part in plan.slices.values()] == [4, 4, 4, 4]
+    assert [part.length for part in plan.slices.values()] == [4, 4, 4, 4]
 
 
 def test_members_take_turns_where_a_batch_is_too_small_for_all() -> None:
@@ -160,7 +160,7 @@ def test_a_single_sample_joins_the_last_batch_of_its_epoch() -> None:
     state, sizes = SamplerState(), []
     while sampler.epoch(state) < 2:
         plan = sampler.plan(state, "ab")
-        sizes.append([part.number for part in plan.slices.values()])
+        sizes.append([part.length for part in plan.slices.values()])
         state = fold(state, plan.batch)
     assert sizes == [[4, 4], [4, 5]] * 2
 
@@ -200,7 +200,7 @@ def test_a_sample_that_nobody_can_load_is_set_aside_and_all_others_count_once(
     attempts: dict[int, list[str]] = {}
     names, turns = count(100), iter(history)
     for _ in range(2000):
-        if sampler.epoch(state := sampler.settle(state)) == sampler.epochs:
+        if sampler.epoch(state := sampler.drop_tail(state)) == sampler.epochs:
             break
         plan = sampler.plan(state, members)
         deaths, num_joiners = next(turns, (0, 0))
@@ -222,7 +222,7 @@ def test_a_sample_that_nobody_can_load_is_set_aside_and_all_others_count_once(
         pytest.fail(f"never over: {state}")
     expected = range(sampler.num_samples * sampler.epochs)
     assert sorted(counted) == [p for p in expected if p % sampler.num_samples not in poison]
-    assert sorted(state.aside) == [p for p in expected if p % sampler.num_samples in poison] and not state.failed
+    assert sorted(state.poisoned) == [p for p in expected if p % sampler.num_samples in poison] and not state.failed
     assert all(len(who) >= max_attempts for who in attempts.values())
 
 
@@ -234,4 +234,4 @@ def test_who_could_not_load_a_sample_is_not_given_it_again() -> None:
     assert plan.slices == {"a": (2, 2), "b": (0, 2), "c": (4, 2)}
     assert sampler.fold(state, plan.batch, [], "abc").failed == (), "b could"
     hopeless = sampler.fold(state, (), [(1, "b")], "abc")
-    assert hopeless.aside == (1,) and hopeless.failed == () and hopeless.returned == ((0, 1),)
+    assert hopeless.poisoned == (1,) and hopeless.failed == () and hopeless.returned == ((0, 1),)

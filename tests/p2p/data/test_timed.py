@@ -41,12 +41,12 @@ class Run:
         self.check_shares(plan, wanted)
         dying = [name for bit, name in enumerate(members) if deaths >> bit & 1][: len(members) - 1]
         used = {name: self.use(plan, name, inner) for name in members if name not in dying}
-        positions = {name: plan.positions(plan.slices[name]._replace(number=used[name])) for name in used if used[name]}
+        positions = {name: plan.positions(plan.slices[name]._replace(length=used[name])) for name in used if used[name]}
         done = union(part for parts in positions.values() for part in parts)
-        self.shown |= {name for name in used if name in plan.slices and used[name] < plan.slices[name].number}
+        self.shown |= {name for name in used if name in plan.slices and used[name] < plan.slices[name].length}
         self.speeds = {name: self.speeds[name] for name in used}
-        self.state = self.sampler.grant(self.state, plan, used, [*used])
-        self.state = self.sampler.settle(self.sampler.fold(self.state, done, [], [*used]))
+        self.state = self.sampler.update_quotas(self.state, plan, used, [*used])
+        self.state = self.sampler.drop_tail(self.sampler.fold(self.state, done, [], [*used]))
         self.speeds |= {f"{next(self.names)}": speed for speed in joiners}
         self.counted += each(done)
 
@@ -55,7 +55,7 @@ class Run:
         if name not in plan.slices:
             return 0
         sizes = [len(part) for part in Cutter(self.sampler, Order(self.sampler), None).cut(plan, name)]
-        sizes = sizes if sum(sizes) == plan.slices[name].number else [plan.slices[name].number]
+        sizes = sizes if sum(sizes) == plan.slices[name].length else [plan.slices[name].length]
         assert max(sizes) <= max(inner, MIN_LOCAL_BATCH + 1)
         done = 0
         while sizes and done <= self.speeds[name]:
@@ -66,7 +66,7 @@ class Run:
         left = count(self.sampler.left(self.state))
         if set(wanted) <= self.shown and left >= 3 * sum(wanted.values()):
             for name, number in wanted.items():
-                assert name in plan.slices and plan.slices[name].number >= 0.95 * number, (name, number, plan.slices)
+                assert name in plan.slices and plan.slices[name].length >= 0.95 * number, (name, number, plan.slices)
 
 
 def check(plan: Plan, sampler: TimedSampler, members: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ def check(plan: Plan, sampler: TimedSampler, members: Sequence[str]) -> None:
     assert sorted(p for part in plan.slices.values() for p in each(plan.positions(part))) == batch
     assert batch and set(plan.slices) <= set(members)
     assert len({p // sampler.num_samples for p in batch}) == 1
-    assert all(part.number >= MIN_LOCAL_BATCH for part in plan.slices.values()) or len(batch) == 1
+    assert all(part.length >= MIN_LOCAL_BATCH for part in plan.slices.values()) or len(batch) == 1
 
 
 def train(kind: type[TimedSampler], sizes: tuple[int, int], founders: Sequence[float], history: Any) -> Run:
@@ -103,16 +103,20 @@ def test_each_position_counts_once_and_nobody_waits_for_samples_at_any_speeds(
 class Equal(TimedSampler):
     """Mutant: all members get equally many samples."""
 
-    def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
+    def update_quotas(
+        self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]
+    ) -> SamplerState:
         mean = sum(used.values()) // len(used)
-        return replace(state, grants=tuple((name, mean) for name in members))
+        return replace(state, quotas=tuple((name, mean) for name in members))
 
 
 class Tight(TimedSampler):
     """Mutant: members get as many samples as they used in the round before, and no more."""
 
-    def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
-        return replace(state, grants=tuple((name, used[name] // 2) for name in members if used[name]))
+    def update_quotas(
+        self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]
+    ) -> SamplerState:
+        return replace(state, quotas=tuple((name, used[name] // 2) for name in members if used[name]))
 
 
 class Whole(TimedSampler):
@@ -143,25 +147,25 @@ def test_a_plan_that_keeps_somebody_waiting_or_loses_samples_is_noticed(mutant: 
 def test_a_member_is_given_a_quarter_more_than_it_has_used_and_a_newcomer_the_mean() -> None:
     sampler = TimedSampler(100_000, 40)
     plan = sampler.plan(SamplerState(), "ab")
-    assert {name: part.number for name, part in plan.slices.items()} == {"a": 20_480, "b": 20_480}
-    state = sampler.grant(SamplerState(), plan, {"a": 400, "b": 60}, "ab")
-    assert state.grants == (("a", 500), ("b", 75))
+    assert {name: part.length for name, part in plan.slices.items()} == {"a": 20_480, "b": 20_480}
+    state = sampler.update_quotas(SamplerState(), plan, {"a": 400, "b": 60}, "ab")
+    assert state.quotas == (("a", 500), ("b", 75))
     plan = sampler.plan(state, "ab")
-    assert {name: part.number for name, part in plan.slices.items()} == {"a": 500, "b": 80}, "whole batches of 20"
+    assert {name: part.length for name, part in plan.slices.items()} == {"a": 500, "b": 80}, "whole batches of 20"
     plan = sampler.plan(state, "abc")
-    assert plan.slices["c"].number == 299, "batches of 13, and 287 are the mean"
-    state = sampler.grant(state, plan, {"a": 0, "b": 78, "c": 13}, "abc")
-    assert state.grants == (("a", 500), ("b", 150 + 6), ("c", 17)), "b has used all of it, a nothing: it skipped"
-    assert sampler.grant(state, sampler.plan(state, "abc"), {"c": 13}, "c").grants == (("c", 17),)
+    assert plan.slices["c"].length == 299, "batches of 13, and 287 are the mean"
+    state = sampler.update_quotas(state, plan, {"a": 0, "b": 78, "c": 13}, "abc")
+    assert state.quotas == (("a", 500), ("b", 150 + 6), ("c", 17)), "b has used all of it, a nothing: it skipped"
+    assert sampler.update_quotas(state, sampler.plan(state, "abc"), {"c": 13}, "c").quotas == (("c", 17),)
 
 
 def test_where_too_little_is_left_shares_are_as_the_wishes_and_who_used_a_small_one_up_is_no_slower() -> None:
     sampler = TimedSampler(60, 4, epochs=2)
-    state = replace(SamplerState(), grants=(("a", 80), ("b", 40)))
+    state = replace(SamplerState(), quotas=(("a", 80), ("b", 40)))
     plan = sampler.plan(state, "ab")
     assert plan.slices == {"a": (0, 39), "b": (39, 21)}
-    state = sampler.fold(sampler.grant(state, plan, {"a": 39, "b": 21}, "ab"), plan.batch, [], "ab")
-    assert state.grants == (("a", 80), ("b", 42)) and sampler.epoch(state) == 1
+    state = sampler.fold(sampler.update_quotas(state, plan, {"a": 39, "b": 21}, "ab"), plan.batch, [], "ab")
+    assert state.quotas == (("a", 80), ("b", 42)) and sampler.epoch(state) == 1
     tiny = sampler.plan(replace(state, position=117), "abc")
     assert len(tiny.slices) == 1 and count(tiny.batch) == 3
 
@@ -169,7 +173,7 @@ def test_where_too_little_is_left_shares_are_as_the_wishes_and_who_used_a_small_
 def test_batches_of_a_round_are_those_of_an_inner_step_and_who_looks_on_has_one() -> None:
     sampler = TimedSampler(1000, 8, shuffle=False)
     cutter = Cutter(sampler, Order(sampler), None)
-    plan = sampler.plan(replace(SamplerState(), grants=(("a", 20), ("b", 7))), "ab")
+    plan = sampler.plan(replace(SamplerState(), quotas=(("a", 20), ("b", 7))), "ab")
     assert [len(part) for part in cutter.cut(plan, "a")] == [4] * 5
     assert [len(part) for part in cutter.cut(plan, "b")] == [4] * 2
     assert [len(part) for part in cutter.cut(plan, "c")] == [MIN_LOCAL_BATCH]

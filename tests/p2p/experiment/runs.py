@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from p2p.experiment.folder import Run, Track
-from p2p.experiment.happened import Account, Happened, Process
+from p2p.experiment.folder import PeerHistory, Run
+from p2p.experiment.run_log import EventOutcome, Process, RunLog
 from p2p.step.receipts import Contribution, Ledger, Receipt
 from p2p.telemetry.records import How, Kind, Record
 
@@ -50,12 +50,12 @@ def write_receipts(folder: Path, lineage: str = "1", peer_id: str = A) -> None:
     ledger.close()
 
 
-def event(do: str, time_ms: float, victim: str = "", **changes: object) -> Happened:
+def event(do: str, time_ms: float, victim: str = "", **changes: object) -> EventOutcome:
     values: dict[str, object] = {"number": 1, "planned": "", "who": do, "victims": [victim] if victim else []}
-    return Happened(do=do, time_ns=ns(time_ms), **{**values, **changes})  # type: ignore[arg-type]
+    return EventOutcome(do=do, time_ns=ns(time_ms), **{**values, **changes})  # type: ignore[arg-type]
 
 
-def account(events: Sequence[Happened], peers: Sequence[str] = ()) -> Account:
+def account(events: Sequence[EventOutcome], peers: Sequence[str] = ()) -> RunLog:
     processes = tuple(
         Process(
             index=index,
@@ -66,16 +66,16 @@ def account(events: Sequence[Happened], peers: Sequence[str] = ()) -> Account:
             ended_ns=ns(10_000),
             code=0,
             missed=0,
-            was_ended=False,
+            ended_by_experiment=False,
             last_line="",
         )
         for index, peer_id in enumerate(peers)
     )
-    return Account(
+    return RunLog(
         name="x",
         seed=0,
         began_ns=START_NS,
-        begun_ns=ns(10),
+        first_step_ns=ns(10),
         ended_ns=ns(10_000),
         ended_by="script",
         processes=processes,
@@ -88,11 +88,13 @@ def account(events: Sequence[Happened], peers: Sequence[str] = ()) -> Account:
 def run(
     receipts: Mapping[str, Sequence[Receipt]],
     records: Mapping[str, Sequence[Record]],
-    events: Sequence[Happened] | None = None,
+    events: Sequence[EventOutcome] | None = None,
     *,
     is_whole: bool = True,
 ) -> Run:
-    tracks = {peer_id: Track(peer_id, own, records.get(peer_id, ()), is_whole) for peer_id, own in receipts.items()}
+    tracks = {
+        peer_id: PeerHistory(peer_id, own, records.get(peer_id, ()), is_whole) for peer_id, own in receipts.items()
+    }
     return Run(tracks, None if events is None else account(events, sorted(receipts)))
 
 

@@ -14,7 +14,7 @@ from p2p.experiment.command import report
 from p2p.experiment.evaluation.postmortem import postmortem
 from p2p.experiment.folder import read_run
 from p2p.step.receipts import Receipt
-from p2p.telemetry.records import Half, Kind
+from p2p.telemetry.records import Kind, RecordRing
 from p2p.telemetry.trace import write_trace
 from tests.p2p.experiment.runs import A, B, receipt
 from tests.p2p.telemetry.pages import identity
@@ -154,7 +154,7 @@ def left(folder: Path, shift_ns: int) -> Path:
         else:
             times.append((Kind.RECEIVED, 3, 312))
         clock = iter([time_ms * MS + 10**12 + ahead_ns for *_, time_ms in times])
-        half = Half(memory, clock.__next__)
+        half = RecordRing(memory, clock.__next__)
         for number, (kind, step, _) in enumerate(times, 1):
             half.note(kind, step, view=2, peer=int(B, 16) if kind is Kind.OUT else 0)
             raw.append(bytes(memory[number * 64 : number * 64 + 64]))

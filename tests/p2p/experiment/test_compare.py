@@ -10,7 +10,7 @@ from p2p.errors import ExperimentError
 from p2p.experiment.command import compare_reports, report
 from p2p.experiment.evaluation.compare import compare, counts, is_worse, notes, table
 from p2p.experiment.evaluation.report import Evaluated, evaluate
-from p2p.experiment.folder import Run, write_account
+from p2p.experiment.folder import Run, write_log
 from p2p.telemetry.records import Kind
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, receipt, record, run
 
@@ -31,7 +31,7 @@ def kill(number: int, late_ms: float) -> Evaluated:
         )
         for peer_id, track in found.tracks.items()
     }
-    return evaluate(Run(tracks, found.account))
+    return evaluate(Run(tracks, found.log))
 
 
 def test_what_takes_longer_is_slower_and_the_same_again_is_not() -> None:
@@ -76,7 +76,7 @@ def test_other_events_and_other_machines_are_named() -> None:
 
 
 def test_a_report_is_drawn_as_a_file_of_its_own(tmp_path: Path) -> None:
-    write_account(tmp_path, account([event("kill", 0, A, why_not="it was over")], [A, B]))
+    write_log(tmp_path, account([event("kill", 0, A, why_not="it was over")], [A, B]))
     (tmp_path / "receipts").mkdir()
     assert report(tmp_path, None, print, tmp_path / "plots") == 1
     svg = ElementTree.parse(tmp_path / "plots" / "timeline.svg").getroot()
@@ -87,7 +87,7 @@ def test_a_report_is_drawn_as_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def test_reports_are_compared_from_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_account(tmp_path, account([], [A, B]))
+    write_log(tmp_path, account([], [A, B]))
     assert compare_reports(tmp_path, tmp_path) == 0
     assert "1 runs" in capsys.readouterr().out
     with pytest.raises(ExperimentError, match="there is no folder"):

@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 
 from p2p.experiment.config import Bound
-from p2p.experiment.evaluation.chain import check
 from p2p.experiment.evaluation.cost import Cost
 from p2p.experiment.evaluation.costs import costs
+from p2p.experiment.evaluation.receipt_check import check
 from p2p.experiment.evaluation.report import evaluate, failures, metrics
 from p2p.experiment.evaluation.suspicions import suspicions
-from p2p.experiment.folder import Run, Track
-from p2p.experiment.happened import Happened
+from p2p.experiment.folder import PeerHistory, Run
+from p2p.experiment.run_log import EventOutcome
 from p2p.telemetry.records import How, Kind, Record
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, ns, receipt, record, run
 
@@ -35,10 +35,10 @@ def test_a_kill_is_split_into_what_its_survivors_have_recorded() -> None:
 
 def test_what_is_recounted_is_of_the_event_whose_victim_it_was_if_several_overlap() -> None:
     found = killed()
-    assert found.account is not None
+    assert found.log is not None
     others = [event("join", 90, number=2, peers=[2]), event("leave", 101, C, number=3)]
-    both = replace(found.account, events=(*found.account.events, *others))
-    assert [cost.recounted for cost in costs(replace(found, account=both), check(found))] == [10, 0, 0]
+    both = replace(found.log, events=(*found.log.events, *others))
+    assert [cost.recounted for cost in costs(replace(found, log=both), check(found))] == [10, 0, 0]
 
 
 def test_what_a_kill_costs_beyond_a_step_is_less_the_steps_before_it() -> None:
@@ -62,10 +62,10 @@ def test_steps_before_a_kill_are_those_of_the_members_that_there_were_right_befo
     ]
     after = [*before, receipt(15, [B, C], view=3)]
     found = run({A: before, B: after, C: after}, {A: commits, B: [*commits, *left], C: [*commits, *left]})
-    found = replace(found, account=account([event("kill", 965, A)], [A, B, C]))
+    found = replace(found, log=account([event("kill", 965, A)], [A, B, C]))
     assert only(found).step_ms == 20.0
     assert metrics([evaluate(found)])["kill_beyond_ms_max"] == 15.0
-    (early,) = costs(replace(found, account=account([event("kill", 910, A)], [A, B, C])), check(found))
+    (early,) = costs(replace(found, log=account([event("kill", 910, A)], [A, B, C])), check(found))
     assert early.step_ms is None, "one commit of these members is no step"
 
 
@@ -73,7 +73,7 @@ def test_who_leaves_is_gone_by_its_own_word_and_has_left_when_it_says_so() -> No
     found = killed()
     asked = [*found.tracks[A].records, record(107, Kind.LEAVES, 2), record(123, Kind.LEFT)]
     tracks = {**found.tracks, A: replace(found.tracks[A], records=asked)}
-    left = evaluate(replace(found, tracks=tracks, account=account([event("leave", 105, A)], sorted(tracks))))
+    left = evaluate(replace(found, tracks=tracks, log=account([event("leave", 105, A)], sorted(tracks))))
     assert (left.costs[0].by, left.costs[0].times_ms["left"]) == ("its own word", 18.0)
     assert metrics([left])["leave_left_ms_max"] == 18.0
 
@@ -139,8 +139,8 @@ def replace_time(each: Record, time_ms: float) -> Record:
 
 def test_without_anybody_saying_what_was_done_changes_are_read_from_receipts() -> None:
     known = killed()
-    came = Track("d" * 16, [], [record(900, Kind.INSTALLED, 4, 3)], False)  # later: it never knew the victim
-    tracks = {peer_id: replace(track, is_whole=False) for peer_id, track in known.tracks.items()}
+    came = PeerHistory("d" * 16, [], [record(900, Kind.INSTALLED, 4, 3)], False)  # later: it never knew the victim
+    tracks = {peer_id: replace(track, has_trace=False) for peer_id, track in known.tracks.items()}
     cost = only(Run({**tracks, came.peer_id: came}, None))
     assert cost.event.do == "gone"
     assert cost.event.victims == [A]
@@ -250,7 +250,7 @@ def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
     assert cost.times_ms["back_after_it_went_on"] == 310.0
 
 
-def paused_for_good(*then: Happened) -> Run:
+def paused_for_good(*then: EventOutcome) -> Run:
     """A is paused from 60 to 4000 ms, is out meanwhile, and commits no step any more."""
     theirs = [
         record(50, Kind.COMMITTED, 1),
@@ -279,11 +279,11 @@ def test_a_joiner_that_is_in_no_step_until_all_are_asked_to_leave_is_missed() ->
     records = {A: [record(50, Kind.COMMITTED, 1), record(70, Kind.COMMITTED, 2)], B: [record(20, Kind.ASKED)]}
     join = event("join", 10, peers=[1])
     found = run({A: steps, B: []}, records, [join])
-    assert found.account is not None
-    left = replace(found.account, processes=tuple(replace(each, was_ended=True) for each in found.account.processes))
-    assert failures([evaluate(replace(found, account=left))], {}) == ["events_missed is 1, expected == 0"]
+    assert found.log is not None
+    left = replace(found.log, processes=tuple(replace(each, ended_by_experiment=True) for each in found.log.processes))
+    assert failures([evaluate(replace(found, log=left))], {}) == ["events_missed is 1, expected == 0"]
     killed_then = replace(left, events=(join, event("kill", 60, B, number=2, peers=[1])))
-    assert failures([evaluate(replace(found, account=killed_then))], {}) == []
+    assert failures([evaluate(replace(found, log=killed_then))], {}) == []
 
 
 def test_a_silence_is_detected_by_the_first_suspicion_of_who_went_on() -> None:
@@ -362,7 +362,7 @@ def test_a_joiner_is_followed_from_its_start_until_it_counts() -> None:
 def test_an_event_that_has_not_happened_fails_the_experiment() -> None:
     missed = event("kill", 0, A, why_not="the script ended at step 4, before that")
     missed.time_ns = 0
-    found = replace(killed(), account=account([missed], [A, B, C]))
+    found = replace(killed(), log=account([missed], [A, B, C]))
     assert failures([evaluate(found)], {}) == ["events_missed is 1, expected == 0"]
 
 

@@ -43,7 +43,9 @@ def on_hosts(num_steps: int, change_at: int, slow: Delays, *, shift_ms: float = 
     who = "link of host 2: delay=52ms"
     link = event("link", changed_ms, who=who, at_step=change_at - 1, planned="step 30", until_ns=until_ns)
     found = run(dict.fromkeys(PEERS, receipts), records, [link])  # type: ignore[arg-type]
-    tracks = {peer: replace(track, who=identity(peer, host=peer[::-1][0] * 16)) for peer, track in found.tracks.items()}
+    tracks = {
+        peer: replace(track, identity=identity(peer, host=peer[::-1][0] * 16)) for peer, track in found.tracks.items()
+    }
     return replace(found, tracks=tracks)
 
 
@@ -60,7 +62,7 @@ def test_a_clock_that_is_off_is_off_by_as_much_as_is_beyond_the_bounds() -> None
 def test_of_fewer_steps_or_one_host_nothing_is_said_of_clocks() -> None:
     assert not any("clock" in name for name in metrics([evaluate(on_hosts(199, 300, {}))]))
     one = on_hosts(250, 300, {})
-    tracks = {peer: replace(track, who=identity(peer)) for peer, track in one.tracks.items()}
+    tracks = {peer: replace(track, identity=identity(peer)) for peer, track in one.tracks.items()}
     assert not any("clock" in name for name in metrics([evaluate(replace(one, tracks=tracks))]))
 
 
@@ -97,13 +99,13 @@ def test_a_step_that_began_before_an_earlier_change_tells_nothing_of_the_delays_
         first_step, now_ns = first_step + len(part.tracks[A].receipts), now_ns + last_ns - ns(10)
         changes.append(last_ns)
     base = parts[0]
-    assert base.account is not None
+    assert base.log is not None
     receipts = [receipt(step, PEERS) for step in range(1, first_step + 1)]
     tracks = {peer: replace(track, records=records[peer], receipts=receipts) for peer, track in base.tracks.items()}
     amid_ns = max(each.time_ns for each in records[A] if each.kind == Kind.FINISHED and each.step == 40) + 1
     then_ns = max(each.time_ns for own in records.values() for each in own if each.step == 70) + 1
     links = [replace(event("link", 0, number=number), time_ns=at) for number, at in enumerate((amid_ns, then_ns), 1)]
-    found = evaluate(replace(base, tracks=tracks, account=replace(base.account, events=tuple(links))))
+    found = evaluate(replace(base, tracks=tracks, log=replace(base.log, events=tuple(links))))
     assert found.costs[1].why["longer"].endswith("-> host 0 +60 ms"), "and not 78: then messages to host 0 waited less"
 
 
@@ -114,13 +116,13 @@ def test_a_change_that_makes_no_step_longer_is_no_cause() -> None:
 
 def test_events_of_a_step_are_off_if_they_came_more_than_two_steps_from_it() -> None:
     base = on_hosts(80, 31, {})
-    assert base.account is not None
+    assert base.log is not None
     near, late = event("heal", 100, planned="step 30", at_step=32), event("heal", 200, planned="step 30", at_step=33)
     waits = event("heal", 300, planned="step 30 + 2 s", at_step=60)
     never = replace(late, time_ns=0, why_not="the run was over")
     caught = event("heal", 400, who="kill rank 0 in its exchange", planned="step 30", at_step=50)
     shares = []
     for events in ([near, waits, never, caught], [near, late], [waits]):
-        some = replace(base, account=replace(base.account, events=tuple(events)))
+        some = replace(base, log=replace(base.log, events=tuple(events)))
         shares.append(metrics([evaluate(some)]).get("at_step_off_share"))
     assert shares == [0, 0.5, None]

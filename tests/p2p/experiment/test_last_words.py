@@ -46,6 +46,6 @@ def _after_the_barrier(each: Record) -> Record:
 
 def test_of_a_trace_in_which_records_were_overwritten_nothing_is_said() -> None:
     run = with_finished(1)
-    assert run.account is not None
-    lossy = tuple(replace(each, missed=each.peer_id == A) for each in run.account.processes)
-    assert unrecorded(replace(run, account=replace(run.account, processes=lossy))) == []
+    assert run.log is not None
+    lossy = tuple(replace(each, missed=each.peer_id == A) for each in run.log.processes)
+    assert unrecorded(replace(run, log=replace(run.log, processes=lossy))) == []

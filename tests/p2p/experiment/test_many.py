@@ -11,7 +11,7 @@ from p2p.experiment.evaluation.drawing import MANY, Row, draw, shared_rows
 from p2p.experiment.evaluation.page import MOST_SPLITS, About, page
 from p2p.experiment.evaluation.report import evaluate
 from p2p.experiment.folder import Run
-from p2p.experiment.happened import Happened
+from p2p.experiment.run_log import EventOutcome
 from p2p.telemetry.records import How, Kind, Record
 from tests.p2p.experiment.runs import event, ns, receipt, record, run
 from tests.p2p.experiment.test_report import checked
@@ -26,7 +26,7 @@ def many_deaths() -> Run:
     began, ended = {ids[0]: 0}, dict[str, int]()
     records: dict[str, list[Record]] = {each: [] for each in ids}
     members, new, at, view = ids[:1], ids[1:], 0, 1
-    events: list[Happened] = []
+    events: list[EventOutcome] = []
     for _ in range(NUM_CYCLES):
         at, joined, new = at + BETWEEN_MS, new[:NUM_JOINED], new[NUM_JOINED:]
         peers = [ids.index(each) for each in joined]
@@ -59,13 +59,13 @@ def many_deaths() -> Run:
         records[each].sort(key=lambda record: record.time_ns)
         receipts[each] = [receipt(step, [each], [(step, 1)]) for step in range(first, last)]
     whole = run(receipts, records, events)
-    assert whole.account is not None
+    assert whole.log is not None
     lives = {each: (ns(began[each]), ns(ended[each])) for each in ids}
     processes = [
         replace(each, began_ns=lives[each.peer_id][0], ended_ns=lives[each.peer_id][1], code=-9)
-        for each in whole.account.processes
+        for each in whole.log.processes
     ]
-    return replace(whole, account=replace(whole.account, processes=tuple(processes)))
+    return replace(whole, log=replace(whole.log, processes=tuple(processes)))
 
 
 @pytest.mark.long

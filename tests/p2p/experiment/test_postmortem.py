@@ -8,8 +8,8 @@ import pytest
 
 from p2p.errors import ExperimentError
 from p2p.experiment.evaluation.postmortem import postmortem
-from p2p.experiment.folder import write_account
-from p2p.launch.traces import End
+from p2p.experiment.folder import write_log
+from p2p.launch.traces import ExitRecord
 from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import Tail, write_trace
 from tests.p2p.experiment.runs import account, write_receipts
@@ -40,7 +40,7 @@ def leave_traces(tmp_path: Path) -> Path:
 
 def test_what_shoal_run_leaves_says_who_failed_by_what_and_who_waited(tmp_path: Path) -> None:
     folder = leave_traces(tmp_path)
-    end = End(
+    end = ExitRecord(
         peer_id=A,
         name="0",
         host="f" * 16,
@@ -73,7 +73,7 @@ def test_an_experiment_says_what_it_did_itself(tmp_path: Path) -> None:
     folder = leave_traces(tmp_path)
     known = account([], [A, B])
     killed, other = known.processes
-    write_account(folder, replace(known, processes=(replace(killed, code=-9, was_ended=True), other)))
+    write_log(folder, replace(known, processes=(replace(killed, code=-9, ended_by_experiment=True), other)))
     assert told(folder)[1][1].endswith("it was killed by SIGKILL (by the experiment) while computing step 3")
 
 
@@ -89,7 +89,7 @@ def test_who_was_asked_to_leave_and_did_has_not_failed_though_a_second_sigterm_m
     write_trace(folder / "traces" / f"{A}.trace", tail.identity, tail.read())
     write_receipts(folder, "1", A)
     known = account([], [A])
-    write_account(folder, replace(known, processes=(replace(known.processes[0], code=-15, was_ended=True),)))
+    write_log(folder, replace(known, processes=(replace(known.processes[0], code=-15, ended_by_experiment=True),)))
     assert told(folder) == (0, ["run: 1 peer, step 2; none of them failed"])
 
 
@@ -104,7 +104,7 @@ def test_peers_are_called_by_their_numbers_in_last_words_too(tmp_path: Path) -> 
     folder = leave_traces(tmp_path)
     known = account([], [A, B])
     waits = f"step 3 did not commit in 3 s: peer {B} has called no operation of step 3 yet, peer {'c' * 16} neither"
-    write_account(
+    write_log(
         folder, replace(known, processes=(replace(known.processes[0], code=1, last_line=waits), *known.processes[1:]))
     )
     said = told(folder)[1][1]
@@ -114,17 +114,17 @@ def test_peers_are_called_by_their_numbers_in_last_words_too(tmp_path: Path) -> 
 
 
 def test_where_nobody_failed_it_says_so_and_ends_with_0(tmp_path: Path) -> None:
-    write_account(tmp_path, account([], [A, B]))
+    write_log(tmp_path, account([], [A, B]))
     assert told(tmp_path) == (0, [f"{tmp_path.name}: 2 peers, no step; none of them failed"])
 
 
 def test_receipts_say_how_far_a_peer_has_come_that_left_no_records(tmp_path: Path) -> None:
     write_receipts(tmp_path)
-    write_account(tmp_path, account([], [A]))
+    write_log(tmp_path, account([], [A]))
     (tmp_path / "traces").mkdir()
     assert told(tmp_path) == (0, [f"{tmp_path.name}: 1 peer, step 2; none of them failed"])
     (process,) = account([], [A]).processes
-    write_account(tmp_path, replace(account([], [A]), processes=(replace(process, code=-9),)))
+    write_log(tmp_path, replace(account([], [A]), processes=(replace(process, code=-9),)))
     (tmp_path / "traces" / f"{A}.trace").touch()
     assert told(tmp_path)[1] == [
         f"{tmp_path.name}: 1 peer, step 2; 1 failed",

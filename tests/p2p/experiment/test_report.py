@@ -15,8 +15,8 @@ from p2p.experiment.evaluation.drawing import INNER, thin
 from p2p.experiment.evaluation.page import About, page
 from p2p.experiment.evaluation.report import evaluate, failures, to_json
 from p2p.experiment.evaluation.statistics import describe
-from p2p.experiment.evaluation.steps import Split
-from p2p.experiment.folder import read_run, runs_in, write_account
+from p2p.experiment.evaluation.steps import StepBreakdown
+from p2p.experiment.folder import read_run, runs_in, write_log
 from p2p.telemetry.records import Kind, Record
 from p2p.telemetry.trace import trace_path, write_trace
 from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run, write_receipts
@@ -141,8 +141,8 @@ def test_the_parts_of_a_step_add_up_to_it_and_who_submits_last_is_named() -> Non
 
     receipts = [receipt(step, [A, B]) for step in (1, 2, 3)]
     splits = evaluate(run({A: receipts, B: receipts}, {A: steps(10, 130, 230), B: steps(20, 170, 210)})).splits
-    assert splits[A] == Split(step=100.0, compute=30.0, exchange=50.0, wait=20.0, last=0.5, error=0.0)
-    assert splits[B] == Split(step=100.0, compute=40.0, exchange=40.0, wait=20.0, last=0.5, error=0.0)
+    assert splits[A] == StepBreakdown(step=100.0, compute=30.0, exchange=50.0, wait=20.0, last=0.5, error=0.0)
+    assert splits[B] == StepBreakdown(step=100.0, compute=40.0, exchange=40.0, wait=20.0, last=0.5, error=0.0)
 
 
 def test_the_page_says_who_knew_last_how_fast_a_state_came_and_for_whom_others_waited() -> None:
@@ -205,7 +205,7 @@ def test_a_trace_says_more_than_receipts_and_is_beside_them_or_their_folder(tmp_
     raw = [pack_record(record(100 * step, Kind.COMMITTED, step)) for step in (1, 2)]
     write_trace(path, identity(), raw)
     read = read_run(tmp_path)
-    assert read.tracks[A].is_whole and evaluate(read).steps[1].took_ms == pytest.approx(100)
+    assert read.tracks[A].has_trace and evaluate(read).steps[1].took_ms == pytest.approx(100)
 
 
 def test_times_of_an_older_version_are_named(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_half_a_receipt_or_trace_is_left_out_and_nonsense_is_named(tmp_path: Pat
 
 def test_receipts_of_another_run_beside_those_of_an_experiment_are_refused(tmp_path: Path) -> None:
     write_receipts(tmp_path)
-    write_account(tmp_path, account([event("kill", 5, A)], [A]))
+    write_log(tmp_path, account([event("kill", 5, A)], [A]))
     assert read_run(tmp_path).tracks.keys() == {A}
     write_receipts(tmp_path, "2", B)
     with pytest.raises(ExperimentError, match=f"receipts of peer {B}, in lineage 22222222, which this run did not"):
@@ -256,7 +256,7 @@ def test_a_trace_that_ends_before_the_receipts_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "run-1"
     folder.mkdir()
     write_receipts(folder)
-    write_account(folder, account([], [A]))
+    write_log(folder, account([], [A]))
     (folder / "traces").mkdir()
     write_trace(folder / "traces" / f"{A}.trace", identity(A), [])
     said: list[str] = []
@@ -271,7 +271,7 @@ def test_a_trace_that_ends_before_the_receipts_is_named(tmp_path: Path) -> None:
 def test_a_trace_that_a_full_disk_has_left_empty_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     for peer_id in (A, B):
         write_receipts(tmp_path, peer_id=peer_id)
-    write_account(tmp_path, account([], [A, B]))
+    write_log(tmp_path, account([], [A, B]))
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / f"{A}.trace").touch()
     said: list[str] = []
@@ -282,8 +282,8 @@ def test_a_trace_that_a_full_disk_has_left_empty_is_named_and_the_rest_is_read(t
 
 def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_receipts(tmp_path)
-    write_account(tmp_path, account([event("kill", 5, A)], [A]))
-    assert read_run(tmp_path).account == account([event("kill", 5, A)], [A])
+    write_log(tmp_path, account([event("kill", 5, A)], [A]))
+    assert read_run(tmp_path).log == account([event("kill", 5, A)], [A])
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ExperimentError, match="is not what this version of shoal writes"):
         read_run(tmp_path)
@@ -291,7 +291,7 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "run-1").mkdir()
-    write_account(tmp_path / "run-1", account([], [A, B]))
+    write_log(tmp_path / "run-1", account([], [A, B]))
     (tmp_path / "experiment.toml").write_text("[run]\nscript = \"a.py\"\nloss = 'loss (.)'\n")
     said: list[str] = []
     assert report(tmp_path, None, said.append) == 0
@@ -310,14 +310,14 @@ def test_a_run_that_was_ended_before_its_account_was_written_is_read_from_what_i
         f"{tmp_path}/run-2 has no run.json, so it is left out: {end}",
     ]
     assert json.loads((tmp_path / "report.json").read_text())["metrics"]["steps"] == 2
-    write_account(tmp_path / "run-2", account([], [A]))
+    write_log(tmp_path / "run-2", account([], [A]))
     assert runs_in(tmp_path) == [tmp_path / "run-2"]
 
 
 def test_runs_that_cannot_be_read_are_named_and_the_others_are_reported(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         (tmp_path / f"run-{number}").mkdir()
-    write_account(tmp_path / "run-1", account([], [A, B]))
+    write_log(tmp_path / "run-1", account([], [A, B]))
     (tmp_path / "run-2" / "run.json").write_text('{"name": "x", ')
     said: list[str] = []
     assert report(tmp_path, None, said.append) == 1

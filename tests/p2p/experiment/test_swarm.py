@@ -4,8 +4,8 @@ import os
 import signal
 from pathlib import Path
 
-from p2p.experiment.run.swarm import Started, Swarm
-from p2p.experiment.run.venue import ThisHost, execute
+from p2p.experiment.run.swarm import PeerProcess, Swarm
+from p2p.experiment.run.testbed import LocalTestbed, execute
 from p2p.host.processes import process_start, read_offsets
 from p2p.launch.config import LaunchConfig
 from p2p.launch.target import Target
@@ -17,7 +17,7 @@ from tests.p2p.telemetry.pages import identity, page
 NUM_PEERS = 3
 
 
-def be_seen(swarm: Swarm, folder: Path, started: Started) -> Page:
+def be_seen(swarm: Swarm, folder: Path, started: PeerProcess) -> Page:
     """Write a page as if the process had joined and committed a step."""
     pid, offsets = started.process.pid, read_offsets()
     who = identity(
@@ -29,7 +29,7 @@ def be_seen(swarm: Swarm, folder: Path, started: Started) -> Page:
     )
     made = page(folder, who)
     made.loop.note(Kind.COMMITTED, 1)
-    swarm.look(1)
+    swarm.poll(1)
     return made
 
 
@@ -37,7 +37,7 @@ def test_nothing_is_kept_open_of_processes_that_have_ended(tmp_path: Path) -> No
     home = tmp_path / "home"
     (home / "pond").mkdir(mode=0o700, parents=True)
     config = LaunchConfig(target=Target.of_command(["sleep", "100"]), num_peers=1, swarm="pond", gpus=())
-    swarm = Swarm(config, tmp_path, os.environ, ThisHost(home, execute))
+    swarm = Swarm(config, tmp_path, os.environ, LocalTestbed(home, execute))
     pages = []
     try:
         before = len(os.listdir("/proc/self/fd"))
@@ -47,7 +47,7 @@ def test_nothing_is_kept_open_of_processes_that_have_ended(tmp_path: Path) -> No
             pages[-1].loop.note(Kind.COMMITTED, 2)
             swarm.signal(started, signal.SIGKILL)
             started.process.wait(10.0)
-            swarm.look(2)
+            swarm.poll(2)
             assert not swarm.signal(started, signal.SIGCONT)
             assert (started.peer.step, started.peer.tail.snapshot()) == (2, None)
         assert len(os.listdir("/proc/self/fd")) == before + NUM_PEERS  # the pages that this test has created

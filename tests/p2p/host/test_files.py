@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from p2p.host.files import is_nearly_full, why_too_few_files
+from p2p.host.files import is_near_fd_limit, why_too_few_files
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def soft() -> Iterator[int]:
 def test_the_last_files_are_left_for_those_who_connect(soft: int) -> None:
     with ExitStack() as stack:
         num_opened = 0
-        while not is_nearly_full():
+        while not is_near_fd_limit():
             stack.enter_context(open(os.devnull, "rb"))
             num_opened += 1
         assert num_opened >= 100
@@ -32,18 +32,18 @@ def test_the_last_files_are_left_for_those_who_connect(soft: int) -> None:
         with pytest.raises(OSError, match="Too many open files"):
             for _ in range(2):
                 stack.enter_context(open(os.devnull, "rb"))
-        assert is_nearly_full()
-    assert not is_nearly_full()
+        assert is_near_fd_limit()
+    assert not is_near_fd_limit()
 
 
 def test_a_number_that_is_free_among_many_that_are_not_is_one_file_and_no_more(soft: int) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(open(os.devnull, "rb"))
-        while not is_nearly_full():
+        while not is_near_fd_limit():
             stack.enter_context(open(os.devnull, "rb"))
         stack.enter_context(open(os.devnull, "rb"))
         first.close()
-        assert is_nearly_full()
+        assert is_near_fd_limit()
 
 
 def test_more_peers_need_more_files() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from p2p.errors import RegistryError
 from p2p.host.entry import Role
-from p2p.host.folders import is_held, place_of
+from p2p.host.folders import is_byte_locked, place_of
 from tests.p2p.host.entries import registry
 
 Stranger = Callable[[str], tuple[subprocess.Popen[str], str]]
@@ -75,7 +75,7 @@ def test_who_shares_the_folder_but_not_the_pid_namespace_is_another_host(home: P
     one.leave()
     assert {path.name for path in one.folder.iterdir()} == theirs
     process.kill()
-    while is_held(one.lock, place_of(A)):  # it dies with its parent, a little later
+    while is_byte_locked(one.lock, place_of(A)):  # it dies with its parent, a little later
         pass
     registry(home).enter(C, 3)
     assert {path.stem for path in one.folder.glob("*.json")} == {C}

@@ -15,7 +15,7 @@ from p2p.errors import RegistryError
 from p2p.host.entries import MOST_DEAD_PAGES
 from p2p.host.entry import Entry, Role, parse_entry
 from p2p.host.exiting import Threads, lives
-from p2p.host.folders import acquire, default_home, hold, is_held, make_private, open_lock, place_of
+from p2p.host.folders import acquire, default_home, is_byte_locked, lock_byte, make_private, open_lock, place_of
 from p2p.host.processes import process_start
 from p2p.host.registry import Registry
 from p2p.version import VERSION
@@ -118,7 +118,7 @@ def test_a_peer_of_another_version_that_comes_later_ends_nobody_who_waits(home: 
     dead = enter_and_die(home, A, 1)
     one, late = registry(home), registry(home)
     held = open_lock(one.lock)
-    assert hold(held, place_of(A))
+    assert lock_byte(held, place_of(A))
     (one.folder / f"{A}.json").write_text(
         json.dumps({**asdict(dead), "pid": os.getpid(), "process_start": process_start(os.getpid())})
     )
@@ -168,11 +168,11 @@ def test_a_peer_that_enters_again_is_held_for_alive_all_the_time(home: Path) -> 
     one = registry(home)
     for incarnation in (1, 2):
         one.enter(A, incarnation)
-        assert is_held(one.lock, place_of(A)) and not is_held(one.lock, place_of(B))
+        assert is_byte_locked(one.lock, place_of(A)) and not is_byte_locked(one.lock, place_of(B))
     one.leave()
-    assert not is_held(one.lock, place_of(A))
+    assert not is_byte_locked(one.lock, place_of(A))
     one.enter(B, 3)
-    assert is_held(one.lock, place_of(B)) and not is_held(one.lock, place_of(A))
+    assert is_byte_locked(one.lock, place_of(B)) and not is_byte_locked(one.lock, place_of(A))
 
 
 def test_leaving_removes_the_entry_and_the_sockets_and_what_the_dead_left(home: Path) -> None:

@@ -5,7 +5,7 @@ from p2p.telemetry.snapshot import Identity, Snapshot
 
 def standing(peer_id: str = "a" * 16) -> Snapshot:
     return Snapshot(
-        who=Identity(
+        identity=Identity(
             peer_id=peer_id,
             swarm="pond",
             name="0",

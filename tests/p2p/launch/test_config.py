@@ -99,7 +99,7 @@ def test_whose_place_a_peer_takes_is_said_to_it_alone() -> None:
     predecessor = Predecessor(7, {"ab": "tcp://10.0.0.2:7700", "": "tcp://[fe80::1]:7700"})
     given = peer_environment(config(), 0, {"SHOAL_SINCE_NS": "1", "SHOAL_ELSEWHERE": "cd@tcp://c:1"}, 0, predecessor)
     found = PeerConfig.from_environment(given)
-    assert (found.since_ns, found.elsewhere) == (7, predecessor.elsewhere)
-    assert found.for_loop().elsewhere == predecessor.elsewhere
+    assert (found.since_ns, found.other_hosts) == (7, predecessor.remote_hosts)
+    assert found.for_loop().other_hosts == predecessor.remote_hosts
     first = PeerConfig.from_environment(peer_environment(config(), 0, given))
-    assert (first.since_ns, first.elsewhere) == (0, {})
+    assert (first.since_ns, first.other_hosts) == (0, {})

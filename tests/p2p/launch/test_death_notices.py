@@ -123,12 +123,12 @@ def test_who_is_not_reached_in_time_is_named_once_and_in_the_end_given_up(host: 
     host.write({DEAD: at(""), ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
     assert host.death_notices.announce(*ME) == ""
     assert host.death_notices.deadline == LATE_S
-    assert host.death_notices.look() == ""
+    assert host.death_notices.poll() == ""
     host.clock.now = LATE_S
-    assert host.death_notices.look().startswith("could not tell tcp://127.0.0.1:1 of a death here")
+    assert host.death_notices.poll().startswith("could not tell tcp://127.0.0.1:1 of a death here")
     assert LATE_S < host.death_notices.deadline < LATE_S + 5.0
     host.clock.now = LATE_S + GIVEN_UP_S
-    assert host.death_notices.look() == ""
+    assert host.death_notices.poll() == ""
     assert host.death_notices.deadline == float("inf")
     host.death_notices.announce(*ME)
     host.clock.now += LATE_S
@@ -141,7 +141,7 @@ def test_who_is_reached_again_after_a_while_is_told_then(host: Host) -> None:
     host.write({DEAD: at(""), ELSEWHERE: at(f"tcp://127.0.0.1:{port}")}, {})
     assert host.death_notices.announce(*ME) == ""
     host.clock.now = 2 * LATE_S
-    assert host.death_notices.look().startswith(f"could not tell tcp://127.0.0.1:{port} ")
+    assert host.death_notices.poll().startswith(f"could not tell tcp://127.0.0.1:{port} ")
     listeners = TcpListeners(replace(CONFIG, bind=Endpoint("127.0.0.1", port)), ELSEWHERE.peer_id)
     told = Transport(f"ipc://{host.home}/control", f"ipc://{host.home}/data", listeners)
     host.stack.callback(told.close)
@@ -149,7 +149,7 @@ def test_who_is_reached_again_after_a_while_is_told_then(host: Host) -> None:
     assert isinstance(envelope, Envelope) and envelope.sender == DEAD
     while host.death_notices.deadline < float("inf"):
         host.clock.now = host.death_notices.deadline
-        assert host.death_notices.look() == ""
+        assert host.death_notices.poll() == ""
     assert host.death_notices.close() == ""
 
 
@@ -177,7 +177,7 @@ def test_addresses_that_are_none_are_an_error_in_words(host: Host) -> None:
 def test_without_tcp_nothing_happens(host: Host) -> None:
     host.write({ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
     alone = DeathNotices(host.registry, None, host.clock)
-    assert (alone.announce(*ME), alone.deadline, alone.look(), alone.close()) == ("", float("inf"), "", "")
+    assert (alone.announce(*ME), alone.deadline, alone.poll(), alone.close()) == ("", float("inf"), "", "")
 
 
 def test_a_child_that_is_seen_to_exit_is_told_of_once(host: Host) -> None:
@@ -191,11 +191,11 @@ def test_a_child_that_is_seen_to_exit_is_told_of_once(host: Host) -> None:
         )
         host.death_notices.watch(child.pid, start)
         host.clock.now = host.death_notices.deadline
-        assert host.death_notices.look() == "" and not told.poll(0.0).control
+        assert host.death_notices.poll() == "" and not told.poll(0.0).control
         child.kill()
         while host.death_notices.deadline <= host.clock.now + LOOK_S:
             host.clock.now = host.death_notices.deadline
-            assert host.death_notices.look() == ""
+            assert host.death_notices.poll() == ""
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert host.death_notices.announce(child.pid, start) == ""
     assert received(told) == [Envelope(DEAD, NO_VIEW, Died(record))]
@@ -210,16 +210,16 @@ def test_the_launcher_remembers_which_other_hosts_had_members_of_the_run(host: H
     host.write({DEAD: here, BESIDE: here, ELSEWHERE: far, HIDDEN: neighbour}, {VOTED_FOR: voted_for})
     host.death_notices.announce(*ME)
     expected = {"another": far.seed, "": neighbour.seed, "third": voted_for.seed}
-    assert host.death_notices.elsewhere == expected
+    assert host.death_notices.remote_hosts == expected
     host.page.write(AcceptorRecord(None, Ballot(0, -1), None))
     host.death_notices.announce(*ME)
-    assert host.death_notices.elsewhere == expected, "who was in no view says nothing of the run"
+    assert host.death_notices.remote_hosts == expected, "who was in no view says nothing of the run"
     later = View(b"l" * 16, 2, 1, (Seat(DEAD, 1, here),), b"")
     host.page.write(AcceptorRecord(later, Ballot(0, -1), None))
     host.death_notices.announce(*ME)
-    assert host.death_notices.elsewhere == {}, "at its end all were here"
+    assert host.death_notices.remote_hosts == {}, "at its end all were here"
     host.write({DEAD: here, ELSEWHERE: far}, {})
     host.death_notices.announce(*ME)
-    assert host.death_notices.elsewhere == {}, "who died later knew no later view"
+    assert host.death_notices.remote_hosts == {}, "who died later knew no later view"
     host.clock.now += 2 * LATE_S
     host.death_notices.close()

@@ -12,7 +12,7 @@ import pytest
 from p2p.launch.children import Child
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
-from p2p.launch.places import Place
+from p2p.launch.peer_slots import PeerSlot
 from p2p.launch.target import Target
 from p2p.telemetry.snapshot import Change
 from tests.p2p.launch.standings import standing
@@ -68,7 +68,7 @@ def test_who_takes_the_place_of_a_peer_that_only_joins_founds_nothing_either(
 
 @pytest.mark.parametrize("launcher", [""], indirect=True)
 def test_who_takes_a_place_is_told_which_other_hosts_had_members_of_the_run(launcher: Launcher) -> None:
-    launcher._death_notices.elsewhere = {"ab": "tcp://10.0.0.2:7700"}
+    launcher._death_notices.remote_hosts = {"ab": "tcp://10.0.0.2:7700"}
     first, second = launcher._places[:2]
     first.end(1, 0.0, 1)
     launcher._start(second)
@@ -77,7 +77,7 @@ def test_who_takes_a_place_is_told_which_other_hosts_had_members_of_the_run(laun
     assert [each.get("SHOAL_ELSEWHERE") for each in given] == ["ab@tcp://10.0.0.2:7700", None]
 
 
-def environment_of(place: Place) -> dict[str, str]:
+def environment_of(place: PeerSlot) -> dict[str, str]:
     assert place.child is not None
     environ = Path(f"/proc/{place.child.pid}/environ").read_text().split("\0")
     return dict(variable.split("=", 1) for variable in environ if variable)
@@ -90,7 +90,7 @@ def test_a_peer_is_replaced_though_another_one_has_completed_as_long_as_a_third_
     completed, living, failed = launcher._places
     completed.end(0, 0.0, 0)
     begin(launcher, 1)
-    living.standing = replace(standing(), is_through=is_through)
+    living.snapshot = replace(standing(), left_cleanly=is_through)
     failed.end(-9, 0.0, 1)
     launcher._start_again(failed.restart_at)
     assert (failed.child is None) == is_through
@@ -99,14 +99,14 @@ def test_a_peer_is_replaced_though_another_one_has_completed_as_long_as_a_third_
 def test_a_peer_of_whose_start_the_second_half_has_failed_is_killed_too(launcher: Launcher) -> None:
     begin(launcher, 1)
     launcher._kill_all()
-    ending = launcher._places[1].ending
+    ending = launcher._places[1].exit_outcome
     assert ending is not None and ending.code == -signal.SIGKILL
 
 
 def test_peers_are_asked_to_leave_once_though_the_last_news_cannot_be_written(launcher: Launcher) -> None:
     first, child = launcher._places[0], begin(launcher, 1)
     seat = replace(standing(PEER_ID), has_begun=True, step=1, members=((PEER_ID, 1),), change=Change(view=1))
-    launcher._progress.take(first, seat, 0.0)
+    launcher._progress.add_report(first, seat, 0.0)
     first.end(-9, 0.0, 0)
     assert launcher._progress.died(first, "peer 0 was killed", 0.0) == []  # it is told with what it has cost
     launcher._end(signal.SIGTERM, "SIGTERM")
@@ -118,7 +118,7 @@ def test_who_was_active_last_has_died_last_though_the_launcher_has_heard_of_all_
 ) -> None:
     for place, time_ns in zip(launcher._places, (3, 1, 2), strict=True):
         child = begin(launcher, place.index)
-        place.standing = replace(standing(PEER_ID), time_ns=time_ns)
+        place.snapshot = replace(standing(PEER_ID), time_ns=time_ns)
         child.kill()
         child.wait()
     assert [place.name for place in launcher._ended()] == ["1", "2", "0"]

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from p2p.launch.places import Place
+from p2p.launch.peer_slots import PeerSlot
 from p2p.launch.postmortem import Postmortem
 from p2p.telemetry.records import Kind
 from tests.p2p.telemetry.pages import A, identity, page, snapshot
 
 
-def place(name: str) -> Place:
-    found = Place(0, name)
-    found.standing = snapshot(identity(), step=3, has_begun=True)
+def place(name: str) -> PeerSlot:
+    found = PeerSlot(0, name)
+    found.snapshot = snapshot(identity(), step=3, has_begun=True)
     return found
 
 
@@ -33,8 +33,8 @@ def test_who_was_killed_first_is_named_with_its_step_and_what_it_was_at(tmp_path
 
 def test_when_a_peer_was_active_last_is_in_its_page_or_else_in_its_last_report(tmp_path: Path) -> None:
     postmortem, joined = Postmortem(tmp_path), place("1")
-    assert joined.standing is not None
-    assert postmortem.last_ns(Place(0, "0")) == 0 < postmortem.last_ns(joined) == joined.standing.time_ns
+    assert joined.snapshot is not None
+    assert postmortem.last_ns(PeerSlot(0, "0")) == 0 < postmortem.last_ns(joined) == joined.snapshot.time_ns
     made = page(tmp_path, identity())
     made.loop.note(Kind.COMMITTED, 20)
     assert postmortem.last_ns(joined) == made.loop.latest()[-1].time_ns
@@ -85,7 +85,7 @@ def test_who_has_failed_before_it_joined_is_news_only_if_others_failed_too(tmp_p
     postmortem = Postmortem(tmp_path)
     news = []
     for name in ("1", "0"):
-        failed = Place(0, name)
+        failed = PeerSlot(0, name)
         assert postmortem.examine(failed) is None
         failed.end(1, 1.0, 0)
         postmortem.conclude(failed, None, "")

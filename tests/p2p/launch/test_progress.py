@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from p2p.launch.places import Place
+from p2p.launch.peer_slots import PeerSlot
 from p2p.launch.progress import Progress
 from p2p.telemetry.snapshot import Change, Counted, Waiting
 from tests.p2p.launch.standings import standing
@@ -17,7 +17,7 @@ class Run:
     """Two places, taken by `A` and `B`; `C` is a peer of another launcher of this host, `D` of another host."""
 
     def __init__(self) -> None:
-        self.places = [Place(0, "0"), Place(1, "1")]
+        self.places = [PeerSlot(0, "0"), PeerSlot(1, "1")]
         for place in self.places:
             place.child = object()  # type: ignore[assignment]  # one that runs
         self.here = {C: "7"}
@@ -25,7 +25,7 @@ class Run:
         self.progress = Progress(self.places, self.here.get, 100.0)
 
     def report(self, index: int, now: float = 100.0, **changes: object) -> list[str]:
-        return self.progress.take(self.places[index], replace(standing((A, B)[index]), **changes), now)  # type: ignore[arg-type]
+        return self.progress.add_report(self.places[index], replace(standing((A, B)[index]), **changes), now)  # type: ignore[arg-type]
 
     def members(
         self,
@@ -85,7 +85,7 @@ def test_one_of_ours_that_was_out_for_a_while_is_back() -> None:
     run.report(1)
     run.members(2, (A, 1), (B, 1))
     assert run.members(3, (A, 1)) == []
-    assert len(run.progress.look(110.0)) == 1
+    assert len(run.progress.tick(110.0)) == 1
     assert run.members(4, (A, 1), (B, 2), step=9) == ["peer 1 is back at step 9; 2 members; the others waited 14 ms"]
 
 
@@ -98,7 +98,7 @@ def test_that_a_peer_is_out_is_said_before_that_it_is_back_however_soon_that_is(
         "peer 1 is out at step 5; 1 member; resumed after 14 ms, no step lost",
         "peer 1 is back at step 9; 2 members; the others waited 14 ms",
     ]
-    assert run.progress.rest() == []
+    assert run.progress.flush() == []
 
 
 def test_a_name_outlives_the_entry_of_its_peer() -> None:
@@ -125,7 +125,7 @@ def test_a_death_is_one_line_with_what_it_has_cost_whichever_is_known_first(is_c
     told += run.progress.died(run.places[1], "peer 1 was killed", 101.0)
     told += [] if is_cost_first else run.members(3, (A, 1), redone=6)
     assert told == ["peer 1 was killed; resumed after 14 ms, no step lost, step 6 done over"]
-    assert run.progress.rest() == []
+    assert run.progress.flush() == []
 
 
 def test_a_death_is_not_kept_back_for_long_and_not_where_nobody_is_left_to_say_what_it_cost() -> None:
@@ -134,8 +134,8 @@ def test_a_death_is_not_kept_back_for_long_and_not_where_nobody_is_left_to_say_w
     run.members(2, (A, 1), (B, 1))
     run.places[1].end(-9, 101.0, 0)
     assert run.progress.died(run.places[1], "peer 1 was killed", 101.0) == []
-    assert (run.progress.deadline, run.progress.look(102.4)) == (102.5, [])
-    assert run.progress.look(102.5) == ["peer 1 was killed"]
+    assert (run.progress.deadline, run.progress.tick(102.4)) == (102.5, [])
+    assert run.progress.tick(102.5) == ["peer 1 was killed"]
     run.places[0].end(-9, 103.0, 0)
     assert run.progress.died(run.places[0], "peer 0 was killed", 103.0) == ["peer 0 was killed"]
 
@@ -147,16 +147,16 @@ def test_what_a_death_has_cost_is_told_later_where_nobody_could_say_it_in_time()
     run.members(2, (A, 1), (B, 1))
     run.places[1].end(-9, 101.0, 1)
     assert run.progress.died(run.places[1], "peer 1 was killed; started again in 1 s", 101.0) == []
-    assert run.progress.look(102.5) == ["peer 1 was killed; started again in 1 s"]
+    assert run.progress.tick(102.5) == ["peer 1 was killed; started again in 1 s"]
     run.places[1].begin(run.places[0].child, 103.0)  # type: ignore[arg-type]
-    assert run.progress.take(run.places[1], standing(C), 104.0) == []
+    assert run.progress.add_report(run.places[1], standing(C), 104.0) == []
     why = f"{B} is dead: its process has ended"
     assert run.members(3, (A, 1), step=5, reasons=(why,), redone=6) == [
         "the others have gone on without peer 1 (pid 1) at step 5; 1 member; "
         "resumed after 14 ms, no step lost, step 6 done over"
     ]
     assert run.members(4, (A, 1), (C, 1)) == []
-    assert run.progress.rest() == []
+    assert run.progress.flush() == []
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -165,15 +165,15 @@ def test_who_leaves_at_the_end_with_all_others_is_out_of_nothing(is_stopped: boo
     run.report(1)
     run.members(2, (A, 1), (B, 1))
     assert run.members(3, (A, 1), reasons=(f"{B} leaves",)) == []
-    run.report(0, has_begun=True, is_through=True, view=3, members=((A, 1),))
+    run.report(0, has_begun=True, left_cleanly=True, view=3, members=((A, 1),))
     if is_stopped:
-        assert len(run.progress.look(101.5)) == 1
+        assert len(run.progress.tick(101.5)) == 1
     else:
-        run.report(1, has_begun=True, is_through=True, view=2)
-        assert run.progress.look(101.5) == run.progress.rest() == []
+        run.report(1, has_begun=True, left_cleanly=True, view=2)
+        assert run.progress.tick(101.5) == run.progress.flush() == []
         run.places[0].end(1, 102.0, 0)  # its script has failed behind that
         assert run.progress.died(run.places[0], "peer 0 ended with exit code 1", 102.0) == []
-        assert run.progress.rest() == ["peer 0 ended with exit code 1"]
+        assert run.progress.flush() == ["peer 0 ended with exit code 1"]
 
 
 def test_deaths_at_about_the_same_time_are_told_in_their_order_where_nobody_is_left() -> None:
@@ -185,18 +185,18 @@ def test_deaths_at_about_the_same_time_are_told_in_their_order_where_nobody_is_l
     run.places[0].end(-9, 101.0, 0)
     said = run.progress.died(run.places[0], "peer 0 was killed; none left", 101.0)
     assert said == ["peer 1 was killed; 1 left", "peer 0 was killed; none left"]
-    assert run.progress.rest() == []
+    assert run.progress.flush() == []
 
 
 @pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.parametrize("is_one_alone", [False, True])
 def test_deaths_at_about_the_same_time_are_told_in_their_order_by_who_is_left(first: int, is_one_alone: bool) -> None:
     run = Run()
-    run.places.append(Place(2, "2"))
+    run.places.append(PeerSlot(2, "2"))
     run.places[2].child = run.places[0].child
     run.progress = Progress(run.places, run.here.get, 100.0)
     run.report(1)
-    run.progress.take(run.places[2], standing(C), 100.0)
+    run.progress.add_report(run.places[2], standing(C), 100.0)
     ids = A, B, C
     run.members(2, *((each, 1) for each in ids))
     second = 3 - first
@@ -209,7 +209,7 @@ def test_deaths_at_about_the_same_time_are_told_in_their_order_by_who_is_left(fi
         f"peer {first} was killed; 2 left{'' if is_one_alone else cost}",
         f"peer {second} was killed; 1 left{cost}",
     ]
-    assert run.progress.rest() == []
+    assert run.progress.flush() == []
 
 
 def test_who_is_out_and_lives_is_said_to_be_out() -> None:
@@ -218,14 +218,14 @@ def test_who_is_out_and_lives_is_said_to_be_out() -> None:
     run.members(2, (A, 1), (B, 1))
     why = (f"{B} is out: silent for 2.7 s", f"1 of 2 members of view 2 are here; without {B}", f"{B} is suspect")
     assert run.members(3, (A, 1), reasons=why) == []
-    assert run.progress.look(101.5) == [
+    assert run.progress.tick(101.5) == [
         "peer 1 is out at step 5; 1 member (silent for 2.7 s); resumed after 14 ms, no step lost"
     ]
 
 
 def test_who_is_out_was_silent_though_the_first_that_says_so_was_stopped_itself_and_has_heard_no_silence() -> None:
     run = Run()
-    run.places.append(Place(2, "2"))
+    run.places.append(PeerSlot(2, "2"))
     run.places[2].child = run.places[0].child
     run.progress = Progress(run.places, run.here.get, 100.0)
     run.report(1)
@@ -233,8 +233,11 @@ def test_who_is_out_was_silent_though_the_first_that_says_so_was_stopped_itself_
     assert run.members(3, (A, 1), (C, 1), reasons=(f"{B} is out: not all others could hear it",)) == []
     heard = ((2, f"{B} is out: silent for 2.7 s"), (3, f"{B} is suspect"))
     change: Any = {"view": 3, "members": ((A, 1), (C, 1)), "change": Change(view=3)}
-    assert run.progress.take(run.places[2], replace(standing(C), has_begun=True, events=heard, **change), 100.1) == []
-    assert run.progress.look(101.5) == [
+    assert (
+        run.progress.add_report(run.places[2], replace(standing(C), has_begun=True, events=heard, **change), 100.1)
+        == []
+    )
+    assert run.progress.tick(101.5) == [
         "peer 1 is out at step 5; 2 members (silent for 2.7 s); resumed after 14 ms, no step lost"
     ]
 
@@ -267,7 +270,7 @@ def test_what_scripts_have_logged_is_in_the_line_of_the_rate_as_a_mean() -> None
     run.report(0, has_begun=True, step=60)
     run.report(0, 129.0, has_begun=True, step=60, logged={"loss": 2.0, "lr": 0.1})
     run.report(1, 129.0, has_begun=True, step=60, logged={"loss": 3.0})
-    assert run.progress.look(130.0) == ["step 60, 0 steps/s, 0 members, 0 of them here, loss 2.5, lr 0.1"]
+    assert run.progress.tick(130.0) == ["step 60, 0 steps/s, 0 members, 0 of them here, loss 2.5, lr 0.1"]
 
 
 def test_one_of_ours_that_is_done_with_it_has_left() -> None:
@@ -280,15 +283,15 @@ def test_one_of_ours_that_is_done_with_it_has_left() -> None:
 
 def test_the_rate_is_that_of_the_last_30_seconds() -> None:
     run = Run()
-    assert run.progress.look(130.0) == []
+    assert run.progress.tick(130.0) == []
     run.report(1, 140.0)
     run.members(2, (A, 1), (B, 1), step=0, now=140.0)
     run.members(2, (A, 1), (B, 1), step=300, now=168.0)
-    assert run.progress.look(169.0) == [], "what was before the first step, imports mostly, is no part of a rate"
-    assert run.progress.look(170.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
+    assert run.progress.tick(169.0) == [], "what was before the first step, imports mostly, is no part of a rate"
+    assert run.progress.tick(170.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
     run.members(2, (A, 1), (B, 1), step=330, now=196.0)
-    assert run.progress.look(200.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
-    assert run.progress.look(230.0) == [
+    assert run.progress.tick(200.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
+    assert run.progress.tick(230.0) == [
         "step 330 was the last that a peer here has told of, 34 s ago: each is stopped, or something holds its "
         "interpreter; `shoal status` says which"
     ]
@@ -299,7 +302,7 @@ def test_who_has_no_seat_yet_is_none_of_the_members_that_are_here() -> None:
     run.report(1)
     run.members(2, (A, 1), (D, 1), step=0)
     run.members(2, (A, 1), (D, 1), step=300, now=129.0)
-    assert run.progress.look(130.0) == ["step 300, 10 steps/s, 2 members, 1 of them here"]
+    assert run.progress.tick(130.0) == ["step 300, 10 steps/s, 2 members, 1 of them here"]
 
 
 def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
@@ -310,7 +313,7 @@ def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
         run.report(
             0, now, has_begun=True, lineage=first, step=step, view=7, members=((A, 1), (B, 1)), change=Change(view=7)
         )
-    assert run.progress.look(130.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
+    assert run.progress.tick(130.0) == ["step 300, 10 steps/s, 2 members, 2 of them here"]
     for place in run.places:
         child = place.child
         place.end(-9, 131.0, 1)
@@ -321,8 +324,8 @@ def test_where_all_have_died_what_is_said_is_of_those_who_began_anew() -> None:
     change = {"view": 2, "members": ((A, 2), (D, 1)), "change": Change(view=2, step=60, waited_s=0.014)}
     joined = ["peer dddddddd has joined at step 60; 2 members; the others waited 14 ms"]
     assert run.report(0, 164.0, step=60, **{**anew, **change}) == joined
-    assert run.progress.look(160.0) == []
-    assert run.progress.look(165.0) == ["step 60, 2 steps/s, 2 members, 1 of them here"]
+    assert run.progress.tick(160.0) == []
+    assert run.progress.tick(165.0) == ["step 60, 2 steps/s, 2 members, 1 of them here"]
 
 
 def test_a_peer_of_another_lineage_changes_nothing_as_long_as_one_of_ours_goes_on() -> None:
@@ -351,7 +354,7 @@ def test_who_has_taken_the_place_of_a_peer_that_waited_hides_nobody_who_waits_no
     run.places[0].begin(run.places[1].child, 101.0)  # type: ignore[arg-type]
     said = [line for second in range(101, 108) for line in run.report(1, float(second), waiting=Waiting(text="waits"))]
     assert said == ["peer 1 waits (for 5 s)"]
-    run.progress.take(run.places[0], replace(standing(C), waiting=Waiting(text="waits")), 112.0)
+    run.progress.add_report(run.places[0], replace(standing(C), waiting=Waiting(text="waits")), 112.0)
     assert run.report(1, 112.0, waiting=Waiting(text="waits")) == []  # named by the first, which has just begun to wait
 
 
@@ -370,7 +373,7 @@ def test_who_goes_on_has_not_waited() -> None:
 
 def test_it_is_certain_that_there_is_no_start_when_too_few_are_left_to_come() -> None:
     run = Run()
-    run.places.append(Place(2, "2"))
+    run.places.append(PeerSlot(2, "2"))
     run.places[2].child = run.places[0].child
     run.progress = Progress(run.places, {C: "7"}.get, 100.0)
     assert run.progress.why_no_start(0) == ""  # no peer has reported

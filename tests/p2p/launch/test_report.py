@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from p2p.launch.places import Ending, Place
+from p2p.launch.peer_slots import ExitOutcome, PeerSlot
 from p2p.launch.report import run_exit_code, table, what_became_of
 
 
@@ -28,13 +28,13 @@ from p2p.launch.report import run_exit_code, table, what_became_of
     ],
 )
 def test_one_event_is_one_exit_code(return_codes: list[int], ended_by: int | None, expected: int) -> None:
-    endings = [Ending.of(code, has_begun=True, is_removed=True) for code in return_codes]
+    endings = [ExitOutcome.of(code, has_begun=True, is_removed=True) for code in return_codes]
     assert run_exit_code(endings, ended_by) == expected
 
 
 @pytest.mark.parametrize(("code", "has_begun", "expected"), [(-15, False, 0), (-15, True, 1), (3, True, 1)])
 def test_what_a_code_means_depends_on_whether_the_peer_had_a_seat(code: int, has_begun: bool, expected: int) -> None:
-    assert Ending.of(code, has_begun=has_begun).exit_code == expected
+    assert ExitOutcome.of(code, has_begun=has_begun).exit_code == expected
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_a_code_means_depends_on_whether_the_peer_had_a_seat(code: int, has
 def test_a_peer_that_has_ended_is_named_with_how_and_how_many_are_left(
     codes: tuple[int, int | None], what_next: str, expected: str
 ) -> None:
-    places = [Place(0, "3"), Place(1, "4")]
+    places = [PeerSlot(0, "3"), PeerSlot(1, "4")]
     for place, code in zip(places, codes, strict=True):
         if code is None:
             place.child = object()  # type: ignore[assignment]  # one that runs
@@ -60,7 +60,7 @@ def test_a_peer_that_has_ended_is_named_with_how_and_how_many_are_left(
 
 
 def test_the_table_has_a_row_for_each_place() -> None:
-    places = [Place(0, "0", steps=12, samples=96), Place(1, "1")]
+    places = [PeerSlot(0, "0", steps=12, samples=96), PeerSlot(1, "1")]
     places[0].end(0, 0.0, 0)
     places[1].end(-9, 0.0, 0)
     assert [line.split() for line in table(places).splitlines()] == [

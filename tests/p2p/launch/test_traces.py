@@ -6,16 +6,16 @@ import os
 from pathlib import Path
 
 from p2p.host.processes import read_host
-from p2p.launch.places import Ending, Place
+from p2p.launch.peer_slots import ExitOutcome, PeerSlot
 from p2p.launch.traces import ENDS, Traces
 from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import read_trace
 from tests.p2p.telemetry.pages import A, identity, page, snapshot
 
 
-def place() -> Place:
-    found = Place(0, "0")
-    found.standing = snapshot(identity(), step=3, has_begun=True)
+def place() -> PeerSlot:
+    found = PeerSlot(0, "0")
+    found.snapshot = snapshot(identity(), step=3, has_begun=True)
     return found
 
 
@@ -27,13 +27,13 @@ def test_all_records_are_kept_also_those_of_a_peer_that_has_removed_its_page(tmp
     assert traces.deadline == math.inf
     made.loop.note(Kind.COMMITTED, 1)
     traces.follow(its_place)
-    traces.look(0.0)
+    traces.poll(0.0)
     made.loop.note(Kind.COMMITTED, 2)
-    traces.look(0.01)  # before the next look is due
+    traces.poll(0.01)  # before the next look is due
     who, records = read_trace(receipts / "traces" / f"{A}.trace")
     assert (who, [record.step for record in records]) == (identity(), [1])
     made.remove()
-    its_place.ending = Ending.of(1, has_begun=True)
+    its_place.exit_outcome = ExitOutcome.of(1, has_begun=True)
     traces.end(its_place, 7, "ValueError: no", was_asked=False)
     assert [record.step for record in read_trace(receipts / "traces" / f"{A}.trace")[1]] == [1, 2]
     (line,) = (receipts / ENDS.format(host=read_host())).read_text().splitlines()
@@ -52,8 +52,8 @@ def test_where_nothing_can_be_written_that_is_said_once_and_the_run_goes_on(tmp_
     traces = Traces(tmp_path, tmp_path / "file", said.append)
     made.loop.note(Kind.COMMITTED, 1)
     traces.follow(its_place)
-    traces.look(0.0)
-    its_place.ending = Ending.of(-9, has_begun=True)
+    traces.poll(0.0)
+    its_place.exit_outcome = ExitOutcome.of(-9, has_begun=True)
     traces.end(its_place, 7, "", was_asked=False)
     assert said == [
         f"no more traces are written to {tmp_path / 'file'}: {os.strerror(20)}; receipts are the peers' own"

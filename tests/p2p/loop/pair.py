@@ -102,7 +102,7 @@ class Peer:
 
     def records(self) -> list[tuple[Kind, int, int]]:
         """Kinds, steps and views of the records since the last call."""
-        new = [record for record in self.loop.resources.seen.loop.latest() if record.number > self._num_read]
+        new = [record for record in self.loop.resources.telemetry_page.loop.latest() if record.number > self._num_read]
         self._num_read += len(new)
         return [(Kind(record.kind), record.step, record.view) for record in new]
 

@@ -73,7 +73,7 @@ def test_what_an_effect_entails_is_carried_out_behind_those_that_wait(lone: Peer
 def test_nothing_is_carried_out_behind_an_effect_that_fails(lone: Peer, entails: bool) -> None:
     """For example an acceptor record that is not written: messages that depend on it must never be sent."""
     lone.submit(all_reduce(np.ones(3)))
-    lone.loop.resources.page.close()
+    lone.loop.resources.record_page.close()
     behind = sx.Tell(Withdrawn(7))
     with pytest.raises(ValueError, match="closed file"):
         lone.loop._carrier.carry_out([fx.Aborted(GIVEN_UP), RECORD, behind] if entails else [RECORD, behind])
@@ -88,7 +88,7 @@ def test_what_comes_of_a_view_that_is_over_is_void(peers: tuple[Peer, Peer]) -> 
     one, _ = peers
     one.submit(all_reduce(np.ones(3), early=True))
     before = one.loop.core.stamp.number - 1
-    one.loop._carrier.carry_out([sx.HandOut(0, before), sx.Finish(1, b"", b"", 1, before)])
+    one.loop._carrier.carry_out([sx.DeliverEarly(0, before), sx.Finish(1, b"", b"", 1, before)])
     one.listen()
     assert one.told == [] and not one.loop.core.has_finished
 
@@ -314,7 +314,7 @@ def test_a_view_is_recorded_with_why_there_is_another_one_and_a_redo_with_all_si
     lone.loop._carrier.carry_out([fx.Proposed(both), fx.Installed(both), fx.Installed(fewer, gone)])
     lone.loop._carrier.carry_out([fx.Activated(fewer, 0), fx.Installed(again), fx.Activated(again, 0)])
     kinds = Kind.PROPOSED, Kind.INSTALLED, Kind.OUT, Kind.REDO
-    records = [each for each in lone.loop.resources.seen.loop.latest() if each.kind in kinds]
+    records = [each for each in lone.loop.resources.telemetry_page.loop.latest() if each.kind in kinds]
     assert [(Kind(each.kind), each.how, each.view) for each in records] == [
         (Kind.INSTALLED, Why.FIRST, first.number),
         (Kind.PROPOSED, 0, both.number),
@@ -339,6 +339,6 @@ def test_what_is_believed_of_another_is_recorded_with_who_says_so(
     accuser = lone.member.peer_id if is_own else "d" * 16
     claim = Claim(third, state, Contact("", "", 0, 0), accuser=accuser)
     lone.loop._carrier.carry_out([fx.Explain("c is not what it was", claim), fx.Explain("something else")])
-    last = lone.loop.resources.seen.loop.latest()[-1]
+    last = lone.loop.resources.telemetry_page.loop.latest()[-1]
     how = How.OWN_PROBE if is_own else How.HEARSAY
     assert (last.kind, last.how, last.peer_id) == (kind, how, third.peer_id)

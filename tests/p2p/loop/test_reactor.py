@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from p2p.loop.listening import Listening
+from p2p.loop.busy_poll import BusyPoll
 from p2p.loop.reactor import DEVICE_LOOK_S, Reactor
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.transport import Polled
@@ -37,7 +37,7 @@ class Diary:
         self.lines: list[str] = []
         self.at: dict[str, Callable[[], None]] = {}
         self.states: list[RunState] = []
-        self.data: Listening | None = None
+        self.data: BusyPoll | None = None
         self.data_comes = False
         self.timeouts_s: list[float] = []
         self.waits: list[tuple[threading.Thread, int]] = []
@@ -86,7 +86,7 @@ class Diary:
     def shared(self) -> SharedRunner | None:
         return None
 
-    def listening(self) -> Listening | None:
+    def busy_poll(self) -> BusyPoll | None:
         return self.data
 
     def wait_for_data(self, timeout_s: float) -> bool:
@@ -140,7 +140,7 @@ def test_a_call_takes_turns_until_there_is_something_to_hear(diary: Diary) -> No
 
 
 def test_others_are_heard_while_a_device_works_and_it_is_looked_at_again_soon(diary: Diary) -> None:
-    diary.states = [RunState.UNDER_WAY] * 100_000
+    diary.states = [RunState.DEVICE_PENDING] * 100_000
     diary.at["take"] = diary.tell
     diary.woken.set()
     assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
@@ -155,7 +155,7 @@ def test_a_call_that_hears_nothing_in_time_says_so(diary: Diary) -> None:
 
 
 def test_who_is_busy_goes_on_without_a_wait_and_who_is_not_waits(diary: Diary) -> None:
-    diary.states = [RunState.BUSY, RunState.BUSY, RunState.WAITING]
+    diary.states = [RunState.RUNNABLE, RunState.RUNNABLE, RunState.WAITING]
     diary.at["poll"] = diary.woken.set
     diary.at["take"] = diary.tell
     diary.reactor.call(timeout_s=HANG_S)
@@ -164,7 +164,7 @@ def test_who_is_busy_goes_on_without_a_wait_and_who_is_not_waits(diary: Diary) -
 
 
 def test_what_can_wait_is_done_by_a_call_that_is_about_to_sleep_and_by_nobody_else(diary: Diary) -> None:
-    diary.states = [RunState.BUSY, RunState.WAITING]
+    diary.states = [RunState.RUNNABLE, RunState.WAITING]
     diary.at["poll"] = diary.woken.set
     diary.at["take"] = diary.tell
     diary.reactor.call(timeout_s=HANG_S)
@@ -185,7 +185,7 @@ def test_others_are_heard_even_if_a_call_has_nothing_to_wait_for(diary: Diary) -
 
 
 def test_a_call_takes_data_that_is_there_without_a_wait_for_all_sockets(diary: Diary) -> None:
-    diary.data = Listening(lambda: True)
+    diary.data = BusyPoll(lambda: True)
     diary.at["data"] = diary.tell
     assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
     assert diary.lines[:6] == ["advance", "poll", "deaths", "take", "advance", "data"]
@@ -193,7 +193,7 @@ def test_a_call_takes_data_that_is_there_without_a_wait_for_all_sockets(diary: D
 
 
 def test_a_call_looks_for_data_for_a_while_and_then_waits_for_anything(diary: Diary) -> None:
-    diary.data = Listening(lambda: False)
+    diary.data = BusyPoll(lambda: False)
     diary.at["poll"] = diary.woken.set
     diary.at["take"] = lambda: diary.tell() if diary.timeouts_s[-1] > 0 else None
     assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
@@ -201,7 +201,7 @@ def test_a_call_looks_for_data_for_a_while_and_then_waits_for_anything(diary: Di
 
 
 def test_who_waits_for_much_sleeps_for_data_alone_and_then_for_anything(diary: Diary) -> None:
-    diary.data, diary.data_comes = Listening(lambda: False), True
+    diary.data, diary.data_comes = BusyPoll(lambda: False), True
     diary.data.is_for_much = True
 
     def no_more() -> None:
@@ -216,7 +216,7 @@ def test_who_waits_for_much_sleeps_for_data_alone_and_then_for_anything(diary: D
 
 
 def test_who_has_looked_in_vain_several_times_sleeps_at_once_until_a_wait_is_short() -> None:
-    data = Listening(lambda: False)
+    data = BusyPoll(lambda: False)
     for _ in range(4):
         assert data.spins
         data.waited(is_long=True)

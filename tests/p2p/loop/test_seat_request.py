@@ -72,8 +72,8 @@ class Applicant:
         census = self.registry.enter(peer_id, 1, remote=remote, founds=founds and not seeds)
         stack.callback(self.registry.leave)
         given: Any = {"may_found": founds, "restarts": restarts, "tcp": tcp, "since_ns": since_ns}
-        given["elsewhere"] = elsewhere
-        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, **given)
+        given["other_hosts"] = elsewhere
+        config = LoopConfig(member_check_s=LOOK_S, policy=Policy.MAJORITY, **given)
         self.core_config = config.core
         self.core = Core(claim_of(census.own), rng=random.Random(1), config=config.core, now=self.now)
         for entry in census.others:
@@ -348,7 +348,7 @@ def observer(enter: Enter, **given: object) -> Applicant:
     """An observer that holds the state after step 7; the only member, on another host, is dead."""
     other = enter(OTHER, several_hosts=True, seeds=(ELSEWHERE,), **given)
     other.ask()
-    other.core.state_came(7, bytes(16), LAST.lineage)
+    other.core.state_arrived(7, bytes(16), LAST.lineage)
     other.core.loaded(other.now, 7, bytes(16))
     return other
 

@@ -9,8 +9,8 @@ from gossip import Member
 from p2p.loop.stalls import Stalls
 from p2p.net.links import Link
 from p2p.net.transport import Transport
-from tests.p2p.net.pond import open_pond, poll_until
 from tests.p2p.net.test_connections import connections_to
+from tests.p2p.net.transport_harness import open_pond, poll_until
 
 A, B = "a" * 16, "b" * 16
 MEMBERS = [Member(A, 1), Member(B, 1)]

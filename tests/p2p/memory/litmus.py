@@ -22,7 +22,7 @@ import xxhash
 from collectives import Reduction, reducer
 from collectives.program import Program
 from collectives.programs import one_shot_program
-from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slots
+from p2p.memory.arena import REGIONS_OFFSET, Arena, Memory, Region, RemoteArena, Slots
 from p2p.memory.doorbell import Doorbell
 from p2p.memory.exchange import Exchange
 from p2p.memory.operands import OwnOperands, RankInView
@@ -88,7 +88,7 @@ class Ropes:
     def ring(self, rank: int) -> None:
         self.num_pulled += 1
         mapping = self._memories[rank]
-        assert isinstance(mapping, Mapping)
+        assert isinstance(mapping, RemoteArena)
         mapping.remote_doorbell.ring()
 
 
@@ -122,10 +122,10 @@ class Driver:
 
     def _sleep(self) -> None:
         self.num_sleeps += 1
-        if self._exchange.progress.doze() and not self._rings(NET_S) and not self._exchange.progress.late():
+        if self._exchange.progress.prepare_to_wait() and not self._rings(NET_S) and not self._exchange.progress.late():
             # Either the doorbell is about to ring, or the other process has not seen that this one sleeps.
             self.num_caught += not self._rings(BELL_S)
-        self._exchange.progress.wake()
+        self._exchange.progress.finish_wait()
 
     def _rings(self, timeout_s: float) -> bool:
         """Whether the doorbell rings within `timeout_s`, or has rung since the last call."""

@@ -13,7 +13,7 @@ import xxhash
 from collectives import Array, Reducer, Reduction, reducer
 from collectives.program import Program
 from collectives.programs import all_gather_program, all_reduce_program
-from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slots, align
+from p2p.memory.arena import REGIONS_OFFSET, Arena, Memory, Region, RemoteArena, Slots, align
 from p2p.memory.exchange import DigestFunction, Exchange
 from p2p.memory.host_memory import NUM_SLOTS
 from p2p.memory.operands import OwnOperands, RankInView
@@ -42,7 +42,7 @@ class Host:
         self.arenas = [Arena(size, peer_id) for peer_id in peer_ids]
         self.memories: list[list[Memory]] = [
             [
-                arena if arena is own else Mapping.open(os.getpid(), peer_id)
+                arena if arena is own else RemoteArena.open(os.getpid(), peer_id)
                 for arena, peer_id in zip(self.arenas, peer_ids, strict=True)
             ]
             for own in self.arenas

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from p2p.memory.arena import Arena, Mapping, Memory
+from p2p.memory.arena import Arena, Memory, RemoteArena
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,8 +22,8 @@ class Introduction(NamedTuple):
     pid: int
     peer_id: str
 
-    def open(self) -> Mapping:
-        return Mapping.open(self.pid, self.peer_id)
+    def open(self) -> RemoteArena:
+        return RemoteArena.open(self.pid, self.peer_id)
 
 
 def arenas_in(pid: int, peer_id: str) -> list[Path]:

@@ -11,7 +11,7 @@ import pytest
 from collectives import Array, Reduction
 from p2p.device import Mark
 from p2p.memory.adding import Adding
-from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping
+from p2p.memory.arena import REGIONS_OFFSET, Arena, RemoteArena
 from p2p.memory.extents import Extents
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.sums import DeviceGroup
@@ -28,7 +28,7 @@ class Pair:
     def __init__(self) -> None:
         names = [secrets.token_hex(8) for _ in range(2)]
         self.own, self.other = (Arena(REGIONS_OFFSET + 4 * EXTENT, name) for name in names)
-        self.mapping = Mapping.open(os.getpid(), names[1])
+        self.mapping = RemoteArena.open(os.getpid(), names[1])
         self.device, self.extents = StandIn(0), Extents(self.own, EXTENT)
         self.adding = Adding(self.own, self.extents, EXTENT)
         self.memories = [self.own, self.mapping]

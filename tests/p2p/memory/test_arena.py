@@ -20,10 +20,10 @@ from p2p.memory.arena import (
     REGIONS_OFFSET,
     Arena,
     ArenaError,
-    Mapping,
     MappingRefused,
     Memory,
     Region,
+    RemoteArena,
     Slots,
     align,
 )
@@ -44,8 +44,8 @@ def arena() -> Iterator[Arena]:
     arena.close()
 
 
-def mapping_of_me() -> Mapping:
-    return Mapping.open(os.getpid(), ME)
+def mapping_of_me() -> RemoteArena:
+    return RemoteArena.open(os.getpid(), ME)
 
 
 def status_of_me() -> os.stat_result:
@@ -293,13 +293,13 @@ def test_an_arena_is_found_by_its_whole_name(arena: Arena) -> None:
         assert (mapping_of_me().size, arena.size) == (SIZE, SIZE)
         for other in (ME[:-1] + "b", "", ME.upper(), f"{ME}/", f"../{ME}"):
             with pytest.raises(MappingRefused, match=f"there is no arena of peer {other} in process"):
-                Mapping.open(os.getpid(), other)
+                RemoteArena.open(os.getpid(), other)
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 40])
 def test_a_process_that_does_not_exist_is_refused(pid: int) -> None:
     with pytest.raises(MappingRefused, match=f"there is no process {pid}: it is gone, or lives in another container"):
-        Mapping.open(pid, ME)
+        RemoteArena.open(pid, ME)
 
 
 def test_a_process_without_an_arena_is_refused() -> None:
@@ -340,7 +340,7 @@ def test_a_process_of_another_user_is_refused() -> None:
         if me == 0:
             os.seteuid(65534)
         with pytest.raises(MappingRefused, match="it may be of another user"):
-            Mapping.open(1, ME)
+            RemoteArena.open(1, ME)
     finally:
         os.seteuid(me)
 
@@ -351,7 +351,7 @@ def test_nothing_stays_open_when_a_mapping_is_refused_or_closed(arena: Arena) ->
         before = os.listdir("/proc/self/fd")
         for peer_id in (ME, broken, "no such peer"):
             with suppress(MappingRefused):
-                Mapping.open(os.getpid(), peer_id).close()
+                RemoteArena.open(os.getpid(), peer_id).close()
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -404,7 +404,7 @@ def test_processes_read_each_other_and_nothing_is_left_when_they_are_killed() ->
 def test_a_peer_that_ends_while_it_is_mapped_is_refused(doorbell: int) -> None:
     """Its memory was found, but its doorbell is gone."""
     arena = Arena(1 << 20, ME)
-    arena.board.sign(ME.encode(), doorbell)
+    arena.board.initialize(ME.encode(), doorbell)
     with pytest.raises(MappingRefused, match=f"the doorbell of peer {ME} is not in process"):
         mapping_of_me()
     arena.close()

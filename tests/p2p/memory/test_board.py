@@ -8,7 +8,7 @@ from p2p.memory.board import (
     LINE_BYTES,
     Board,
     Finished,
-    Lent,
+    Reference,
     fence,
     tag_of,
 )
@@ -29,17 +29,17 @@ def digests(number: int) -> bytes:
 @given(words, words, words, words)
 def test_every_word_has_a_place_of_its_own(progress: int, sleeping: int, awaited: int, tag: int) -> None:
     owner, reader = new_board()
-    owner.sign(bytes(range(16)), 77)
+    owner.initialize(bytes(range(16)), 77)
     owner.install(tag)
     owner.finish(Finished(6, tag, digests(6)))
     owner.finish(Finished(7, tag, digests(7)))
-    lent = [Lent(bytes([turn + 1] * 16), turn, 3, 2**64 - 1, 5) for turn in range(2)]
+    lent = [Reference(bytes([turn + 1] * 16), turn, 3, 2**64 - 1, 5) for turn in range(2)]
     owner.progress[0], owner.sleeping[0], owner.awaited[0] = progress, sleeping, awaited
     for turn in range(2):
         owner.lend(turn, lent[turn])
     assert (reader.progress[0], reader.sleeping[0], reader.awaited[0]) == (progress, sleeping, awaited)
     assert [reader.lent(turn) for turn in range(2)] == lent
-    assert reader.is_signed(bytes(range(16))) and reader.doorbell == 77 and reader.tag[0] == tag
+    assert reader.is_board_of(bytes(range(16))) and reader.doorbell == 77 and reader.tag[0] == tag
     assert [reader.finished(step, tag) for step in (6, 7)] == [digests(6), digests(7)]
 
 

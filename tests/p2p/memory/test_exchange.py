@@ -13,7 +13,7 @@ from collectives.program import Program
 from collectives.programs import all_gather_program, direct_program, one_shot_program
 from p2p.errors import RemoteProtocolError
 from p2p.memory.arena import Region
-from p2p.memory.board import DIGESTS_BYTES, Finished, Lent
+from p2p.memory.board import DIGESTS_BYTES, Finished, Reference
 from p2p.memory.operands import Differs, Interrupted, OwnOperands
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
@@ -196,12 +196,12 @@ def test_who_sleeps_is_rung_for_and_who_is_awake_is_not(host: Host) -> None:
     early.begin(one_shot_program(0, 2), value)
     assert not early.exchange.advance()
     assert early.exchange.progress.late() == [1]
-    assert early.exchange.progress.doze()
+    assert early.exchange.progress.prepare_to_wait()
     assert sleeping[0] == (early.in_view.view_number << 40) + 1
     late.begin(one_shot_program(1, 2), value)
     assert late.exchange.advance()
     assert (late.rung, early.rung) == ([0], [])
-    early.exchange.progress.wake()
+    early.exchange.progress.finish_wait()
     assert sleeping[0] == 0
     assert early.exchange.advance()
     early.begin(one_shot_program(0, 2), value)
@@ -215,7 +215,7 @@ def test_the_last_one_who_is_waited_for_rings(host: Host, order: tuple[int, int]
     ranks, value = ranks_of(host, 3), inputs(1, 4)[0]
     for rank in ranks:
         rank.begin(one_shot_program(rank.rank, 3), value)
-    assert not ranks[0].exchange.advance() and ranks[0].exchange.progress.doze()
+    assert not ranks[0].exchange.advance() and ranks[0].exchange.progress.prepare_to_wait()
     for number in order:
         assert [rank.rung for rank in ranks] == [[], [], []]
         ranks[number].exchange.advance()
@@ -228,7 +228,7 @@ def test_who_waits_for_one_rank_is_rung_for_by_that_one(host: Host) -> None:
         rank.begin(direct_program(rank.rank, 3), value)
         rank.exchange.advance()  # only the last one sees that all have begun, and sums its part
     assert not ranks[0].exchange.advance()
-    assert ranks[0].exchange.progress.late() == [1] and ranks[0].exchange.progress.doze()
+    assert ranks[0].exchange.progress.late() == [1] and ranks[0].exchange.progress.prepare_to_wait()
     assert ranks[1].exchange.advance()
     assert (ranks[1].rung, ranks[2].rung) == ([0], [])
 
@@ -239,7 +239,7 @@ def test_who_is_not_late_any_more_is_not_slept_for(host: Host) -> None:
     assert not early.exchange.advance()
     late.begin(one_shot_program(1, 2), inputs(1, 4)[0])
     late.exchange.advance()
-    assert not early.exchange.progress.doze()
+    assert not early.exchange.progress.prepare_to_wait()
 
 
 def test_all_who_have_not_come_are_named(host: Host) -> None:
@@ -284,7 +284,7 @@ def test_a_finished_step_is_shown_to_all_and_the_next_goes_on_from_there(host: H
 def test_who_sleeps_until_all_have_finished_is_rung_for(host: Host) -> None:
     early, late = ranks_of(host, 2)
     early.exchange.announce(Finished(0, early.in_view.tag, bytes(DIGESTS_BYTES)))
-    assert early.exchange.progress.doze()
+    assert early.exchange.progress.prepare_to_wait()
     late.exchange.announce(Finished(0, late.in_view.tag, bytes(DIGESTS_BYTES)))
     assert (early.rung, late.rung) == ([], [0])
 
@@ -336,7 +336,7 @@ def test_a_rank_that_leaves_before_its_result_is_copied_leaves_no_result(host: H
     rank, other = ranks_of(host, 2, digest=leave)  # called between the sum of its own part and the copy of the other
     values = inputs(2, 40)
     region = other.lend(values[1])
-    other.arena.board.lend(0, Lent(SAME, *region, region.offset))
+    other.arena.board.lend(0, Reference(SAME, *region, region.offset))
     published(other, 2)
     rank.begin(direct_program(0, 2), values[0])
     with pytest.raises(Interrupted, match="rank 1 has left the view"):
@@ -358,9 +358,10 @@ def test_a_rank_that_calls_another_operation_is_not_summed(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    "lent", [Lent(SAME, 1 << 40, 160), Lent(SAME, 4096, 164), Lent(SAME, 0, 160), Lent(SAME, 4096, 0)]
+    "lent",
+    [Reference(SAME, 1 << 40, 160), Reference(SAME, 4096, 164), Reference(SAME, 0, 160), Reference(SAME, 4096, 0)],
 )
-def test_a_rank_that_lends_what_it_does_not_have_is_not_summed(host: Host, lent: Lent) -> None:
+def test_a_rank_that_lends_what_it_does_not_have_is_not_summed(host: Host, lent: Reference) -> None:
     rank, other = ranks_of(host, 2)
     other.arena.board.lend(0, lent)
     published(other, 1)
@@ -374,7 +375,7 @@ def test_a_rank_that_lends_what_it_does_not_have_is_not_summed(host: Host, lent:
 def test_a_result_that_lies_nowhere_is_not_copied(host: Host, offset: int) -> None:
     rank, other = ranks_of(host, 2)
     region = other.lend(inputs(1, 40)[0])
-    other.arena.board.lend(0, Lent(SAME, *region, offset))
+    other.arena.board.lend(0, Reference(SAME, *region, offset))
     published(other, 2)
     rank.begin(direct_program(0, 2), inputs(1, 40)[0])
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):

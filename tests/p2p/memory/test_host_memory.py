@@ -15,7 +15,7 @@ import pytest
 from collectives import Reduction
 from gossip import Member, View
 from p2p.host.memory_left import available_bytes
-from p2p.memory.arena import Mapping, MappingRefused
+from p2p.memory.arena import MappingRefused, RemoteArena
 from p2p.memory.board import tag_of
 from p2p.memory.host_memory import HostMemory, least_bytes
 from p2p.memory.shared_run import SharedRun
@@ -67,7 +67,7 @@ def peers_of(stack: ExitStack, *sizes: int) -> Peers:
     return peers
 
 
-def tag_in(mapping: Mapping) -> int:
+def tag_in(mapping: RemoteArena) -> int:
     return mapping.board.tag[0]
 
 
@@ -164,7 +164,7 @@ def test_who_is_not_in_the_installed_view_is_let_go_at_once(opened: ExitStack) -
 
 def test_others_see_which_view_is_installed(opened: ExitStack) -> None:
     peers, seen = peers_of(opened, SIZE), []
-    mapping = Mapping.open(ME, peers.members[0].peer_id)
+    mapping = RemoteArena.open(ME, peers.members[0].peer_id)
     views = [view_of(2, *peers.members), view_of(3, *peers.members)]
     for view in (views[0], None, views[1]):
         peers.all[0].install(view)
@@ -183,7 +183,7 @@ def test_nothing_is_found_when_it_is_closed() -> None:
     for member in peers.members:
         assert arenas_in(ME, member.peer_id) == []
         with pytest.raises(MappingRefused, match="there is no arena"):
-            Mapping.open(ME, member.peer_id)
+            RemoteArena.open(ME, member.peer_id)
 
 
 def add_up(peers: Peers, view: View) -> list[float]:

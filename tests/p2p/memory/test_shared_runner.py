@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, OPS, Array, Reduction, all_reduce_schedule, carried, scale
+from collectives import ALGORITHMS, OPS, Array, Reduction, all_reduce_schedule, as_bits, scale
 from collectives.elements import FLOATS, TYPES
 from p2p.errors import RemoteProtocolError
 from p2p.memory.arena import Region
-from p2p.memory.board import DIGESTS_BYTES, Lent
+from p2p.memory.board import DIGESTS_BYTES, Reference
 from p2p.memory.operands import Differs, Interrupted
 from p2p.memory.shared_run import PIECES, SharedRun
 from p2p.memory.shared_runner import RunState, SharedRunner
@@ -241,7 +241,7 @@ def test_what_counts_for_nothing_is_zeros_whatever_it_is(machine: Machine, dtype
             run_of(group[1], "one-shot", values, results[1], world_size=2, weight=1.0),
         ]
         carry_out(group, runs, number)
-        zeros = carried(values) & 0x7FFF == 0 if dtype.itemsize == 2 else values == 0
+        zeros = as_bits(values) & 0x7FFF == 0 if dtype.itemsize == 2 else values == 0
         assert not zeros.any()  # -0 + 0 is 0
         assert {each.tobytes() for each in results} == {values.tobytes()}
 
@@ -294,10 +294,10 @@ def test_others_are_heard_between_two_pieces(machine: Machine) -> None:
     values = values_of(2, PIECE_BYTES // 2 + 1, np.dtype(np.float32))
     runs = [run_of(s, "one-shot", v, np.empty_like(v), world_size=2) for s, v in zip(group, values, strict=True)]
     assert group[0].advance() is RunState.WAITING
-    assert [group[1].advance() for _ in range(2)] == [RunState.BUSY, RunState.WAITING]
-    assert [group[0].advance() for _ in range(3)] == [RunState.BUSY, RunState.BUSY, RunState.WAITING]
-    assert [group[1].advance() for _ in range(3)] == [RunState.BUSY, RunState.BUSY, RunState.IDLE]
-    assert group[0].advance() is RunState.BUSY
+    assert [group[1].advance() for _ in range(2)] == [RunState.RUNNABLE, RunState.WAITING]
+    assert [group[0].advance() for _ in range(3)] == [RunState.RUNNABLE, RunState.RUNNABLE, RunState.WAITING]
+    assert [group[1].advance() for _ in range(3)] == [RunState.RUNNABLE, RunState.RUNNABLE, RunState.IDLE]
+    assert group[0].advance() is RunState.RUNNABLE
     assert all(run.done for run in runs)
 
 
@@ -312,12 +312,12 @@ def test_who_is_waited_for_is_named_with_the_piece(machine: Machine) -> None:
     group[1].advance()
     assert group[0].missing(0) == ((2, 0, 0, 2),)
     waiting = group[0].progress
-    assert not waiting.is_over() and waiting.doze()
+    assert not waiting.is_over() and waiting.prepare_to_wait()
     for _ in range(2):
         group[2].advance()
-    assert waiting.is_over() and not waiting.doze()
+    assert waiting.is_over() and not waiting.prepare_to_wait()
     assert (2, 0) in machine.rung
-    waiting.wake()
+    waiting.finish_wait()
     group[0].advance()
     group[0].advance()
     assert group[0].missing(0) == ((1, 0, 1, 2),)
@@ -337,7 +337,7 @@ def test_every_rank_checks_one_chunk_of_each_piece_and_another_one_in_each_step(
     lent = Region(arena.board.lent(0).result_offset, values[1].nbytes)
     arena.array(lent, np.float32)[-1] += 1
     for sharing in group:
-        assert sharing.advance() is RunState.BUSY
+        assert sharing.advance() is RunState.RUNNABLE
     assert results[0].tobytes() != results[1].tobytes()
     assert (runs[0].digest() != runs[1].digest()) is (checked % 2 == 1)
 
@@ -439,7 +439,7 @@ def test_after_a_rank_lends_what_it_does_not_have_nothing_runs_any_more(machine:
     group, values = machine.enter_view(0, 1), values_of(2, 10, np.dtype(np.float32))
     run_of(group[0], "one-shot", values[0], np.empty_like(values[0]), world_size=2)
     group[1].announce(0, digests_of(1))  # publishes
-    machine.host.arenas[1].board.lend(0, Lent(SAME, 1 << 40, 40))
+    machine.host.arenas[1].board.lend(0, Reference(SAME, 1 << 40, 40))
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):
         group[0].advance()
     assert broken(group[0])

@@ -15,21 +15,21 @@ from p2p.net.headers import HEADER_BYTES
 from p2p.net.links import Link, Verdict
 from p2p.net.tcp import Network
 from p2p.net.transport import Transport
-from tests.p2p.net.pond import Pond, open_pond, poll_until
 from tests.p2p.net.test_listener import gather, two_free_ports
+from tests.p2p.net.transport_harness import TransportHarness, open_pond, poll_until
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
 
 @pytest.fixture
-def pond() -> Iterator[Pond]:
+def pond() -> Iterator[TransportHarness]:
     with open_pond() as private:
         yield private
 
 
 @pytest.mark.parametrize(("network", "wanted"), [(Network.LAN, ""), (Network.WAN, "bbr")])
 def test_far_hosts_data_go_by_a_congestion_control_that_keeps_what_it_knows(
-    pond: Pond, network: Network, wanted: str
+    pond: TransportHarness, network: Network, wanted: str
 ) -> None:
     b = pond.open(B, network=network)
     gate = pond.gates[B]
@@ -44,7 +44,9 @@ def test_far_hosts_data_go_by_a_congestion_control_that_keeps_what_it_knows(
         link.close(linger_ms=0)
 
 
-def test_what_has_arrived_over_one_connection_is_nothing_of_what_was_sent_over_the_one_before(pond: Pond) -> None:
+def test_what_has_arrived_over_one_connection_is_nothing_of_what_was_sent_over_the_one_before(
+    pond: TransportHarness,
+) -> None:
     b = pond.open(B)
     with zmq.Context() as context:
         link = Link(context, B, *pond.addresses(B), pond.gates[B].credentials.introduce)
@@ -61,7 +63,7 @@ def test_what_has_arrived_over_one_connection_is_nothing_of_what_was_sent_over_t
     ("network", "wanted"), [(Network.LAN, (4000, 1, 1, 1, 3)), (Network.WAN, (16_000, 1, 7, 3, 3))]
 )
 def test_the_kernel_closes_data_connections_that_nobody_acknowledges_anything_on(
-    pond: Pond, network: Network, wanted: tuple[int, ...]
+    pond: TransportHarness, network: Network, wanted: tuple[int, ...]
 ) -> None:
     """The kernel closes them a little before a step is redone for lost frames, after 5 s or 20 s."""
     a, b = pond.open(A, network=network), pond.open(B, network=network)
@@ -72,7 +74,7 @@ def test_the_kernel_closes_data_connections_that_nobody_acknowledges_anything_on
         assert silences(connections_from(address)) == {wanted}
 
 
-def test_data_go_over_another_connection_when_they_are_told_to_and_control_stays(pond: Pond) -> None:
+def test_data_go_over_another_connection_when_they_are_told_to_and_control_stays(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     b.connect(A, *pond.addresses(A))
     b.send_data(A, bytes(HEADER_BYTES), b"before")
@@ -91,7 +93,7 @@ def test_data_go_over_another_connection_when_they_are_told_to_and_control_stays
     assert b.num_broken(A) == 0, "it was closed by this side"
 
 
-def test_peers_of_this_host_have_no_connection_that_could_be_forgotten(pond: Pond) -> None:
+def test_peers_of_this_host_have_no_connection_that_could_be_forgotten(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     a.connect(B, *(f"ipc://{path}" for path in b._paths))
     assert a.num_broken(B) is a.num_broken(C) is None
@@ -147,7 +149,7 @@ NULL = b"\xff" + bytes(8) + b"\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 502 Bad Gateway\r\n\r\n", NULL], ids=["HTTP", "no key"])
-def test_a_link_is_tried_again_where_another_process_has_answered(pond: Pond, said: bytes) -> None:
+def test_a_link_is_tried_again_where_another_process_has_answered(pond: TransportHarness, said: bytes) -> None:
     b, port = pond.open(B), two_free_ports()
     with ExitStack() as stack:
 
@@ -179,7 +181,7 @@ def test_a_link_is_tried_again_where_another_process_has_answered(pond: Pond, sa
     poll_until(lambda: len(list(a.receive_data())) == 1, a, b)
 
 
-def test_a_seed_is_called_again_where_something_that_is_no_peer_has_answered(pond: Pond) -> None:
+def test_a_seed_is_called_again_where_something_that_is_no_peer_has_answered(pond: TransportHarness) -> None:
     b, port = pond.open(B), two_free_ports()
     address = f"tcp://127.0.0.1:{port}"
     with socket.create_server(("127.0.0.1", port)) as server:

@@ -56,7 +56,7 @@ def test_who_waits_for_one_receiver_sends_to_another() -> None:
     line.credits.set({"b": Credit(FRAME)})
     assert line.send(*"bbcbc") == "b", "in turns, and so not before the next look"
     assert line.look() == "bcc"
-    assert line.credits.under_way("c") == 2 * FRAME
+    assert line.credits.in_flight_bytes("c") == 2 * FRAME
 
 
 def test_a_long_way_has_room_for_more_and_an_unknown_one_for_some() -> None:
@@ -121,7 +121,7 @@ def test_the_kernel_is_asked_only_if_what_it_has_said_does_not_do() -> None:
 def test_small_frames_do_not_wait_and_count() -> None:
     line = Line()
     line.credits.set({"b": Credit(10)})
-    assert line.send(*"bb", num_bytes=100) == "bb" and line.credits.under_way("b") == 200
+    assert line.send(*"bb", num_bytes=100) == "bb" and line.credits.in_flight_bytes("b") == 200
 
 
 @pytest.mark.parametrize("acked", [None, 4999])

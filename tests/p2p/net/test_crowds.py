@@ -12,17 +12,17 @@ from p2p.net.half_open import CURVE_BYTES, GREETING_BYTES, MOST, PLAIN_BYTES
 from p2p.net.tcp import Network
 from p2p.net.transport import Transport
 
-from .pond import HANG_S, SECRET, Pond, open_pond, poll_until
 from .test_listener import A, B, gather, refused, throw
+from .transport_harness import HANG_S, SECRET, TransportHarness, open_pond, poll_until
 
 
 @pytest.fixture
-def pond() -> Iterator[Pond]:
+def pond() -> Iterator[TransportHarness]:
     with open_pond() as opened:
         yield opened
 
 
-def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pond: Pond) -> None:
+def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     b.connect(A, *pond.addresses(A))
     b.send_control(A, b"before")
@@ -39,7 +39,7 @@ def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pon
 
 
 def test_a_stranger_that_begins_a_long_frame_in_place_of_a_handshake_is_cut_before_that_fills_the_memory(
-    pond: Pond, caplog: pytest.LogCaptureFixture
+    pond: TransportHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     a = pond.open(A, network=Network.WAN)  # a handshake may take five seconds
     greeting = b"\xff" + bytes(8) + b"\x7f" + b"\3\1" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -61,7 +61,7 @@ def is_cut(connection: socket.socket) -> bool:
     return True
 
 
-def overheard(pond: Pond, a: Transport, b: Transport) -> bytes:
+def overheard(pond: TransportHarness, a: Transport, b: Transport) -> bytes:
     """All bytes that B has sent to A, up to a frame."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as between, ThreadPoolExecutor(2) as threads:
@@ -74,7 +74,7 @@ def overheard(pond: Pond, a: Transport, b: Transport) -> bytes:
     return b"".join(heard)
 
 
-def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> None:
+def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     said = overheard(pond, a, b)
     assert len(said) > 500
@@ -86,7 +86,7 @@ def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> 
 
 @pytest.mark.parametrize("secret", [SECRET, None], ids=["key", "insecure"])
 def test_what_a_member_has_said_first_counts_for_nothing_when_it_is_said_again_by_many(
-    pond: Pond, secret: bytes | None, caplog: pytest.LogCaptureFixture
+    pond: TransportHarness, secret: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = pond.open(A, secret, network=Network.WAN), pond.open(B, secret, network=Network.WAN)
     said = overheard(pond, a, b)

@@ -25,13 +25,13 @@ from p2p.net.headers import (
     TakenHeader,
     pack_stamp,
 )
-from p2p.net.parcels import Chunk, ParcelSegment, Wish
+from p2p.net.parcels import Chunk, ParcelSegment, ShareRequest
 from p2p.net.transport import Polled, Transport
 
 A, B, C = (Member(16 * name, 2**63 + 1) for name in "abc")
 VIEW = View(bytes(range(16)), 3, 1, (Seat(A, 1), Seat(B, 2)), b"", Policy.LIVE, A.peer_id)
 PRINT, CHAIN, RESULTS, PARAMETERS = (16 * letter for letter in (b"f", b"c", b"r", b"p"))
-Said = Envelope | Segment | Delivery | Taken | Wish | ChunkQuery | None
+Said = Envelope | Segment | Delivery | Taken | ShareRequest | ChunkQuery | None
 Readable = SegmentHeader | FinishedHeader | TakenHeader | ShareHeader | ChunksHeader
 
 
@@ -121,8 +121,8 @@ def test_a_parcel_and_its_receipt_need_no_view(pair: Pair, step: int) -> None:
 
 
 def test_what_is_asked_of_a_state_needs_no_view(pair: Pair) -> None:
-    wish = Wish(A, C, 9, 2, 3, 1 << 20)
-    pair.a.send_wish(B, wish)
+    wish = ShareRequest(A, C, 9, 2, 3, 1 << 20)
+    pair.a.send_share_request(B, wish)
     assert pair.arrived() == wish
     for chunks in ((), (Chunk(2, 0), Chunk(2**32 - 1, 7))):
         pair.a.send_chunk_query(B, 9, chunks)

@@ -26,7 +26,7 @@ from p2p.net.listener import Credentials, TcpListeners
 from p2p.net.tcp import Network, TcpConfig
 from p2p.net.transport import JOINED_BYTES, ZERO_COPY_BYTES, Polled, Transport
 from p2p.net.wire import MAX_CONTROL_BYTES
-from tests.p2p.net.pond import HANG_S, SECRET, Pond, open_pond, poll_until
+from tests.p2p.net.transport_harness import HANG_S, SECRET, TransportHarness, open_pond, poll_until
 
 OTHER_SECRET = bytes(32)
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -35,7 +35,7 @@ Prepare = Callable[["zmq.Socket[bytes]"], None]
 
 
 @pytest.fixture
-def pond() -> Iterator[Pond]:
+def pond() -> Iterator[TransportHarness]:
     with open_pond() as private:
         yield private
 
@@ -71,7 +71,7 @@ def refused(transport: Transport) -> int:
 
 @MODES
 @pytest.mark.parametrize("host", ["127.0.0.1", ANY, "localhost", "0.0.0.0"])
-def test_members_talk_over_tcp(pond: Pond, secret: bytes | None, host: str) -> None:
+def test_members_talk_over_tcp(pond: TransportHarness, secret: bytes | None, host: str) -> None:
     a, b = pond.open(A, secret, host=host), pond.open(B, secret)
     a.connect(B, *pond.addresses(B))
     b.connect(A, *pond.addresses(A))
@@ -96,7 +96,7 @@ def test_members_talk_over_tcp(pond: Pond, secret: bytes | None, host: str) -> N
 
 
 @pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
-def test_members_talk_over_ipv6(pond: Pond) -> None:
+def test_members_talk_over_ipv6(pond: TransportHarness) -> None:
     a, b = pond.open(A, host="::1"), pond.open(B, host="::")
     assert pond.addresses(A)[0].startswith("tcp://[::1]:")
     b.connect(A, *pond.addresses(A))
@@ -104,7 +104,7 @@ def test_members_talk_over_ipv6(pond: Pond) -> None:
     assert gather(a, 1, b) == [b"hello"]
 
 
-def test_one_link_may_use_tcp_and_another_a_path(pond: Pond) -> None:
+def test_one_link_may_use_tcp_and_another_a_path(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     with TemporaryDirectory(prefix="shoal") as folder:
         paths = f"ipc://{folder}/c", f"ipc://{folder}/d"
@@ -118,7 +118,7 @@ def test_one_link_may_use_tcp_and_another_a_path(pond: Pond) -> None:
         near.close()
 
 
-def test_each_link_keeps_its_order_where_several_threads_encrypt(pond: Pond) -> None:
+def test_each_link_keeps_its_order_where_several_threads_encrypt(pond: TransportHarness) -> None:
     """FINISHED relies on the order: it follows the segments."""
     sizes = (0, JOINED_BYTES, JOINED_BYTES + 1, ZERO_COPY_BYTES - 1, ZERO_COPY_BYTES, 1 << 20)
     names = [letter * 16 for letter in "abcd"]
@@ -146,7 +146,7 @@ def test_each_link_keeps_its_order_where_several_threads_encrypt(pond: Pond) -> 
     assert all(headers == sent[source] for (source, _), headers in came.items())
 
 
-def test_a_peer_without_a_gate_cannot_use_tcp(pond: Pond) -> None:
+def test_a_peer_without_a_gate_cannot_use_tcp(pond: TransportHarness) -> None:
     pond.open(A)
     with TemporaryDirectory(prefix="shoal") as folder:
         near = Transport(f"ipc://{folder}/c", f"ipc://{folder}/d")
@@ -175,7 +175,7 @@ while True:
 
 
 @MODES
-def test_an_address_that_changed_hands_is_a_refused_link(pond: Pond, secret: bytes | None) -> None:
+def test_an_address_that_changed_hands_is_a_refused_link(pond: TransportHarness, secret: bytes | None) -> None:
     """A peer that closes in order may refuse callers meanwhile, which is final; a killed peer refuses none."""
     port = two_free_ports()
     a = pond.open(A, secret)
@@ -203,7 +203,7 @@ def test_an_address_that_changed_hands_is_a_refused_link(pond: Pond, secret: byt
     assert gather(c, 1, a) == [b"for C"]
 
 
-def test_who_is_refused_while_a_peer_tests_its_own_door_is_counted(pond: Pond) -> None:
+def test_who_is_refused_while_a_peer_tests_its_own_door_is_counted(pond: TransportHarness) -> None:
     """libzmq does not retry after such a refusal, so it would never be noticed."""
     port = two_free_ports()
     with ExitStack() as stack:
@@ -221,7 +221,7 @@ def test_who_is_refused_while_a_peer_tests_its_own_door_is_counted(pond: Pond) -
 
 
 @MODES
-def test_who_is_known_by_address_only_can_be_called(pond: Pond, secret: bytes | None) -> None:
+def test_who_is_known_by_address_only_can_be_called(pond: TransportHarness, secret: bytes | None) -> None:
     a, b = pond.open(A, secret), pond.open(B, secret)
     address, _ = pond.addresses(B)
     poll_until(lambda: a.seed_calls.call(address, [b"it is A"]) is Verdict.ANSWERS, a, b)
@@ -239,7 +239,9 @@ def test_who_is_known_by_address_only_can_be_called(pond: Pond, secret: bytes | 
         (None, "pond", Verdict.OTHER_KEY),
     ],
 )
-def test_a_caller_hears_why_it_is_not_let_in(pond: Pond, secret: bytes | None, swarm: str, verdict: Verdict) -> None:
+def test_a_caller_hears_why_it_is_not_let_in(
+    pond: TransportHarness, secret: bytes | None, swarm: str, verdict: Verdict
+) -> None:
     b = pond.open(B)
     stranger = pond.open(A, secret, swarm=swarm)
     address, _ = pond.addresses(B)
@@ -248,7 +250,7 @@ def test_a_caller_hears_why_it_is_not_let_in(pond: Pond, secret: bytes | None, s
     assert list(b.receive_control()) == []
 
 
-def test_without_a_key_other_swarms_are_told_so(pond: Pond) -> None:
+def test_without_a_key_other_swarms_are_told_so(pond: TransportHarness) -> None:
     b, stranger = pond.open(B, None), pond.open(A, None, swarm="lake")
     address, _ = pond.addresses(B)
     poll_until(lambda: stranger.seed_calls.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
@@ -256,7 +258,7 @@ def test_without_a_key_other_swarms_are_told_so(pond: Pond) -> None:
 
 
 @MODES
-def test_who_expects_another_network_is_told_so(pond: Pond, secret: bytes | None) -> None:
+def test_who_expects_another_network_is_told_so(pond: TransportHarness, secret: bytes | None) -> None:
     b, stranger = pond.open(B, secret), pond.open(A, secret, network=Network.WAN)
     address, _ = pond.addresses(B)
     poll_until(lambda: stranger.seed_calls.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
@@ -264,14 +266,14 @@ def test_who_expects_another_network_is_told_so(pond: Pond, secret: bytes | None
 
 
 @MODES
-def test_members_of_a_wide_network_talk(pond: Pond, secret: bytes | None) -> None:
+def test_members_of_a_wide_network_talk(pond: TransportHarness, secret: bytes | None) -> None:
     a, b = pond.open(A, secret, network=Network.WAN), pond.open(B, secret, network=Network.WAN)
     a.connect(B, *pond.addresses(B))
     a.send_control(B, b"hello")
     assert gather(b, 1, a) == [b"hello"]
 
 
-def test_only_links_to_other_hosts_have_the_heartbeat_of_the_network(pond: Pond, tmp_path: Path) -> None:
+def test_only_links_to_other_hosts_have_the_heartbeat_of_the_network(pond: TransportHarness, tmp_path: Path) -> None:
     pond.open(B)
     with zmq.Context() as context:
         for addresses, expected in (
@@ -283,7 +285,7 @@ def test_only_links_to_other_hosts_have_the_heartbeat_of_the_network(pond: Pond,
             link.close(linger_ms=0)
 
 
-def test_a_silent_address_stays_silent(pond: Pond) -> None:
+def test_a_silent_address_stays_silent(pond: TransportHarness) -> None:
     a = pond.open(A)
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
@@ -333,7 +335,7 @@ STRANGERS = [no_key, key_of_its_own, other_secret, other_swarm, other_peer, pass
 @pytest.mark.parametrize("prepare", STRANGERS)
 @pytest.mark.parametrize("where", [0, 1], ids=["control", "data"])
 def test_a_stranger_is_refused_and_counted_and_named_once(
-    pond: Pond, prepare: Prepare, where: int, caplog: pytest.LogCaptureFixture
+    pond: TransportHarness, prepare: Prepare, where: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = pond.open(A), pond.open(B)
     with zmq.Context() as context:
@@ -353,7 +355,7 @@ def test_a_stranger_is_refused_and_counted_and_named_once(
     assert gather(a, 1, b) == [b"still here"]
 
 
-def test_a_member_may_not_be_late_but_a_stranger_with_its_routing_id_takes_nothing_over(pond: Pond) -> None:
+def test_a_member_may_not_be_late_but_a_stranger_with_its_routing_id_takes_nothing_over(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     credentials = Credentials("pond", C, SECRET)
     with zmq.Context() as context, context.socket(zmq.DEALER) as first, context.socket(zmq.DEALER) as second:
@@ -496,7 +498,7 @@ def test_a_gate_that_does_not_tell_members_from_strangers_does_not_open(
 # Holders of the key that break the protocol
 
 
-def test_oversized_and_many_frame_messages_of_a_holder_are_dropped_and_counted(pond: Pond) -> None:
+def test_oversized_and_many_frame_messages_of_a_holder_are_dropped_and_counted(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     control, data = pond.addresses(A)
     b.connect(A, control, data)
@@ -521,7 +523,7 @@ def test_oversized_and_many_frame_messages_of_a_holder_are_dropped_and_counted(p
     assert gather(a, 1, b) == [b"after"]
 
 
-def test_a_port_that_is_shut_is_named_also_if_the_other_is_open(pond: Pond) -> None:
+def test_a_port_that_is_shut_is_named_also_if_the_other_is_open(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     control, _ = pond.addresses(B)
     shut = f"tcp://127.0.0.1:{two_free_ports()}"
@@ -529,7 +531,7 @@ def test_a_port_that_is_shut_is_named_also_if_the_other_is_open(pond: Pond) -> N
     poll_until(lambda: a.unopened_links() == {B: f"no connection to {shut} can be opened"}, a, b)
 
 
-def test_a_link_that_is_back_had_broken_and_that_is_said_once(pond: Pond) -> None:
+def test_a_link_that_is_back_had_broken_and_that_is_said_once(pond: TransportHarness) -> None:
     port = two_free_ports()
     a, b = pond.open(A), pond.open(B, port=port)
     a.connect(B, *pond.addresses(B))
@@ -545,7 +547,7 @@ def test_a_link_that_is_back_had_broken_and_that_is_said_once(pond: Pond) -> Non
     assert a.broken_links() == []
 
 
-def test_a_door_that_nobody_watches_keeps_everybody_out_and_lets_members_in_later(pond: Pond) -> None:
+def test_a_door_that_nobody_watches_keeps_everybody_out_and_lets_members_in_later(pond: TransportHarness) -> None:
     a, b = pond.open(A), pond.open(B)
     b.connect(A, *pond.addresses(A))
     b.send_control(A, b"patient")

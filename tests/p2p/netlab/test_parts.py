@@ -31,7 +31,7 @@ def test_ip_is_taken_where_it_is(tmp_path: Path) -> None:
     found = find(path=str(tmp_path))
     assert isinstance(found, IpCommand)
     with pytest.raises(LabError, match="could not make the lab's devices: it is Tuesday"):
-        found.begin("10.77.0.1/16")
+        found.bring_up("10.77.0.1/16")
 
 
 @pytest.mark.parametrize(

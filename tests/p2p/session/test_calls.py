@@ -132,7 +132,7 @@ def test_out_that_shares_memory_with_the_tensor_is_refused(peer: Peer) -> None:
 
 
 def test_the_sums_of_a_training_step_are_noted_where_they_are_others_than_before(peer: Peer, tmp_path: Path) -> None:
-    tail = Tail(peer._session.loop.resources.seen.path)
+    tail = Tail(peer._session.loop.resources.telemetry_page.path)
     for sizes in ((5, 5, 9), (5, 5, 9), (7,)):
         with peer.step(samples=1):
             for size in sizes:

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from p2p.data.share import Share
+from p2p.data.sample_tracker import SampleTracker
 from p2p.session.history import History
 from p2p.session.own_operations import OwnOperations
-from p2p.step.collective import AllGather, AllReduce, Moved
+from p2p.step.collective import AllGather, AllReduce, GenericCollective
 from p2p.step.operation import Operation
-from p2p.step.speeds import Speeds
+from p2p.step.stragglers import StragglerDetector
 
 
-def operation(collective: AllReduce | AllGather | Moved) -> Operation:
+def operation(collective: AllReduce | AllGather | GenericCollective) -> Operation:
     values = np.ones(3, np.int64)
     return Operation(collective, values, np.zeros_like(values), values.shape)
 
@@ -20,7 +20,7 @@ OWN = [operation(AllReduce())]
 
 
 def history_of_none() -> History:
-    return History(Share(), None, Speeds(2.0))
+    return History(SampleTracker(), None, StragglerDetector(2.0))
 
 
 def paths(own: OwnOperations, number: int) -> list[bytes]:
@@ -73,5 +73,5 @@ def test_results_are_only_for_the_script_until_a_state_is_loaded() -> None:
 
 def test_what_only_some_members_have_of_a_result_is_not_found() -> None:
     assert OwnOperations.may_be_found(OWN)
-    assert not OwnOperations.may_be_found([*OWN, operation(Moved("reduce-scatter"))])
+    assert not OwnOperations.may_be_found([*OWN, operation(GenericCollective("reduce-scatter"))])
     assert not OwnOperations.may_be_found(STEP), "a training step is taken back instead"

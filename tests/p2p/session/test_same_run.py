@@ -8,7 +8,7 @@ import pytest
 from gossip import Policy, Seat, View
 from p2p.catchup.replica import Replica
 from p2p.data.counting import ONLY_COUNTS
-from p2p.data.share import Share
+from p2p.data.sample_tracker import SampleTracker
 from p2p.errors import RemovedFromView, RunEnded, ShoalError
 from p2p.net.parcels import PackedState
 from p2p.net.trees import pack_tree
@@ -18,7 +18,7 @@ from p2p.session.same_run import SameRun
 from p2p.step.notices import Commit, StateOffer
 from p2p.step.operation import Operation
 from p2p.step.receipts import NUM_COLUMNS, Continued, Contribution, Receipt
-from p2p.step.speeds import Speeds
+from p2p.step.stragglers import StragglerDetector
 from p2p.training.state.replica_state import samples_in
 from tests.p2p.net.parcels import A
 
@@ -34,8 +34,8 @@ class Peer:
     """A peer's history, and the states that it gives and receives."""
 
     def __init__(self) -> None:
-        self.share = Share()
-        self.history = History(self.share, None, Speeds(2.0))
+        self.share = SampleTracker()
+        self.history = History(self.share, None, StragglerDetector(2.0))
         self.reasons: list[ShoalError] = []
         self.has_checkpoints = False
         whose = "pond", self.history, self.share

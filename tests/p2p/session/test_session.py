@@ -15,8 +15,8 @@ import pytest
 from gossip import effects as fx
 from p2p.catchup.replica import Replica
 from p2p.config import PeerConfig
+from p2p.data.sample_tracker import SampleTracker
 from p2p.data.sampler import Sampler, SamplerState, Slice
-from p2p.data.share import Share
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState
 from p2p.session.attempt import OpenedBy
@@ -170,7 +170,7 @@ def test_a_state_of_another_model_is_loaded_behind_the_step_but_for_the_middle_o
     one, *_ = sessions
     one.membership.replica = replace(MODEL, is_of_other_model=lambda state: True)
     one.share._num_updates = num_updates
-    assert one.membership.is_past(PackedState(b"", [])) == (num_updates == 0)
+    assert one.membership.must_load_later(PackedState(b"", [])) == (num_updates == 0)
 
 
 def test_r9_a_state_is_loaded_behind_a_step_whose_batch_was_asked_for_before_an_operation_of_the_script(
@@ -179,23 +179,25 @@ def test_r9_a_state_is_loaded_behind_a_step_whose_batch_was_asked_for_before_an_
     """The donor is where it asks for a batch, so the joiner would reach that operation again."""
     one, *_ = sessions
     share, state = one.share, PackedState(b"", [])
-    one.membership.replica = replace(MODEL, samples=lambda state: Share().pack(), is_of_other_model=lambda state: False)
-    share.hand_out(share.make(Sampler(12, 6), "twelve"), Slice(0, 6))
+    one.membership.replica = replace(
+        MODEL, samples=lambda state: SampleTracker().pack(), is_of_other_model=lambda state: False
+    )
+    share.begin_loader_batch(share.make(Sampler(12, 6), "twelve"), Slice(0, 6))
     one.membership.edge.settle()
-    assert not one.membership.is_past(state)
+    assert not one.membership.must_load_later(state)
     one.membership.edge.pass_request()
-    assert one.membership.is_past(state)
+    assert one.membership.must_load_later(state)
 
 
 def test_r9_a_state_is_loaded_behind_a_step_of_a_loader_that_is_used_up_in_it(sessions: list[Session]) -> None:
     one, *_ = sessions
-    used_up = Share()
+    used_up = SampleTracker()
     track = used_up.make(Sampler(12, 6, epochs=1), "twelve")
     track.state = SamplerState(12)
     one.membership.replica = replace(MODEL, samples=lambda state: used_up.pack(), is_of_other_model=lambda state: False)
-    one.share.hand_out(one.share.make(Sampler(12, 6, epochs=1), "twelve"), Slice(0, 6))
+    one.share.begin_loader_batch(one.share.make(Sampler(12, 6, epochs=1), "twelve"), Slice(0, 6))
     one.membership.edge.settle()
-    assert one.membership.is_past(PackedState(b"", []))
+    assert one.membership.must_load_later(PackedState(b"", []))
 
 
 # A failed loop

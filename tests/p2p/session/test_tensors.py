@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import BFLOAT16, Array, type_name
-from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array, check_places, empty_tensor, type_of
+from p2p.session.tensors import NUM_BUFFERS, ResultBuffers, as_array, check_places, empty_tensor, type_of
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_elements_may_lie_in_any_order_but_none_in_the_place_of_another(
 
 
 def test_buffers_are_handed_out_again_and_there_are_few() -> None:
-    buffers = Buffers(np.empty)
+    buffers = ResultBuffers(np.empty)
     first = buffers.like(np.ones(3, np.uint8))
     assert buffers.like(np.zeros(3, np.uint8)) is first
     assert buffers.like(np.ones(3, np.int8)) is not first

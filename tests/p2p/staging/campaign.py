@@ -20,10 +20,10 @@ from p2p.catchup.frozen import FrozenDiffer, digest_of
 from p2p.device import HOST
 from p2p.staging import Staged
 from p2p.step import operation
-from p2p.training.rounds.outer import Outer, OuterConfig
-from p2p.training.rounds.outer_on_device import OuterOnDevice
+from p2p.training.rounds.outer import OuterConfig, OuterOptimizer
+from p2p.training.rounds.outer_on_device import DeviceOuterOptimizer
 from p2p.training.state.mirrors import Mirror
-from p2p.training.state.replica_state import Lowered
+from p2p.training.state.replica_state import FlatState
 from p2p.training.state.state_copies import NUM_SLOTS, StateCopies
 from p2p.training.tensors.layouts import in_memory_order
 from p2p.training.tensors.staged_buckets import StagedBucket, make_staged_bucket
@@ -86,12 +86,12 @@ def given_up(seeds: range, make: Make = StandIn) -> None:
     bucket = make_staged_bucket(
         [nn.Parameter(torch.zeros(6, device=device.where))], None, device.empty, make_staged=lambda: Staged(device)
     )
-    assert bucket.operation.completed is not None
+    assert bucket.operation.on_complete is not None
     for seed in seeds:
         for step in range(3):
             _replay(seed, device, partial(_fill, bucket, step, device.where))
             bucket.operation.result[...] = -1
-            bucket.operation.completed(b"a view")
+            bucket.operation.on_complete(b"a view")
             bucket.begin_step()
 
 
@@ -153,8 +153,8 @@ def _copy_states(device: Any, copies: StateCopies, drawn: random.Random) -> None
             expected.append(now)
             digest = digest_of([(number, len(now[number])) for number in frozen], [now[number] for number in frozen])
             known.append((drawn.choice([b"", bytes(16), digest]), digest))
-            states.append(copies.begin(Lowered(b"a tree", tensors, (), frozen), mark, lambda: None, known[-1][0]))
-        copies.hold()
+            states.append(copies.begin(FlatState(b"a tree", tensors, (), frozen), mark, lambda: None, known[-1][0]))
+        copies.order_after_copies()
     copies.end()
     for state, wanted, (said, digest) in zip(states, expected, known, strict=True):
         kept = {*frozen} if said else set()
@@ -205,7 +205,10 @@ def _rounds(device: Any, drawn: random.Random) -> None:
         {"weight": torch.zeros(700, device=each), "bias": torch.zeros(40, dtype=torch.bfloat16, device=each)}
         for each in places
     ]
-    host, there = Outer(models[0], config), OuterOnDevice(models[1], config, Staged(device), device.empty)
+    host, there = (
+        OuterOptimizer(models[0], config),
+        DeviceOuterOptimizer(models[1], config, Staged(device), device.empty),
+    )
     for _ in range(2):
         for name, value in models[0].items():
             value += torch.randn(value.shape, generator=generator)

@@ -59,8 +59,8 @@ class Gpu:
     def zeros(self, count: int, like: Any) -> Any:
         return self._device.zeros(count, like)
 
-    def stream(self) -> Hashable:
-        return self._device.stream()
+    def current_stream(self) -> Hashable:
+        return self._device.current_stream()
 
     def on(self, stream: Hashable) -> AbstractContextManager[object]:
         make: Any = torch.cuda.Stream
@@ -80,8 +80,8 @@ class Gpu:
         self.num_copies += 1
         return self._device.store(source, into, [*after, self._device.mark()] if self._late == "store" else after)
 
-    def hold(self, mark: Mark) -> None:
-        self._device.hold(mark)
+    def order_after(self, mark: Mark) -> None:
+        self._device.order_after(mark)
 
     def pin(self, memory: Array) -> None:
         begin = memory.ctypes.data
@@ -103,11 +103,11 @@ class Gpu:
         """An array of pinned memory, without which copies would not be asynchronous."""
         return torch.empty(count * dtype.itemsize, dtype=torch.uint8, pin_memory=True).numpy().view(dtype)
 
-    def settle(self) -> None:
-        self._device.settle()
+    def wait_for_copies(self) -> None:
+        self._device.wait_for_copies()
 
     def drain(self) -> None:
-        self._device.settle()
+        self._device.wait_for_copies()
 
     def lose(self) -> None:
         """Let a kernel write to unmapped memory: all later uses of the device by this process raise."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from p2p.catchup.frozen import FrozenDiffer, digest_of
 from p2p.catchup.state_copy import StateCopy, share_of
-from p2p.net.parcels import Parcel, StateRecord, Wish
-from p2p.training.state.replica_state import Lowered, lent
+from p2p.net.parcels import Parcel, ShareRequest, StateRecord
+from p2p.training.state.replica_state import FlatState, lent
 from p2p.training.state.state_copies import StateCopies
 from tests.p2p.net.parcels import A, B, view_of
 
@@ -33,13 +33,13 @@ def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: rand
         for _ in range(drawn.choice([0, 1, 1, 2])):
             late = partial(_aside_late, copies, is_updated)
             frozen = drawn.choice([[], [0, 2], [len(tensors) - 1]])
-            state = replace(lent(Lowered(b"a tree", tensors, [len(tensors) - 1], frozen)), aside=late)
+            state = replace(lent(FlatState(b"a tree", tensors, [len(tensors) - 1], frozen)), run_in_background=late)
             now = [bytes(part) for part in state.tensors]
             digest = digest_of([(number, len(now[number])) for number in frozen], [now[number] for number in frozen])
             state = replace(state, known=drawn.choice([b"", bytes(16), digest]))
             kept = {*frozen} if state.known else set()
             if drawn.random() < 0.5:
-                wish = Wish(A, B, step, drawn.randrange(2), 2, CHUNK_BYTES)
+                wish = ShareRequest(A, B, step, drawn.randrange(2), 2, CHUNK_BYTES)
                 given.append(share_of(state, wish))
                 shared = b"" if len(tensors) - 1 in kept else now[-1]
                 chunks = [shared[at : at + CHUNK_BYTES] for at in range(0, len(shared), CHUNK_BYTES)]
@@ -50,7 +50,7 @@ def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: rand
                 is_unlike = bool(frozen) and state.known == bytes(16)
                 left_out = [b"" if number in kept else part for number, part in enumerate(now)]
                 expected.append([] if is_unlike else [b"a tree", *left_out])
-        copies.hold()
+        copies.order_after_copies()
         for tensor in tensors:
             tensor.fill_(-1 if tensor.dtype.is_signed else 99)
         is_updated.set()

@@ -26,13 +26,13 @@ from p2p.session.calls import Calls
 from p2p.session.operation_call import StagedCall
 from p2p.staging import Staged, whole
 from p2p.step.open_step import OpenStep
-from p2p.training.rounds.outer import Outer
-from p2p.training.rounds.outer_on_device import OuterOnDevice
+from p2p.training.rounds.outer import OuterOptimizer
+from p2p.training.rounds.outer_on_device import DeviceOuterOptimizer
 from p2p.training.state import state_copies
 from p2p.training.state.mirrors import Mirror
 from p2p.training.state.replica_state import raw_bytes
 from p2p.training.state.state_copies import StateCopies
-from p2p.training.steps.gradients import Gradients
+from p2p.training.steps.reducer import GradientReducer
 from p2p.training.tensors import staged_buckets
 from p2p.training.tensors.staged_buckets import StagedBucket
 from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
@@ -155,19 +155,19 @@ def _begin_and_wait(self: Mirror, tensors: Any) -> None:
 Mirror_begin = Mirror.begin
 
 
-def _rest_in_vain(self: Gradients) -> None:
+def _rest_in_vain(self: GradientReducer) -> None:
     Gradients_rest(self)
     self._resting = -1
 
 
-Gradients_rest = Gradients.rest
+Gradients_rest = GradientReducer.begin_digest
 
 
 def _verdict_on_the_heap(self: StagedBucket, staged: Staged, verdict: Array) -> None:
     StagedBucket_go_by(self, staged, np.zeros_like(verdict))
 
 
-StagedBucket_go_by = StagedBucket.go_by
+StagedBucket_go_by = StagedBucket.set_staging
 
 
 def _read_in_place(self: Mirror) -> Any:
@@ -266,7 +266,7 @@ Adding_end = Adding.end
 def _store_in_front(self: StagedCall, sources: Any, into: Any) -> None:
     for staged, source in zip(self._staged, sources, strict=True):
         staged.store(source, into[: source.size])
-        staged.hold()
+        staged.order_after_stores()
 
 
 def _reach_own_at_once(self: DeviceSum, memory: Any, array: Array) -> Any:
@@ -331,10 +331,10 @@ MUTANTS = {
     "the gradients are not waited for": _missing("training", 21, (Staged, "fetch", _fetch_the_last_only)),
     "whether they are finite is not waited for": _missing("training", 0, (Staged, "fetch", _fetch_the_first_only)),
     "gradients are handed out before they are stored": _missing(
-        "training", 0, (StagedBucket, "hand_out", _without_hold(StagedBucket.hand_out))
+        "training", 0, (StagedBucket, "result_views", _without_hold(StagedBucket.result_views))
     ),
     "results are handed out before they are stored": _missing(
-        "calls", 0, (StagedCall, "hand_out", _without_hold(StagedCall.hand_out))
+        "calls", 0, (StagedCall, "deliver_result", _without_hold(StagedCall.deliver_result))
     ),
     "a result counts as stored since the step before": _missing(
         "training", 0, (StagedBucket, "fetch", _fetch_as_stored_before(StagedBucket.fetch))
@@ -343,11 +343,13 @@ MUTANTS = {
     "copies are not cut where extents end": _missing(
         "calls", 1, (HostMemory, "cut", lambda self, array: whole(array)), (HostMemory, "pin", _pin_at_once)
     ),
-    "an extent is unpinned while it is copied": _missing("calls", 0, (StandIn, "settle", _nothing)),
+    "an extent is unpinned while it is copied": _missing("calls", 0, (StandIn, "wait_for_copies", _nothing)),
     "extents stay pinned": _missing("training", 0, (Extents, "unpin", _nothing)),
-    "an update does not come after the copy of a state": _missing("states", 0, (StateCopies, "hold", _nothing)),
+    "an update does not come after the copy of a state": _missing(
+        "states", 0, (StateCopies, "order_after_copies", _nothing)
+    ),
     "an update does not wait for the copy of what is lent": _missing(
-        "states of the host", 0, (StateCopies, "hold", _nothing)
+        "states of the host", 0, (StateCopies, "order_after_copies", _nothing)
     ),
     "a state counts as copied before it is": _missing("states of the host", 0, (StateCopies, "aside", _aside_over)),
     "a state is fetched after nothing": _missing("states", 0, (StateCopies, "begin", _begin_after_nothing)),
@@ -356,8 +358,10 @@ MUTANTS = {
         "states of the host", 0, (StateCopy, "_is_like", lambda self, state: True)
     ),
     "a payload is sent before it is fetched": _missing("rounds", 0, (Staged, "wait", _nothing)),
-    "a payload is added before it is stored": _missing("rounds", 0, (Staged, "hold", _nothing)),
-    "payloads are written while they are stored": _missing("rounds", 0, (OuterOnDevice, "apply", Outer.apply)),
+    "a payload is added before it is stored": _missing("rounds", 0, (Staged, "order_after_stores", _nothing)),
+    "payloads are written while they are stored": _missing(
+        "rounds", 0, (DeviceOuterOptimizer, "apply", OuterOptimizer.apply)
+    ),
     "a part is published while it is added up": _missing(
         "sums", 0, (Exchange, "_settle", _settle_without_waiting(Publish))
     ),
@@ -375,20 +379,24 @@ MUTANTS = {
         "calls in parts", 1, (StagedCall, "_store", _store_in_front)
     ),
     "what a step shows is waited for where it is begun": _missing("steady", 0, (Mirror, "begin", _begin_and_wait)),
-    "a digest is fetched at the end of a step": _missing("steady", 0, (Gradients, "rest", _rest_in_vain)),
+    "a digest is fetched at the end of a step": _missing("steady", 0, (GradientReducer, "begin_digest", _rest_in_vain)),
     "what a step shows is read on the device": _missing("steady", 0, (Mirror, "read", _read_in_place)),
     "what a step shows is read before it is fetched": _missing("steady", 0, (Mirror, "read", _read_at_once)),
     "buffers are written before they are stored": _missing("steady", 0, (Mirror, "write", _without_hold(Mirror.write))),
     "gradients of several streams are written on the last one": _missing(
         "streams", 0, (Staged, "beside", lambda self, stream: nullcontext())
     ),
-    "a stream does not follow the one that has used a bucket": _missing("streams", 0, (Staged, "follow", _nothing)),
-    "the first stream does not follow the one that has filled a bucket with zeros": _missing(
-        "streams", 0, (StagedBucket, "go_by", _go_by_without_a_stream(StagedBucket.go_by))
+    "a stream does not follow the one that has used a bucket": _missing(
+        "streams", 0, (Staged, "order_after_stream", _nothing)
     ),
-    "a handle is waited for on another stream": _missing("handles on streams", 1, (Staged, "follow", _nothing)),
+    "the first stream does not follow the one that has filled a bucket with zeros": _missing(
+        "streams", 0, (StagedBucket, "set_staging", _go_by_without_a_stream(StagedBucket.set_staging))
+    ),
+    "a handle is waited for on another stream": _missing(
+        "handles on streams", 1, (Staged, "order_after_stream", _nothing)
+    ),
     "a verdict lies where no device copies by itself": _missing(
-        "steady", 0, (StagedBucket, "go_by", _verdict_on_the_heap)
+        "steady", 0, (StagedBucket, "set_staging", _verdict_on_the_heap)
     ),
     "the host adds up what the device still writes": _missing(
         "sums of both", 0, (Exchange, "_settle", _settle_without_waiting(Reduce, Copy))
@@ -406,7 +414,7 @@ MUTANTS = {
     ),
     "a call forgets the copies of the one before": _missing("calls", 7, (Calls, "_make", _make_forgetfully)),
     "an early result is sent from memory that is used again": _missing(
-        "calls", 4, (StagedCall, "keep_apart", _nothing)
+        "calls", 4, (StagedCall, "copy_input", _nothing)
     ),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }

@@ -19,7 +19,7 @@ def watched(device: Any) -> AbstractContextManager[object]:
 
 def fill_on_streams(bucket: StagedBucket, device: Any, drawn: random.Random) -> None:
     """Three steps of one bucket of five parameters, each of four elements."""
-    names = [device.stream(), "left", "right"]
+    names = [device.current_stream(), "left", "right"]
     for step in range(3):
         here = drawn.choice(names)
         expected = [torch.zeros(4) for _ in bucket.parameters]
@@ -37,10 +37,10 @@ def fill_on_streams(bucket: StagedBucket, device: Any, drawn: random.Random) -> 
         assert torch.equal(values, torch.cat(expected)), (step, values, expected)
         bucket.operation.result[...] = bucket.operation.input
         bucket.operation.result[20:] = 1
-        assert bucket.operation.completed is not None
+        assert bucket.operation.on_complete is not None
         with device.on(here):
-            bucket.operation.completed(b"a view")
-            given = [each for each in bucket.hand_out() if each is not None]
+            bucket.operation.on_complete(b"a view")
+            given = [each for each in bucket.result_views() if each is not None]
             assert torch.equal(torch.cat(given).cpu(), values), (step, given, expected)
         bucket.begin_step()
 
@@ -49,7 +49,7 @@ def wait_on_streams(peer: Peer, device: Any, drawn: random.Random) -> None:
     """Three operations of one step, each waited for on a stream, and used there."""
     tensors = [torch.arange(12.0, device=device.where) + index for index in range(3)]
     given = [drawn.choice([each, each.view(3, 4).t()]) for each in tensors]
-    names = [device.stream(), "left", "right"]
+    names = [device.current_stream(), "left", "right"]
     waits = [peer.all_reduce(each, async_op=True).wait for each in given]
     waits[drawn.randrange(3)] = peer.wait
     for index in drawn.sample(range(3), 3):

@@ -5,11 +5,11 @@ The CPU computes, so a script's computations are done immediately. A copy is not
 1. It runs when its mark is waited for, or held, or at a random query whether it is over, as drawn by the seed; never at
    the call. Copies of one stream run in order, between streams at random. It reads its source then.
 2. Until then its target holds poison: NaN, or bytes 0xA5 in integers.
-3. After `hold` the current stream sees the copied data, but the copy is not over: the source of a store must not change
-   yet. The source of a fetch may, since later computations come after it.
+3. After `order_after` the current stream sees the copied data, but the copy is not over: the source of a store must not
+   change yet. The source of a fetch may, since later computations come after it.
 4. A copy is refused if the current stream may have written its tensor after all marks that the copy comes after.
-5. One thread makes all calls, except `pin`, `unpin` and `settle`, and those of threads that copy a state; never the
-   thread of a loop.
+5. One thread makes all calls, except `pin`, `unpin` and `wait_for_copies`, and those of threads that copy a state;
+   never the thread of a loop.
 6. The memory of a copy is in one piece of pinned memory, or in none; each piece is whole pages, and disjoint from
    others; `unpin` finds no copy of it in progress. `refuses_every` k: each k-th `pin` is refused. A copy of memory that
    is not pinned is `pageable`: the host waits for it.
@@ -172,7 +172,7 @@ class StandIn:
         self.capacity -= found.nbytes
         return found
 
-    def stream(self) -> Hashable:
+    def current_stream(self) -> Hashable:
         return self._stream
 
     @contextmanager
@@ -199,7 +199,7 @@ class StandIn:
     def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
         return self._copy("store", into, _bytes(source), _of_tensor(into), after, into)
 
-    def hold(self, mark: Mark) -> None:
+    def order_after(self, mark: Mark) -> None:
         self.check()
         self.check_is_there()
         with self._lock:
@@ -248,7 +248,7 @@ class StandIn:
             for queue in self._queues.values():
                 queue.clear()
 
-    def settle(self) -> None:
+    def wait_for_copies(self) -> None:
         with self._lock:
             while self._queues["fetch"] or self._queues["store"]:
                 self.progress()

@@ -85,7 +85,7 @@ class StandInAdder:
         self.room = sys.maxsize
         """Device memory for each sum, in bytes."""
 
-    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+    def supports(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
         return can_add(reduction, dtype)
 
     def add(

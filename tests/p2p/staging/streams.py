@@ -101,7 +101,7 @@ class Watching(TorchDispatchMode):
         for each in made:
             order.forget(each)
         if made or written:  # a view reads nothing
-            order.use(self._device.stream(), read, [*written, *made])
+            order.use(self._device.current_stream(), read, [*written, *made])
         return found
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from collectives import BFLOAT16, Array, Reduction, carried, reducer, scale
+from collectives import BFLOAT16, Array, Reduction, as_bits, reducer, scale
 from collectives.program import Program, Publish, Reduce, Source, Wait
 from p2p.device import Mark
 from p2p.errors import DeviceLost
 from p2p.memory.adding import Adding, DeviceSum
-from p2p.memory.arena import REGIONS_OFFSET, Mapping, Region
+from p2p.memory.arena import REGIONS_OFFSET, Region, RemoteArena
 from p2p.memory.extents import Extents
 from p2p.memory.host_memory import HostMemory, least_bytes
 from p2p.memory.operands import OwnOperands
@@ -61,7 +61,7 @@ class DeviceGroup(Group):
     def map(self, me: int, other: int) -> None:
         """As `HostMemory.map`, by the short names of these members."""
         if me != other:
-            self.memories[me]._mappings[MEMBERS[other]] = Mapping.open(os.getpid(), self.peer_ids[other])
+            self.memories[me]._mappings[MEMBERS[other]] = RemoteArena.open(os.getpid(), self.peer_ids[other])
 
     def install(self, *members: int) -> None:
         for me in members:
@@ -178,8 +178,8 @@ class Case:
             if len(set(found)) > 1:
                 op = "sum"
                 values = [scaled(value, number / sum(found)) for value, number in zip(values, found, strict=True)]
-        out = np.empty_like(carried(values[0]))
-        reducer(Reduction(op, len(members), has_one_nan=True), self.dtype)([*map(carried, values)], out)
+        out = np.empty_like(as_bits(values[0]))
+        reducer(Reduction(op, len(members), has_one_nan=True), self.dtype)([*map(as_bits, values)], out)
         return out.tobytes()
 
 

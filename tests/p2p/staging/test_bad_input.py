@@ -13,7 +13,7 @@ from torch import nn
 
 from p2p import DataParallel, DeviceLost, Peer, ShoalError
 from p2p.device import MemoryShort
-from p2p.training.state.replica_state import Lowered
+from p2p.training.state.replica_state import FlatState
 from p2p.training.state.state_copies import StateCopies
 from tests.p2p.staging.pair import play
 from tests.p2p.staging.standin import StandIn
@@ -329,9 +329,9 @@ def test_a_state_that_a_device_could_not_copy_is_not_given_and_ends_its_peer() -
     copies = StateCopies(device, device.device_of, [np.empty(100, np.uint8) for _ in range(2)], told=told.append)
     tensors, mark = [torch.ones(500)], device.mark()
     device.lose()
-    state = copies.begin(Lowered(b"a tree", tensors), mark, lambda: None)
+    state = copies.begin(FlatState(b"a tree", tensors), mark, lambda: None)
     with pytest.raises(DeviceLost, match="an illegal memory access"):
-        copies.hold()
+        copies.order_after_copies()
     assert len(told) == 1 and state.is_whole is not None and not state.is_whole()
     copies.end()
 
@@ -346,7 +346,7 @@ def test_a_state_for_whose_copy_there_is_no_thread_holds_nobody_up(monkeypatch: 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError, match="new thread"):  # a donor catches and reports it
         copies.aside(lambda: None, lambda: None, lambda: None)
-    copies.hold()
+    copies.order_after_copies()
     copies.end()
 
 
@@ -359,8 +359,8 @@ def test_a_state_for_which_the_device_has_no_memory_is_not_given_and_its_peer_go
     device.watched = lambda: tensors
     device.capacity = 1999
     with caplog.at_level(logging.WARNING, logger="p2p"):
-        short = copies.begin(Lowered(b"a tree", tensors), device.mark(), lambda: None)
-        copies.hold()
+        short = copies.begin(FlatState(b"a tree", tensors), device.mark(), lambda: None)
+        copies.order_after_copies()
         tensors[0].fill_(2)  # an update
         copies.end()
     assert short.is_whole is not None and told == []
@@ -368,7 +368,7 @@ def test_a_state_for_which_the_device_has_no_memory_is_not_given_and_its_peer_go
         short.is_whole()
     assert len(caplog.messages) == 1 and "2000 bytes were asked for, and 1999 are free" in caplog.text
     device.capacity = 2000
-    whole = copies.begin(Lowered(b"a tree", tensors), device.mark(), lambda: None)
+    whole = copies.begin(FlatState(b"a tree", tensors), device.mark(), lambda: None)
     copies.end()
     assert whole.is_whole is not None and whole.is_whole()
     assert bytes(whole.tensors[0]) == tensors[0].numpy().tobytes()
@@ -385,9 +385,9 @@ def test_a_peer_whose_device_could_not_copy_its_state_ends_with_the_error_of_the
         assert isinstance(copies, StateCopies)
         tensors, mark = [torch.ones(500)], device.mark()
         device.lose()
-        copies.begin(Lowered(b"a tree", tensors), mark, lambda: None)
+        copies.begin(FlatState(b"a tree", tensors), mark, lambda: None)
         with pytest.raises(DeviceLost, match="an illegal memory access"):
-            copies.hold()
+            copies.order_after_copies()
         assert isinstance(membership.unusable, DeviceLost)
 
     play(script, seeds=[0])

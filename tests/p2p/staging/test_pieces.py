@@ -63,9 +63,9 @@ def test_a_buffer_that_was_stored_in_pieces_is_used_again_in_the_next_step() -> 
         bucket.wait()
         assert (bucket.operation.input[:6] == step).all()
         bucket.operation.result[...] = 1
-        assert bucket.operation.completed is not None
-        bucket.operation.completed(b"a view")
-        (given,) = bucket.hand_out()
+        assert bucket.operation.on_complete is not None
+        bucket.operation.on_complete(b"a view")
+        (given,) = bucket.result_views()
         assert given is not None and given.tolist() == [1.0] * 6
         del given
         bucket.begin_step()
@@ -78,9 +78,9 @@ def test_what_a_script_has_kept_of_a_buffer_stays_as_it_is() -> None:
     bucket.fetch()
     bucket.wait()
     bucket.operation.result[...] = 2
-    assert bucket.operation.completed is not None
-    bucket.operation.completed(b"a view")
-    (kept,) = bucket.hand_out()
+    assert bucket.operation.on_complete is not None
+    bucket.operation.on_complete(b"a view")
+    (kept,) = bucket.result_views()
     bucket.begin_step()
     bucket.add(0, torch.ones(6), 1.0)
     assert kept is not None and kept.tolist() == [2.0] * 6

@@ -40,7 +40,7 @@ def test_after_a_refusal_the_next_kernel_runs_and_copies_are_right(make: Make) -
             assert (into == turn + 2).all() and (tensor == turn + 2).all()
             tensor.fill_(turn)
         device.num_pins = 1
-    device.settle()
+    device.wait_for_copies()
     device.unpin(memory[:EXTENT])
     arena.close()
 

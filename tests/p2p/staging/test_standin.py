@@ -22,7 +22,7 @@ def test_what_is_held_is_seen_at_once_and_its_source_is_still_in_use() -> None:
     device, source, into = StandIn(1), np.ones(4, np.float32), torch.zeros(4)
     mark = device.store(source, into, [device.mark()])
     assert into.isnan().all()
-    device.hold(mark)
+    device.order_after(mark)
     assert into.tolist() == [1] * 4
     source[:] = 2
     with pytest.raises(Unordered, match="changed under it"):

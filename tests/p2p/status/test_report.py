@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from p2p.status.local import Condition, Looked
+from p2p.status.local import Condition, PeerStatus
 from p2p.status.report import for_people, for_programs
 from p2p.telemetry.logged import record as write_down
-from p2p.telemetry.page import Seen
-from p2p.telemetry.records import HALF_BYTES, Half, How, Kind, Record, Why
+from p2p.telemetry.page import PageContent
+from p2p.telemetry.records import RING_BYTES, How, Kind, Record, RecordRing, Why
 from p2p.telemetry.snapshot import Link, Other, Pace, Waiting
 from tests.p2p.telemetry.pages import A, B, identity, snapshot
 
@@ -24,10 +24,12 @@ def record(time_s: float, kind: Kind, step: int) -> Record:
     return Record(1, int(time_s * S), kind, 0, 0, step, 0, "", 0.0)
 
 
-def looked(peer_id: str, name: str, condition: Condition, records: tuple[Record, ...] = (), **changes: Any) -> Looked:
+def looked(
+    peer_id: str, name: str, condition: Condition, records: tuple[Record, ...] = (), **changes: Any
+) -> PeerStatus:
     who = identity(peer_id, name=name, pid=70 + int(name))
     shown = snapshot(who, view=3, members=((A, 1), (B, 1), (D, 1)), has_begun=True, **changes)
-    return Looked(Seen(who, shown, records), condition, 0.5, 10 * S)
+    return PeerStatus(PageContent(who, shown, records), condition, 0.5, 10 * S)
 
 
 WAITS = looked(
@@ -53,7 +55,7 @@ DEAD = looked(C, "2", Condition.DEAD, (record(4.0, Kind.COMMITTED, 5), record(5.
 POND = {"pond": [WAITS, STOPPED, DEAD]}
 
 
-def screen(found: dict[str, list[Looked]]) -> list[str]:
+def screen(found: dict[str, list[PeerStatus]]) -> list[str]:
     console = Console(file=StringIO(), width=160, color_system=None)
     console.print(for_people(found))
     assert isinstance(console.file, StringIO)
@@ -125,7 +127,7 @@ def test_for_whom_a_peer_waited_a_moment_ago_is_not_shown() -> None:
 
 
 def test_a_swarm_of_which_all_are_dead_comes_last_and_says_how_far_it_was() -> None:
-    starting = Looked(Seen(identity(B), None, ()), Condition.RUNNING, 0.5, 10 * S)
+    starting = PeerStatus(PageContent(identity(B), None, ()), Condition.RUNNING, 0.5, 10 * S)
     lines = screen({"bog": [DEAD], "pond": [starting]})
     assert lines[0] == "swarm pond: starting"
     assert "swarm bog: nobody lives here; the last known step is 5, in view 3" in lines
@@ -145,7 +147,7 @@ def test_programs_get_the_same_as_strict_json() -> None:
 
 
 def test_what_was_logged_is_shown_by_its_name() -> None:
-    half = Half(memoryview(bytearray(HALF_BYTES)), lambda: S)
+    half = RecordRing(memoryview(bytearray(RING_BYTES)), lambda: S)
     write_down(half, 6, {"loss": 0.5, "bad": math.inf})
     (first, second) = for_programs({"pond": [looked(A, "0", Condition.RUNNING, tuple(half.latest()))]})["swarms"][
         "pond"

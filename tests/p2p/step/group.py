@@ -18,8 +18,8 @@ from gossip.progress import Finish as Finished
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
 from p2p.step.agreed_rows import AgreedRows
-from p2p.step.collective import AllGather, AllReduce, Barrier, Moved
-from p2p.step.effects import Disagree, Finish, GiveUp, HandOut, Leave, SendSegment, StepEffect, Tell
+from p2p.step.collective import AllGather, AllReduce, Barrier, GenericCollective
+from p2p.step.effects import DeliverEarly, Disagree, Finish, GiveUp, Leave, SendSegment, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -100,9 +100,9 @@ class Peer:
                     self._group.in_flight += [(self._group.of(member), (self.member, said)) for member in others]
                 case Tell(notice):
                     self.told.append(notice)
-                case HandOut(index, view_number):
+                case DeliverEarly(index, view_number):
                     assert view_number == self._group.view.number
-                    self.carry_out(self.open_step.hand_out(index))
+                    self.carry_out(self.open_step.deliver_early(index))
                 case _:
                     self.asked.append(effect)
 
@@ -163,7 +163,7 @@ class Group:
             if isinstance(message, Segment):
                 target.carry_out(target.open_step.receive(message))
             else:
-                target.carry_out(target.open_step.overhear(*message))
+                target.carry_out(target.open_step.receive_abort(*message))
             num_messages = None if num_messages is None else num_messages - 1
 
     def finished(self) -> Finish:
@@ -213,7 +213,7 @@ class SharedGroup(Group):
             if chosen == -1:
                 super().deliver(1)
                 idle.clear()
-            elif self.all[chosen].advance() is RunState.BUSY or self._progress() != before:
+            elif self.all[chosen].advance() is RunState.RUNNABLE or self._progress() != before:
                 idle.clear()
             else:
                 idle.add(chosen)
@@ -254,7 +254,7 @@ def gather(values: Array) -> Operation:
 
 
 def moved(kind: str, values: Array, op: str = "sum", root: str = "", algorithm: str | None = None) -> Operation:
-    collective = Moved(kind, op, root)
+    collective = GenericCollective(kind, op, root)
     return Operation(collective, values, np.full_like(values, 77), values.shape, algorithm)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from collectives import Awaited, Outgoing
+from collectives import MissingSegment, Outgoing
 from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
 from p2p.step.operation import Task
@@ -38,7 +38,7 @@ class StagedRunner:
             self._inner.receive(index, segment)
         state = self._inner.advance()
         self.outgoing, self._inner.outgoing = self.outgoing + self._inner.outgoing, []
-        return state if (num_copies, len(held)) == (len(self._copies), len(self._held)) else RunState.BUSY
+        return state if (num_copies, len(held)) == (len(self._copies), len(self._held)) else RunState.RUNNABLE
 
     def is_complete(self, index: int) -> bool:
         if is_complete := index < len(self._copies) and self._inner.is_complete(index):
@@ -48,7 +48,7 @@ class StagedRunner:
     def digest(self, index: int) -> bytes:
         return self._inner.digest(index)
 
-    def missing(self, index: int) -> Sequence[Awaited]:
+    def missing(self, index: int) -> Sequence[MissingSegment]:
         return self._inner.missing(index) if index < len(self._copies) else ()
 
     def end_step(self) -> None:

@@ -125,14 +125,14 @@ def test_an_operation_beyond_the_end_at_another_is_given_up_and_both_sides_are_n
         step.submit(0, 0, operation)
     reason = f"operation 1 of step 0 is {alone(2).describe()} at peer a, {NOT_CALLED} at peer b"
     given_up = GiveUp(0, Cause.MISMATCH, reason, is_told=True)
-    assert step.overhear(B, Abort(0, 1, NOT_CALLED)) == [Disagree(said(alone(2), 1)), given_up]
+    assert step.receive_abort(B, Abort(0, 1, NOT_CALLED)) == [Disagree(said(alone(2), 1)), given_up]
 
 
 def test_who_has_closed_its_step_gives_it_up_for_an_operation_behind_its_end() -> None:
     step = in_view(PAIR)
     step.submit(0, 0, alone(1))
     step.close(0, b"")
-    effects = step.overhear(B, said(alone(2), 1))
+    effects = step.receive_abort(B, said(alone(2), 1))
     reason = f"operation 1 of step 0 is {NOT_CALLED} at peer a, {alone(2).describe()} at peer b"
     assert effects == [Disagree(Abort(0, 1, NOT_CALLED)), GiveUp(0, Cause.MISMATCH, reason, is_told=True)]
 
@@ -141,13 +141,13 @@ def test_who_has_finished_its_step_leaves_it_to_the_other_to_give_it_up() -> Non
     group = new_view(2)
     run_step(group, alone(1), alone(1))
     step = group.all[0].open_step
-    assert step.overhear(B, said(alone(2), 1)) == [Disagree(Abort(0, 1, NOT_CALLED))]
+    assert step.receive_abort(B, said(alone(2), 1)) == [Disagree(Abort(0, 1, NOT_CALLED))]
     assert step.stage is Stage.FINISHED
 
 
 def test_what_another_has_called_is_kept_until_it_is_called_here() -> None:
     step = in_view(PAIR)
-    assert step.overhear(B, said(alone(4), 1)) == []
+    assert step.receive_abort(B, said(alone(4), 1)) == []
     assert only(GiveUp, step.submit(0, 0, alone(3))) == []
     assert only(GiveUp, step.submit(0, 0, alone(3))) != []
 
@@ -155,9 +155,9 @@ def test_what_another_has_called_is_kept_until_it_is_called_here() -> None:
 def test_what_is_said_of_another_step_or_after_it_was_given_up_changes_nothing() -> None:
     step = in_view(PAIR)
     step.submit(0, 0, alone(1))
-    assert step.overhear(B, said(alone(2), step=1)) == []
-    assert only(GiveUp, step.overhear(B, said(alone(2)))) != []
-    assert step.overhear(B, said(alone(2))) == step.overhear(B, said(alone(3), 1)) == []
+    assert step.receive_abort(B, said(alone(2), step=1)) == []
+    assert only(GiveUp, step.receive_abort(B, said(alone(2)))) != []
+    assert step.receive_abort(B, said(alone(2))) == step.receive_abort(B, said(alone(3), 1)) == []
 
 
 def test_what_was_given_up_in_a_barrier_is_not_given_up_again_when_that_is_over() -> None:
@@ -165,16 +165,16 @@ def test_what_was_given_up_in_a_barrier_is_not_given_up_again_when_that_is_over(
     step, after = in_view(PAIR), view_of(3, A, B)
     step.submit(0, 0, alone(1))
     step.installed(after)
-    assert only(GiveUp, step.overhear(B, said(alone(2)))) != []
+    assert only(GiveUp, step.receive_abort(B, said(alone(2)))) != []
     step.activated(after, -1, MessageRunner(64))
-    assert step.overhear(B, said(alone(2))) == []
+    assert step.receive_abort(B, said(alone(2))) == []
     (told,) = step.installed(view_of(4, A, B))
     assert isinstance(told, Tell) and isinstance(told.notice, OperationMismatch)
 
 
 def test_what_was_heard_in_a_view_that_is_over_is_forgotten() -> None:
     step = in_view()
-    step.overhear(B, said(alone(2)))
+    step.receive_abort(B, said(alone(2)))
     step.installed(view_of(3, A, B, C))
     assert step.submit(0, 0, alone(1)) == []
 
@@ -183,7 +183,7 @@ def test_what_was_heard_in_a_barrier_of_a_step_that_it_has_given_up_is_forgotten
     """The message was about an attempt that is over."""
     step, after = in_view(PAIR), view_of(3, A, B)
     step.installed(after)
-    step.overhear(B, said(alone(2)))
+    step.receive_abort(B, said(alone(2)))
     step.aborted(GivenUp(0, 2, Cause.VOIDED, "a script goes on"))
     step.activated(after, -1, MessageRunner(64))
     step.submit(0, 0, alone(1))
@@ -201,15 +201,15 @@ def test_who_sees_another_call_says_its_own_once() -> None:
 def test_who_hears_of_a_call_says_its_own_also_if_it_is_the_same() -> None:
     step = in_view()
     step.submit(0, 0, alone(1))
-    assert step.overhear(B, said(alone(1))) == [Disagree(said(alone(1)))]
-    assert step.overhear(C, said(alone(1))) == []
+    assert step.receive_abort(B, said(alone(1))) == [Disagree(said(alone(1)))]
+    assert step.receive_abort(C, said(alone(1))) == []
 
 
 def test_who_takes_back_what_it_has_said_of_its_calls_asks_for_another_view() -> None:
     step = OpenStep(A, segment_bytes=64)
     step.installed(TRIO)
     step.submit(0, 0, alone(1))
-    step.overhear(B, said(alone(2)))
+    step.receive_abort(B, said(alone(2)))
     told, given_up = step.withdraw(0, 0)
     assert isinstance(told, Tell) and isinstance(given_up, GiveUp) and given_up.cause is Cause.WITHDRAWN
     assert step.submit(0, 1, alone(2)) == [], "what is called now is said in that view"
@@ -218,7 +218,7 @@ def test_who_takes_back_what_it_has_said_of_its_calls_asks_for_another_view() ->
 def test_who_has_no_view_yet_hears_nothing() -> None:
     step = OpenStep(A, segment_bytes=64)
     step.submit(0, 0, alone(1))
-    assert step.overhear(B, said(alone(2))) == []
+    assert step.receive_abort(B, said(alone(2))) == []
 
 
 # Members that go
@@ -237,15 +237,15 @@ def test_one_of_three_founders_that_calls_something_else_goes_alone_and_hears_so
     assert group.parted == {1} and not group.mismatched
     odd = group.all[1]
     assert Leave(0) in odd.asked and odd.heard(OperationMismatch) == []
-    odd.carry_out(odd.open_step.left())
+    odd.carry_out(odd.open_step.notify_if_given_up())
     (error,) = odd.heard(OperationMismatch)
-    assert error.is_alone and not error.goes_on
+    assert error.is_alone and not error.is_recoverable
     sides = f"{alone(11).describe()} at peer b, {alone(10).describe()} at peer a"
     assert str(error).startswith(
         f"operation 0 of step 0 is {sides}; this peer has left, the run goes on: call the same"
     )
     assert "`peer.done`" in str(error)
-    assert odd.open_step.left() == group.all[0].open_step.left() == []
+    assert odd.open_step.notify_if_given_up() == group.all[0].open_step.notify_if_given_up() == []
 
 
 def test_who_goes_runs_nothing_more_and_hears_so_in_another_view_as_well() -> None:
@@ -256,7 +256,7 @@ def test_who_goes_runs_nothing_more_and_hears_so_in_another_view_as_well() -> No
     (error,) = odd.heard(OperationMismatch)
     assert error.is_alone and odd.open_step.run is None
     odd.carry_out(odd.open_step.submit(0, 1, alone(10)))
-    odd.carry_out(odd.open_step.overhear(A, said(alone(11))))
+    odd.carry_out(odd.open_step.receive_abort(A, said(alone(11))))
     group.deliver()
     assert group.parted == set() and [each.finish for each in group.all] == [None, None, None]
 
@@ -272,8 +272,8 @@ def test_nobody_goes_before_more_than_half_have_called_the_same() -> None:
     step = in_view(view_of(2, A, B, C, D, E))
     step.submit(0, 0, alone(1))
     for member in (B, C):
-        assert only(Leave, step.overhear(member, said(alone(2)))) == []
-    assert step.overhear(D, said(alone(2))) == [Leave(0)]
+        assert only(Leave, step.receive_abort(member, said(alone(2)))) == []
+    assert step.receive_abort(D, said(alone(2))) == [Leave(0)]
 
 
 def test_who_has_finished_goes_if_most_call_more() -> None:
@@ -286,7 +286,7 @@ def test_who_has_finished_goes_if_most_call_more() -> None:
     assert one.finish is not None
     for each in others:
         each.submit(alone(2))
-        each.carry_out(each.open_step.overhear(one.member, Abort(0, 1, NOT_CALLED)))
+        each.carry_out(each.open_step.receive_abort(one.member, Abort(0, 1, NOT_CALLED)))
     group.deliver()
     assert group.parted == {0} and not group.mismatched
 
@@ -294,18 +294,18 @@ def test_who_has_finished_goes_if_most_call_more() -> None:
 def test_who_stays_says_nothing_more_and_does_not_give_up() -> None:
     step = in_view()
     step.submit(0, 0, alone(1))
-    assert step.overhear(B, said(alone(1))) == [Disagree(said(alone(1)))]
-    assert step.overhear(C, said(alone(2))) == [] and step.stage is Stage.OPEN
+    assert step.receive_abort(B, said(alone(1))) == [Disagree(said(alone(1)))]
+    assert step.receive_abort(C, said(alone(2))) == [] and step.stage is Stage.OPEN
 
 
 def test_the_first_operation_in_which_members_differ_decides() -> None:
     step = in_view()
     step.submit(0, 0, alone(1))
     step.submit(0, 0, alone(2))
-    step.overhear(B, said(alone(3), 1))
-    step.overhear(B, said(alone(2)))
-    assert only(Leave, step.overhear(C, said(alone(3), 1))) == [], "who goes for operation 0 is not known yet"
-    assert step.overhear(C, said(alone(2))) == [Leave(0)]
+    step.receive_abort(B, said(alone(3), 1))
+    step.receive_abort(B, said(alone(2)))
+    assert only(Leave, step.receive_abort(C, said(alone(3), 1))) == [], "who goes for operation 0 is not known yet"
+    assert step.receive_abort(C, said(alone(2))) == [Leave(0)]
 
 
 def test_counts_have_to_match_like_everything() -> None:
@@ -321,5 +321,5 @@ def test_a_step_that_matches_is_finished_whatever_is_heard_of_the_last() -> None
     run_step(group, alone(1), alone(1))
     group.commit()
     one, other = group.all
-    one.carry_out(one.open_step.overhear(other.member, said(alone(2), 0, step=0)))
+    one.carry_out(one.open_step.receive_abort(other.member, said(alone(2), 0, step=0)))
     assert isinstance(run_step(group, alone(1), alone(1)), Finish)

@@ -12,7 +12,7 @@ from collectives.goals import COLLECTIVES, GOALS, SUM
 from gossip.progress import Finish as Finished
 from p2p.errors import OperationMismatch
 from p2p.net.parcels import StepRecord
-from p2p.session.operation_call import Asked, part_of
+from p2p.session.operation_call import OperationArgs, part_of
 from p2p.step.effects import Tell
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -122,7 +122,7 @@ def test_without_its_root_a_broadcast_moves_nothing_and_the_step_commits(num_mes
     begun(group, operations, num_messages)
     commits = group.commit()
     assert [commit.receipt.algorithms for commit in commits] == [("nothing",)] * 2
-    assert [(each.is_void, each.common.size) for each in operations[1:]] == [(True, 0)] * 2
+    assert [(each.is_root_missing, each.common.size) for each in operations[1:]] == [(True, 0)] * 2
     assert all((operations[me].input == me).all() for me in (1, 2))
 
 
@@ -135,7 +135,7 @@ def test_a_broadcast_is_done_again_from_its_root_whatever_rank_that_is_then(
     operations = [moved("broadcast", np.full(40, me), root=peer_id(2), algorithm=algorithm) for me in range(4)]
     begun(group, operations, num_messages)
     group.commit()
-    assert all((each.result == 2).all() and not each.is_void for each in operations[1:])
+    assert all((each.result == 2).all() and not each.is_root_missing for each in operations[1:])
 
 
 @given(st.sampled_from(["direct", "ring"]), st.integers(0, 20), seeds)
@@ -194,7 +194,7 @@ def test_who_calls_another_root_operation_shape_or_type_goes_alone_and_both_are_
         group.all[me].close()
     group.deliver()
     assert group.parted == {2}
-    (told,) = only(Tell, group.all[2].open_step.left())
+    (told,) = only(Tell, group.all[2].open_step.notify_if_given_up())
     ours = "broadcast from peer a of int64 [4] by size"
     assert isinstance(told.notice, OperationMismatch) and told.notice.is_alone
     assert said in str(told.notice) and ours in str(told.notice)
@@ -234,10 +234,10 @@ def test_an_observer_is_fed_what_all_have_and_nothing_of_a_share() -> None:
     assert [len(each) for each in fed] == [0, 24, 32, 0]
     finish = Finished(0, b"r" * 16, b"", group.view.number)
     record = StepRecord(b"", b"", finish, group.view, ((0, 0, 0),) * 2, commit.receipt.algorithms, commit.fingerprints)
-    taken = observer.take_over(record, fed)
+    taken = observer.adopt(record, fed)
     assert taken is not None and taken.receipt.algorithms == ("direct", "one-shot", "one-shot", "nothing")
     share, handed_out, rows, lost = own
-    assert part_of(Asked(share.collective), (6,), share.outcome)[1:] == ((0,), slice(0, 0))
-    assert (handed_out.result.tolist(), rows.result.tolist(), lost.is_void) == ([1, 1, 1], [0, 0, 1, 1], True)
-    part, shape, _ = part_of(Asked(rows.collective), (2,), rows.outcome)
+    assert part_of(OperationArgs(share.collective), (6,), share.outcome)[1:] == ((0,), slice(0, 0))
+    assert (handed_out.result.tolist(), rows.result.tolist(), lost.is_root_missing) == ([1, 1, 1], [0, 0, 1, 1], True)
+    part, shape, _ = part_of(OperationArgs(rows.collective), (2,), rows.outcome)
     assert (part.tolist(), shape) == ([0, 0, 1, 1], (2, 2))

@@ -7,7 +7,7 @@ import pytest
 from gossip.given_up import Cause, GivenUp
 from gossip.progress import Abort
 from p2p.errors import OperationInterrupted, OperationMismatch, ShoalError
-from p2p.step.effects import Disagree, Finish, GiveUp, HandOut, StepEffect, Tell
+from p2p.step.effects import DeliverEarly, Disagree, Finish, GiveUp, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Uncommitted, Withdrawn
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -147,7 +147,7 @@ def test_an_open_step_is_given_up_when_another_call_is_heard_of_and_the_script_h
     step.submit(0, 0, operation)
     reason = mismatch(operation, "another")
     ours = Abort(0, 0, operation.describe())
-    assert step.overhear(B, Abort(0, 0, "another")) == [
+    assert step.receive_abort(B, Abort(0, 0, "another")) == [
         Disagree(ours),
         GiveUp(0, Cause.MISMATCH, reason, is_told=True),
     ]
@@ -162,7 +162,7 @@ def test_a_closed_step_is_given_up_alike() -> None:
     step.close(0, STATE)
     ours = Abort(0, 0, operation.describe())
     expected = [Disagree(ours), GiveUp(0, Cause.MISMATCH, mismatch(operation, "another"), is_told=True)]
-    assert step.overhear(B, Abort(0, 0, "another")) == expected
+    assert step.receive_abort(B, Abort(0, 0, "another")) == expected
     assert step.stage is Stage.VOID
 
 
@@ -287,13 +287,13 @@ def test_what_no_script_can_do_is_loud(stage: Stage) -> None:
 def test_what_is_complete_and_wanted_is_offered_once_in_a_view_and_told_once() -> None:
     step, operation = in_pair(), one(early=True)
     step.submit(0, 0, operation)
-    assert step.receive(from_b(operation)) == [HandOut(0, PAIR.number)]
+    assert step.receive(from_b(operation)) == [DeliverEarly(0, PAIR.number)]
     assert step.advance()[1] == []
     later = one()
     assert step.submit(0, 0, later) == [sent(later, 1)]
     first, outcome = operation.result, operation.outcome
-    assert step.hand_out(0) == [Tell(Uncommitted(operation, outcome))]
-    assert step.hand_out(0) == []
+    assert step.deliver_early(0) == [Tell(Uncommitted(operation, outcome))]
+    assert step.deliver_early(0) == []
     assert enter(step, NEXT) == [sent(operation, view=NEXT), sent(later, 1, view=NEXT)]
     assert step.receive(from_b(operation)) == []
     assert operation.result is not first and operation.result.tolist() == first.tolist() == [2.0]
@@ -302,9 +302,9 @@ def test_what_is_complete_and_wanted_is_offered_once_in_a_view_and_told_once() -
 def test_what_was_offered_in_a_view_that_is_over_is_offered_again() -> None:
     step, operation = in_pair(), one(early=True)
     step.submit(0, 0, operation)
-    assert step.receive(from_b(operation)) == [HandOut(0, PAIR.number)]
+    assert step.receive(from_b(operation)) == [DeliverEarly(0, PAIR.number)]
     assert enter(step, NEXT) == [sent(operation, view=NEXT)]
-    assert step.receive(from_b(operation)) == [HandOut(0, NEXT.number)]
+    assert step.receive(from_b(operation)) == [DeliverEarly(0, NEXT.number)]
 
 
 def test_nothing_is_handed_out_of_a_step_that_is_not_open_any_more() -> None:
@@ -312,7 +312,7 @@ def test_nothing_is_handed_out_of_a_step_that_is_not_open_any_more() -> None:
     step.submit(0, 0, operation)
     step.receive(from_b(operation))
     step.withdraw(0, 0)
-    assert step.hand_out(0) == []
+    assert step.deliver_early(0) == []
 
 
 # Views, and peers that are barred from one

@@ -10,7 +10,7 @@ from collectives.hierarchical import hierarchical_all_reduce
 from gossip.progress import NOT_CALLED
 from gossip.view import NOWHERE
 from p2p.step.agreed_rows import AgreedRows
-from p2p.step.collective import AllGather, AllReduce, Barrier, Collective, Moved
+from p2p.step.collective import AllGather, AllReduce, Barrier, Collective, GenericCollective
 from p2p.step.operation import PART_BYTES, WHOLE_BYTES, Operation, parts_of, task_of
 from p2p.step.receipts import NUM_COLUMNS
 from p2p.step.run import Run
@@ -34,11 +34,11 @@ VIEW = view_of(1, A, B)
         (AllGather(is_counts=True), "a training step"),
         (AllGather(is_counts=True, label="60 samples"), "a training step on 60 samples"),
         (AllGather(label="means of loss"), "means of loss"),
-        (Moved("broadcast", root="ab"), "broadcast from peer ab"),
-        (Moved("reduce-scatter", "max"), "reduce_scatter max"),
-        (Moved("reduce", "mean", "ab"), "reduce mean to peer ab"),
-        (Moved("scatter", root="ab"), "scatter from peer ab"),
-        (Moved("all-to-all"), "all_to_all"),
+        (GenericCollective("broadcast", root="ab"), "broadcast from peer ab"),
+        (GenericCollective("reduce-scatter", "max"), "reduce_scatter max"),
+        (GenericCollective("reduce", "mean", "ab"), "reduce mean to peer ab"),
+        (GenericCollective("scatter", root="ab"), "scatter from peer ab"),
+        (GenericCollective("all-to-all"), "all_to_all"),
     ],
 )
 def test_a_collective_has_a_name(collective: Collective, name: str) -> None:
@@ -55,8 +55,8 @@ def test_the_algorithm_is_the_one_that_was_asked_for_or_follows_from_size_and_me
     assert AllReduce().choose(None, 8, 4) in ALGORITHMS
     assert {AllReduce().choose(None, size, 4) for size in (8, 1 << 26)} != {AllReduce().choose(None, 8, 4)}
     assert (AllGather().choose(None, 8, 4), AllGather().choose("ring", 8, 4)) == ("one-shot", "ring")
-    assert Moved("reduce-scatter").choose(None, 8, 4) == "direct"
-    broadcast = Moved("broadcast", root="a")
+    assert GenericCollective("reduce-scatter").choose(None, 8, 4) == "direct"
+    broadcast = GenericCollective("broadcast", root="a")
     assert [broadcast.choose(None, size, 5) for size in (1 << 16, 1 << 17)] == ["one-shot", "ring"]
     assert [broadcast.choose(None, size, 5, Medium.WAN) for size in (1 << 19, 1 << 20)] == ["one-shot", "ring"]
 
@@ -152,7 +152,7 @@ def test_results_of_others_take_the_place_of_those_here() -> None:
     operations = [all_reduce(np.zeros(2)), all_reduce(np.zeros(0)), counts(3)]
     gathered = np.arange(2 * NUM_COLUMNS, dtype=np.int64)
     for operation, result in zip(operations, (np.ones(2), np.zeros(0), gathered), strict=True):
-        operation.take_over(result.tobytes(), ["a", "b"])
+        operation.adopt(result.tobytes(), ["a", "b"])
     assert operations[0].result.tolist() == [1, 1]
     assert operations[2].result.tolist() == gathered.tolist()
     assert {(each.rank, each.num_ranks) for each in operations} == {(None, 2)}
@@ -161,17 +161,17 @@ def test_results_of_others_take_the_place_of_those_here() -> None:
 def test_of_what_members_have_in_parts_or_of_a_root_that_was_gone_nothing_is_taken_over() -> None:
     share, lost = moved("reduce-scatter", np.zeros(4)), moved("broadcast", np.zeros(4), root="c")
     for operation in (share, lost):
-        operation.take_over(b"", ["a", "b"])
+        operation.adopt(b"", ["a", "b"])
         with pytest.raises(ValueError, match="has 32 bytes, not 0"):
-            operation.take_over(bytes(32), ["a", "b"])
-    assert (share.is_void, lost.is_void) == (False, True)
+            operation.adopt(bytes(32), ["a", "b"])
+    assert (share.is_root_missing, lost.is_root_missing) == (False, True)
     with pytest.raises(ValueError, match="has 0 bytes, not 32"):
-        lost.take_over(b"", ["a", "c"])
+        lost.adopt(b"", ["a", "c"])
 
 
 def test_a_result_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
-        all_reduce(np.zeros(4)).take_over(bytes(31), ["a"])
+        all_reduce(np.zeros(4)).adopt(bytes(31), ["a"])
 
 
 # Submissions

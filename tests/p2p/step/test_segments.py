@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from collectives import Awaited
+from collectives import MissingSegment
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Segment
 from p2p.step.effects import Finish, SendSegment, Tell
@@ -176,7 +176,7 @@ def test_a_thread_that_asks_what_is_missing_while_the_step_ends_is_told_nothing(
     class Ending(MessageRunner):
         """A runner whose step ends during a query, as it may in the loop's thread."""
 
-        def missing(self, index: int) -> Sequence[Awaited]:
+        def missing(self, index: int) -> Sequence[MissingSegment]:
             self.end_step()
             return super().missing(index)
 

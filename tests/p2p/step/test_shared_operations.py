@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, OPS
 from p2p.errors import OperationMismatch, RemoteProtocolError
-from p2p.memory.board import Lent
+from p2p.memory.board import Reference
 from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
 from p2p.step.operation import Operation
@@ -333,7 +333,7 @@ def test_a_member_that_lends_what_it_does_not_have_is_not_summed(machine: Machin
     other.submit(all_reduce(np.arange(10)))
     other.advance()
     board = machine.host.arenas[1].board
-    board.lend(0, Lent(board.lent(0).fingerprint, 1 << 40, 80))
+    board.lend(0, Reference(board.lent(0).fingerprint, 1 << 40, 80))
     mine = all_reduce(np.arange(10))
     one.submit(mine)
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):

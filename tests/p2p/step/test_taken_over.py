@@ -22,7 +22,7 @@ from tests.p2p.step.lone import (
 
 def test_a_fed_step_without_operations_needs_no_call() -> None:
     step = OpenStep(A, segment_bytes=SEGMENT_BYTES)
-    commit = step.take_over(fed(view_of(2, B)), [])
+    commit = step.adopt(fed(view_of(2, B)), [])
     assert commit is not None and commit.operations == [] and step.done == 0
 
 
@@ -30,7 +30,7 @@ def test_a_fed_step_waits_for_the_calls_of_that_step() -> None:
     step, operation = OpenStep(A, segment_bytes=SEGMENT_BYTES), one()
     step.submit(0, 0, operation)
     step.close(0, STATE)
-    assert step.take_over(fed(view_of(2, B), operation, step=1), [bytes(8)]) is None
+    assert step.adopt(fed(view_of(2, B), operation, step=1), [bytes(8)]) is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_fed_step_of_other_operations_ends_this_peer_alone(results: list[bytes
     step.close(0, STATE)
     called = one(early=True) if len(results[0]) == 8 else operation
     with pytest.raises(OperationMismatch, match=reason) as caught:
-        step.take_over(fed(view_of(2, B), called), results)
+        step.adopt(fed(view_of(2, B), called), results)
     assert caught.value.is_alone
 
 
@@ -57,7 +57,7 @@ def test_a_fed_step_with_numbers_that_nobody_counts_ends_this_peer_alone() -> No
     record = fed(view_of(2, B), operation)
     wrong = StepRecord(b"", b"", record.finish, record.view, ((2**70, 1, 1),), record.algorithms, record.fingerprints)
     with pytest.raises(OperationMismatch):
-        step.take_over(wrong, [bytes(8)])
+        step.adopt(wrong, [bytes(8)])
 
 
 def test_fed_counts_of_too_few_members_end_this_peer_alone() -> None:
@@ -65,7 +65,7 @@ def test_fed_counts_of_too_few_members_end_this_peer_alone() -> None:
     step.submit(0, 0, operation)
     step.close(0, STATE)
     with pytest.raises(OperationMismatch, match="a result of a training step has 48 bytes, not 96"):
-        step.take_over(fed(view_of(2, B, C), operation), [bytes(48)])
+        step.adopt(fed(view_of(2, B, C), operation), [bytes(48)])
 
 
 def test_a_state_that_is_loaded_in_the_middle_of_a_step_makes_it_the_next_one_which_counts_nothing() -> None:
@@ -78,7 +78,7 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_makes_it_the_next_one_wh
     assert (step.done, step.submission.step, step.submission.state_digest) == (8, 9, b"others")
     assert gathered.input.tolist() == [-1, 0, 0, 0, 0, 0]
     record = fed(view_of(2, B), gathered, operation, step=9)
-    assert step.take_over(record, [bytes(48), np.array([7.0]).tobytes()]) is not None
+    assert step.adopt(record, [bytes(48), np.array([7.0]).tobytes()]) is not None
     assert step.done == 9
 
 
@@ -91,11 +91,11 @@ def test_a_state_that_is_loaded_between_two_steps_says_which_is_next() -> None:
 def test_an_observer_commits_a_closed_step_with_the_results_of_the_members() -> None:
     step, operation = OpenStep(A, segment_bytes=SEGMENT_BYTES), one()
     record = fed(view_of(2, B, C), operation)
-    assert step.take_over(record, [np.array([7.0]).tobytes()]) is None
+    assert step.adopt(record, [np.array([7.0]).tobytes()]) is None
     step.submit(0, 0, operation)
-    assert step.take_over(record, [np.array([7.0]).tobytes()]) is None
+    assert step.adopt(record, [np.array([7.0]).tobytes()]) is None
     assert step.close(0, STATE) == []
-    commit = step.take_over(record, [np.array([7.0]).tobytes()])
+    commit = step.adopt(record, [np.array([7.0]).tobytes()])
     assert commit is not None and commit.operations == [operation] and operation.result.tolist() == [7.0]
     assert commit.receipt.contributions == (
         Contribution("b", 1, ((5, 6),), 6, 0),

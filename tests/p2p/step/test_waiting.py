@@ -68,14 +68,14 @@ def test_who_was_admitted_and_has_no_state_yet_names_whom_it_has_asked() -> None
     began = "view 2 begins once all of its members have come, and waits for "
     step = OpenStep(peer.me, segment_bytes=64)
     assert explain_waiting(peer, step, 0.7) == f"{began}the state after step 4, asked of peer a (last heard 0.5 s ago)"
-    peer.state_came(4, b"digest", view.lineage)
+    peer.state_arrived(4, b"digest", view.lineage)
     assert explain_waiting(peer, step, 0.7) == f"{began}peer b (this one)", "its script has still to load it"
 
 
 def test_who_is_fed_and_has_asked_nobody_waits_for_the_state() -> None:
     peer, view = joiner(follows=True), view_of(seated(B))
     say(peer, A, Head(3, b"three"))
-    peer.state_came(3, b"three", view.lineage)
+    peer.state_arrived(3, b"three", view.lineage)
     peer.loaded(0.05, 3, b"three")
     say(peer, A, Decide(view), now=0.1)
     say(peer, A, Ready(True, 4, b"digest", None), view.stamp, now=0.2)

@@ -179,15 +179,15 @@ class Host:
                 assert self.view is not None and machine.phase is Phase.ACTIVE and view_number == self.view.number
                 machine.submitted = machine.complete = num_operations
                 self.carry_out(machine.finished(number, digest, state_digest))
-            case sx.HandOut(index):
-                machine.handed_out()
-                self.carry_out(step.hand_out(index))
+            case sx.DeliverEarly(index):
+                machine.mark_in_use()
+                self.carry_out(step.deliver_early(index))
             case sx.GiveUp(number, cause, reason, is_told):
                 if machine.seated:
                     machine.give_up(number, cause, reason, is_told=is_told)
                 self._world.restarts = True
             case sx.Disagree(abort):
-                self.carry_out(machine.disagree(abort))
+                self.carry_out(machine.send_abort(abort))
             case sx.Leave(outvoted):
                 self._world.part(self, outvoted)
             case fx.Installed(view):
@@ -205,8 +205,8 @@ class Host:
                 self.carry_out(step.aborted(given_up))
             case fx.Explain():
                 return
-            case fx.Overheard(source, abort):
-                self.carry_out(step.overhear(source, abort))
+            case fx.AbortReceived(source, abort):
+                self.carry_out(step.receive_abort(source, abort))
             case _:
                 raise AssertionError(f"{effect} at {self.me}")
 
@@ -234,7 +234,7 @@ class Host:
             case Segment():
                 self.carry_out(self.open_step.receive(body))
             case Abort():
-                self.carry_out(self.open_step.overhear(source, body))
+                self.carry_out(self.open_step.receive_abort(source, body))
             case Ready() | Progress() | Beat():
                 self.carry_out(self.machine.receive(source, body))
             case _:
@@ -247,7 +247,7 @@ class Host:
             self.fed.popleft()
             return
         try:
-            commit = self.open_step.take_over(record, parts)
+            commit = self.open_step.adopt(record, parts)
         except OperationMismatch:  # more members made the same wrong call than the right one
             self._world.end(self)
             return

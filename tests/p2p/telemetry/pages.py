@@ -32,7 +32,7 @@ def page(folder: Path, who: Identity) -> Page:
 def snapshot(who: Identity, **changes: Any) -> Snapshot:
     from dataclasses import replace
 
-    return replace(standing(), who=who, **changes)
+    return replace(standing(), identity=who, **changes)
 
 
 def pack_record(record: Record) -> bytes:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from p2p.telemetry.failures import Trail, consequences, failures, sentence, shortened
+from p2p.telemetry.failures import ProcessTrace, consequences, failures, sentence, shortened
 from p2p.telemetry.records import How, Kind, Record
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -21,11 +21,13 @@ def steps(*times_ms: float) -> list[Record]:
     ]
 
 
-KILLED = Trail(peer_id=A, name="0", records=steps(50, 100), code=-9, how="was killed by SIGKILL", has_failed=True)
+KILLED = ProcessTrace(
+    peer_id=A, name="0", records=steps(50, 100), code=-9, how="was killed by SIGKILL", has_failed=True
+)
 """A peer killed in step 3, some time after 100 ms."""
 
 
-def survivor(peer_id: str, name: str, gone_ms: float, how: int = How.KERNEL) -> Trail:
+def survivor(peer_id: str, name: str, gone_ms: float, how: int = How.KERNEL) -> ProcessTrace:
     """A peer that waits for step 3 from 110 ms on, and has redone it at 150 ms."""
     records = [
         *steps(50, 100),
@@ -35,11 +37,11 @@ def survivor(peer_id: str, name: str, gone_ms: float, how: int = How.KERNEL) -> 
         record(gone_ms + 6, Kind.REDO, 3),
         record(150, Kind.COMMITTED, 3),
     ]
-    return Trail(peer_id=peer_id, name=name, records=records)
+    return ProcessTrace(peer_id=peer_id, name=name, records=records)
 
 
 def test_a_kill_is_told_with_who_waited_who_knew_and_what_it_cost() -> None:
-    computing = Trail(peer_id=C, name="2", records=[*steps(50, 100), record(160, Kind.COMMITTED, 3)])
+    computing = ProcessTrace(peer_id=C, name="2", records=[*steps(50, 100), record(160, Kind.COMMITTED, 3)])
     (failure,) = failures([KILLED, survivor(B, "1", 120), computing])
     assert sentence(failure) == "peer 0 failed first, in step 3: it was killed by SIGKILL while computing step 3"
     assert consequences(failure) == [
@@ -53,7 +55,7 @@ def test_a_death_of_which_nobody_has_seen_the_end_is_known_by_the_others() -> No
     unseen = replace(KILLED, code=None, how="", has_failed=None)
     (dead,) = failures([unseen, survivor(B, "1", 120, How.LAUNCHER)])
     assert (dead.how, dead.known_by, dead.time_ns) == ("died", "its launcher", 120_000_000)
-    silent = Trail(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps()])
+    silent = ProcessTrace(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps()])
     (failure,) = failures([unseen, silent])
     assert failure.how == "fell silent: the others went on without it"
     assert failure.others[0].went_on_s is None
@@ -62,15 +64,15 @@ def test_a_death_of_which_nobody_has_seen_the_end_is_known_by_the_others() -> No
 
 def test_a_peer_that_was_out_for_a_while_and_one_that_left_have_not_failed() -> None:
     records = [*steps(50, 100), record(200, Kind.OUT, peer=A), record(300, Kind.IN, peer=A)]
-    left = Trail(peer_id=C, name="2", records=[*steps(50), record(60, Kind.LEAVES), record(61, Kind.LEFT)])
-    returned = Trail(peer_id=A, name="0", records=[record(150, Kind.REMOVED), record(400, Kind.COMMITTED, 9)])
-    other = Trail(peer_id=B, name="1", records=[*records, record(310, Kind.OUT, peer=C)])
+    left = ProcessTrace(peer_id=C, name="2", records=[*steps(50), record(60, Kind.LEAVES), record(61, Kind.LEFT)])
+    returned = ProcessTrace(peer_id=A, name="0", records=[record(150, Kind.REMOVED), record(400, Kind.COMMITTED, 9)])
+    other = ProcessTrace(peer_id=B, name="1", records=[*records, record(310, Kind.OUT, peer=C)])
     assert failures([returned, other, left]) == []
 
 
 def test_who_was_stopped_and_killed_later_fell_silent_first() -> None:
     stopped = replace(KILLED, ended_ns=5_000_000_000)
-    other = Trail(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
+    other = ProcessTrace(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
     (failure,) = failures([stopped, other])
     assert failure.time_ns == 3_000_000_000
     assert failure.how == "fell silent: the others went on without it, and 2.0 s later it was killed by SIGKILL"
@@ -78,7 +80,7 @@ def test_who_was_stopped_and_killed_later_fell_silent_first() -> None:
 
 def test_who_was_stopped_until_its_launcher_ended_it_with_the_run_has_failed_when_it_fell_silent() -> None:
     stopped = replace(KILLED, ended_ns=5_000_000_000, how="was killed by SIGKILL (by its launcher)", has_failed=False)
-    other = Trail(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
+    other = ProcessTrace(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
     (failure,) = failures([stopped, other])
     assert failure.how.endswith(
         "the others went on without it, and 2.0 s later it was killed by SIGKILL (by its launcher)"
@@ -88,7 +90,7 @@ def test_who_was_stopped_until_its_launcher_ended_it_with_the_run_has_failed_whe
 
 def test_who_ended_since_it_waited_comes_after_the_one_that_stood_still() -> None:
     """The first peer gives up waiting for the second, which hangs, and is killed only then."""
-    waiter = Trail(
+    waiter = ProcessTrace(
         peer_id=B,
         name="1",
         records=[*steps(50, 100), record(110, Kind.SUBMITTED, 3), record(9000, Kind.LEAVES)],
@@ -111,8 +113,8 @@ def test_who_ended_since_it_waited_comes_after_the_one_that_stood_still() -> Non
 
 def test_a_peer_that_stands_still_and_has_not_failed_is_named_by_those_that_gave_up() -> None:
     """Its script is stuck; its loop receives the others' departures."""
-    stuck = Trail(peer_id=A, name="0", records=[*steps(50, 100), record(9001, Kind.INSTALLED, 2)])
-    waiter = Trail(
+    stuck = ProcessTrace(peer_id=A, name="0", records=[*steps(50, 100), record(9001, Kind.INSTALLED, 2)])
+    waiter = ProcessTrace(
         peer_id=B,
         name="1",
         records=[*steps(50, 100), record(110, Kind.SUBMITTED, 3), record(9100, Kind.LEAVES)],
@@ -135,19 +137,19 @@ def test_a_failure_after_which_steps_were_done_is_not_why_the_next_one_failed() 
 
 
 def test_a_process_that_never_joined_has_failed_without_a_step() -> None:
-    never = Trail(peer_id="", name="3", ended_ns=10, code=2, how="ended with exit code 2", has_failed=True)
+    never = ProcessTrace(peer_id="", name="3", ended_ns=10, code=2, how="ended with exit code 2", has_failed=True)
     (failure,) = failures([never])
     assert sentence(failure) == "peer 3 failed first, before its first step: it ended with exit code 2"
     assert consequences(failure) == ["nobody else was there"]
 
 
 def test_who_suspected_it_is_said_unless_it_has_denied_that() -> None:
-    silent = Trail(peer_id=A, name="0", records=steps(50, 100))
+    silent = ProcessTrace(peer_id=A, name="0", records=steps(50, 100))
     watching = [*steps(50, 100), record(900, Kind.SUSPECTED, peer=A), record(3000, Kind.OUT, peer=A)]
     told = [*steps(50, 100), record(950, Kind.SUSPECTED, peer=A), record(2000, Kind.LOST, peer=A)]
     fooled = [*steps(50, 100), record(120, Kind.SUSPECTED, peer=A), record(130, Kind.CLEARED, peer=A)]
     trails = [
-        Trail(peer_id=peer_id, name=name, records=records)
+        ProcessTrace(peer_id=peer_id, name=name, records=records)
         for peer_id, name, records in ((B, "1", watching), (C, "2", told), ("d" * 16, "3", fooled))
     ]
     (failure,) = failures([silent, *trails])
@@ -157,7 +159,7 @@ def test_who_suspected_it_is_said_unless_it_has_denied_that() -> None:
 
 def test_what_the_others_were_at_when_one_raised_is_of_before_they_went_on_without_it() -> None:
     """Their new view is what came of it. It says that it leaves at once, and is gone only when they have that view."""
-    raised = Trail(
+    raised = ProcessTrace(
         peer_id=A,
         name="0",
         records=[*steps(50, 100), record(120, Kind.LEAVES), record(126, Kind.LEFT)],
@@ -173,7 +175,7 @@ def test_what_the_others_were_at_when_one_raised_is_of_before_they_went_on_witho
         record(124, Kind.OUT, peer=A)._replace(view=3),
         record(125, Kind.COMMITTED, 3),
     ]
-    other = Trail(peer_id=B, name="1", records=alone)
+    other = ProcessTrace(peer_id=B, name="1", records=alone)
     (failure,) = failures([raised, other])
     waited = "peer 1 waited for it, exchanging step 3 with the others, 10 ms already"
     assert consequences(failure) == [waited, "all that went on had a step after 5 ms"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from p2p.telemetry.logged import MOST_NUMBERS, MOST_RECORDED, Logged, name_in, record
-from p2p.telemetry.records import HALF_BYTES, Half, Kind
+from p2p.telemetry.records import RING_BYTES, Kind, RecordRing
 
 
 def test_the_last_number_of_each_name_is_kept() -> None:
@@ -56,7 +56,7 @@ def test_too_many_names_are_refused_and_those_that_are_there_go_on() -> None:
 
 @pytest.mark.parametrize("name", ["loss", "x", "learning_rate_16", "verlust_ä", "l" * 32])
 def test_a_number_is_in_the_recorder_with_the_first_bytes_of_its_name(name: str) -> None:
-    half = Half(memoryview(bytearray(HALF_BYTES)), lambda: 5)
+    half = RecordRing(memoryview(bytearray(RING_BYTES)), lambda: 5)
     record(half, 7, {name: 0.25, "nan": math.nan})
     first, second = half.latest()
     assert (first.kind, first.step, first.size, first.value) == (Kind.LOGGED, 7, 0, 0.25)
@@ -64,6 +64,6 @@ def test_a_number_is_in_the_recorder_with_the_first_bytes_of_its_name(name: str)
 
 
 def test_who_logs_a_lot_leaves_room_for_steps_in_the_recorder() -> None:
-    half = Half(memoryview(bytearray(HALF_BYTES)), lambda: 5)
+    half = RecordRing(memoryview(bytearray(RING_BYTES)), lambda: 5)
     record(half, 7, {f"x{number}": number for number in range(32)})
     assert [name_in(each) for each in half.latest()] == [f"x{number}" for number in range(MOST_RECORDED)]

@@ -4,7 +4,7 @@ import pytest
 
 from p2p.telemetry.records import How, Kind, Record
 from p2p.telemetry.snapshot import Change, Pace
-from p2p.telemetry.timeline import doing, last_change, pace
+from p2p.telemetry.timeline import activity, last_change, pace
 
 B = "b" * 16
 MS = 10**6
@@ -131,7 +131,7 @@ def test_where_no_view_became_active_nothing_is_known() -> None:
     ],
 )
 def test_what_a_peer_is_at_is_what_it_did_last(number: int, expected: str) -> None:
-    words, since_ns = doing(STEPS[:number])
+    words, since_ns = activity(STEPS[:number])
     assert words == expected
     assert since_ns == (STEPS[number - 1].time_ns if number else 0)
 
@@ -149,5 +149,5 @@ def test_what_a_peer_is_at_is_what_it_did_last(number: int, expected: str) -> No
 )
 def test_what_the_loop_waits_for_comes_before_what_the_script_did_before_that(kind: Kind, expected: str) -> None:
     last = record(5000, kind, 7, view=3)
-    assert doing([*STEPS, last]) == doing([last]) == (expected, last.time_ns)
-    assert doing([last, *step(6000, 8)])[0] == "computing step 9"
+    assert activity([*STEPS, last]) == activity([last]) == (expected, last.time_ns)
+    assert activity([last, *step(6000, 8)])[0] == "computing step 9"

@@ -44,7 +44,7 @@ def test_a_page_that_its_peer_has_removed_is_still_read(tmp_path: Path) -> None:
     own.show(snapshot(identity()))
     assert [unpack_record(each).kind for each in tail.read()] == [Kind.LEFT]
     shown = tail.snapshot()
-    assert shown is not None and shown.who == identity() == tail.identity
+    assert shown is not None and shown.identity == identity() == tail.identity
 
 
 def test_a_trace_has_all_that_was_appended_in_the_order_of_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from collectives import CODECS
-from p2p.training.rounds.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import OuterConfig, OuterOptimizer
 
 Array = NDArray[Any]
 SHAPES = {"weight": (3, 100), "bias": (1,), "table": (4200,)}
@@ -34,7 +34,7 @@ def gathered(payloads: list[list[Array]]) -> list[Array]:
     return [np.stack(rows) for rows in zip(*payloads, strict=True)]
 
 
-def decoded(outer: Outer, payloads: list[Array]) -> Array:
+def decoded(outer: OuterOptimizer, payloads: list[Array]) -> Array:
     out: Array = np.zeros_like(outer.anchor)
     for cut, payload in zip(outer.cuts, payloads, strict=True):
         outer.codec.add(payload, 1.0, out[cut])
@@ -44,7 +44,7 @@ def decoded(outer: Outer, payloads: list[Array]) -> Array:
 class Replica:
     """A model, its outer step, and the test's expectations of both."""
 
-    def __init__(self, kind: type[Outer], config: OuterConfig, is_dyadic: bool) -> None:
+    def __init__(self, kind: type[OuterOptimizer], config: OuterConfig, is_dyadic: bool) -> None:
         self.parameters = model(scale=0.0 if is_dyadic else 0.1, half=torch.float32 if is_dyadic else torch.bfloat16)
         self.outer = kind(self.parameters, config, max_bytes=MAX_BYTES)
         self.residual = np.zeros_like(self.outer.anchor)
@@ -75,7 +75,7 @@ class Replica:
 class Rounds(RuleBasedStateMachine):
     """Four replicas. The codec is drawn, and whether numbers are dyadic, so that no sum is rounded."""
 
-    kind: ClassVar[type[Outer]] = Outer
+    kind: ClassVar[type[OuterOptimizer]] = OuterOptimizer
 
     @initialize(codec=st.sampled_from(list(CODECS)), is_dyadic=st.booleans())
     def begin(self, codec: str, is_dyadic: bool) -> None:
@@ -118,7 +118,7 @@ class Rounds(RuleBasedStateMachine):
         """A round; a member that skips sends empty payloads."""
         self.train(seed)
         payloads = [
-            member.outer.nothing() if index in skipped else member.outer.payloads()
+            member.outer.zero_payloads() if index in skipped else member.outer.payloads()
             for index, member in enumerate(self.members)
         ]
         self.commit(payloads, skipped)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from collectives import BFLOAT16, carried
+from collectives import BFLOAT16, as_bits
 from p2p.staging import Staged
 from p2p.training.tensors.buckets import DTYPES, Bucket, make_buckets
 from p2p.training.tensors.staged_buckets import make_staged_bucket
@@ -33,20 +33,20 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 def run_alone(bucket: Bucket) -> None:
     """Carry a full bucket to its result, as a peer alone does."""
-    bucket.mark()
+    bucket.set_used_flags()
     bucket.fetch()
     bucket.wait()
     bucket.operation.result[...] = bucket.operation.input
-    if bucket.operation.completed is not None:
-        bucket.operation.completed(next(VIEW).to_bytes(8))
+    if bucket.operation.on_complete is not None:
+        bucket.operation.on_complete(next(VIEW).to_bytes(8))
 
 
 def sent(bucket: Bucket) -> list[float]:
     """The values that others get of a full bucket, without marks."""
     bucket.fetch()
     bucket.wait()
-    found: list[float] = carried(bucket.operation.input).tolist()
-    return found[: -len(bucket.marks)]
+    found: list[float] = as_bits(bucket.operation.input).tolist()
+    return found[: -len(bucket.used_flags)]
 
 
 def is_found_finite(bucket: Bucket) -> bool:
@@ -72,8 +72,8 @@ def test_each_parameter_is_in_one_bucket_of_its_type_and_buckets_are_full_in_ord
     assert [row[-1] for row in places] == sorted(row[-1] for row in places)
     for bucket in buckets:
         assert {parameter.dtype for parameter in bucket.parameters} == {bucket.flat.dtype}
-        assert len(bucket.marks) == len(bucket.parameters)
-        assert bucket.flat.nbytes - bucket.marks.nbytes <= bucket_bytes or len(bucket.parameters) == 1
+        assert len(bucket.used_flags) == len(bucket.parameters)
+        assert bucket.flat.nbytes - bucket.used_flags.nbytes <= bucket_bytes or len(bucket.parameters) == 1
         assert bucket.operation.input.nbytes == bucket.flat.nbytes
 
 
@@ -94,7 +94,7 @@ def test_the_size_of_each_parameter_is_asked_for_twice_however_many_there_are() 
 def test_gradients_of_several_passes_are_added_by_their_fraction(make: Make) -> None:
     bucket = make(parameters_of((torch.float32, 2), (torch.float32, 1)))
     bucket.add(0, torch.tensor([1.0, 2.0]), 0.75)
-    assert (bucket.missing, bucket.empty) == ({1}, {1})
+    assert (bucket.missing, bucket.unused) == ({1}, {1})
     bucket.begin_pass()
     bucket.add(0, torch.tensor([4.0, 8.0]), 0.25)
     bucket.zero_empty()
@@ -126,8 +126,8 @@ def test_a_parameter_that_nobody_has_reached_has_no_gradient(dtype: torch.dtype,
             bucket.add(index, torch.ones_like(bucket.inputs[index]), 1.0)
         bucket.zero_empty()
         run_alone(bucket)
-        assert bucket.marks.tolist() == [index in reached for index in range(3)]
-        gradients = bucket.hand_out()
+        assert bucket.used_flags.tolist() == [index in reached for index in range(3)]
+        gradients = bucket.result_views()
         assert {index for index in range(3) if gradients[index] is not None} == reached
         assert all(each is None or (each == 1).all() for each in gradients)
 
@@ -142,7 +142,7 @@ def test_gradients_lie_in_memory_as_their_parameters_do(make: Make) -> None:
     for index, parameter in enumerate(parameters):
         bucket.add(index, torch.full_like(parameter, index + 1.0), 1.0)
     run_alone(bucket)
-    for parameter, values, gradient in zip(parameters, bucket.inputs, bucket.hand_out(), strict=True):
+    for parameter, values, gradient in zip(parameters, bucket.inputs, bucket.result_views(), strict=True):
         assert gradient is not None and torch.equal(gradient, values)
         for each in (values, gradient):
             assert each.stride() == parameter.stride() if parameter.shape[1] != 3 else True
@@ -188,12 +188,12 @@ def test_what_one_of_several_passes_adds_is_found_if_it_is_not_finite(make: Make
 
 def committed(bucket: Bucket) -> list[Tensor]:
     """The gradients that a step of one peer alone returns as `grad`."""
-    bucket.take_back()
+    bucket.reclaim_result()
     bucket.begin_step()
     for index, values in enumerate(bucket.inputs):
         bucket.add(index, torch.full_like(values, next(COUNT)), 1.0)
     run_alone(bucket)
-    for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
+    for parameter, gradient in zip(bucket.parameters, bucket.result_views(), strict=True):
         parameter.grad = gradient
     return [parameter.grad for parameter in bucket.parameters if parameter.grad is not None]
 

@@ -56,7 +56,7 @@ def named(copies: ModelCopies, holder: Any, caplog: pytest.LogCaptureFixture, nu
     caplog.set_level(logging.WARNING, logger="p2p")
     for _ in range(num_steps):
         assert list(copies.operations(1)) == []
-        copies.hand_out(RECEIPT)
+        copies.on_commit(RECEIPT)
         with torch.no_grad():
             tensors(holder)[0].data.add_(1)
     return [record.getMessage().split(" has a copy")[0] for record in caplog.records]
@@ -68,7 +68,7 @@ def train(
     """Train, with `update` after each step; returns the steps after which a copy was reported."""
     found = []
     for step in range(1, num_steps + 1):
-        copies.hand_out(RECEIPT)
+        copies.on_commit(RECEIPT)
         found += [step] if copies._has_warned else []
         with torch.no_grad():
             for each in model.parameters():
@@ -82,7 +82,7 @@ def looks(copies: ModelCopies, num_steps: int) -> list[int]:
     found = []
     for step in range(1, num_steps + 1):
         before = copies._known
-        copies.hand_out(RECEIPT)
+        copies.on_commit(RECEIPT)
         found += [step] if copies._known is not before else []
     return found
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from p2p.data.share import Share
+from p2p.data.sample_tracker import SampleTracker
 from p2p.training.steps.forwards import Forwards
 
 
@@ -16,7 +16,7 @@ def layer(x: Tensor) -> Tensor:
 
 def unused(train: Callable[[Forwards], Any]) -> int:
     """Number of forward passes of this step without a backward pass."""
-    share = Share()
+    share = SampleTracker()
     forwards = Forwards(share)
     train(forwards)
     forwards.end_step()
@@ -88,7 +88,7 @@ def test_gradients_by_hand_use_the_passes_of_their_models() -> None:
 
 
 def test_a_step_begins_with_none() -> None:
-    share = Share()
+    share = SampleTracker()
     forwards = Forwards(share)
     follow(forwards, layer(X))
     forwards.end_step()

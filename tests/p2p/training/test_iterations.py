@@ -13,7 +13,7 @@ def ends(which: Iterations, updates: str, batches: str = "") -> str:
     found = ""
     for place, update in enumerate(updates):
         batch = int(batches[place]) if batches else None
-        found += "x" if which.is_done(which.optimizers[int(update)], batch) else "."
+        found += "x" if which.count_update(which.optimizers[int(update)], batch) else "."
     return found
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from p2p.step.collective import AllReduce
-from p2p.training.steps.models import gather, name_parts
+from p2p.training.steps.models import collect_models, name_parts
 
 
 def sgd(*models: nn.Module) -> torch.optim.SGD:
@@ -19,14 +19,14 @@ G, D = nn.Linear(4, 3), nn.Linear(3, 1)
 
 def test_one_model_has_no_name() -> None:
     optimizer = sgd(G)
-    models = gather(G, optimizer)
+    models = collect_models(G, optimizer)
     assert models.module is G and models.named == {"": G} and models.optimizers == {"": optimizer}
     models.check({"SGD": optimizer})
 
 
 def test_several_models_are_one_module_under_their_names() -> None:
     optimizers = {"D": sgd(D), "G": sgd(G)}
-    models = gather({"G": G, "D": D}, optimizers)
+    models = collect_models({"G": G, "D": D}, optimizers)
     assert [name for name, _ in models.module.named_parameters()] == ["G.weight", "G.bias", "D.weight", "D.bias"]
     assert models.optimizers == optimizers and list(models.named) == ["G", "D"]
     models.check(optimizers)
@@ -34,7 +34,7 @@ def test_several_models_are_one_module_under_their_names() -> None:
 
 def test_an_optimizer_of_another_name_may_be_of_several_models() -> None:
     for optimizers in ({"both": sgd(G, D)}, sgd(G, D)):
-        models = gather({"G": G, "D": D}, optimizers)
+        models = collect_models({"G": G, "D": D}, optimizers)
         models.check(models.optimizers)
 
 
@@ -54,16 +54,16 @@ def test_an_optimizer_of_another_name_may_be_of_several_models() -> None:
 )
 def test_what_cannot_be_wrapped_is_said(models: Any, optimizers: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        gather(models, optimizers)
+        collect_models(models, optimizers)
 
 
 def test_the_optimizer_of_another_model_is_named() -> None:
     words = r"parameter 0 of group 0 of optimizer G, torch.float32 \[1, 3\], is not in its model"
     optimizers = {"G": sgd(D), "D": sgd(D)}
     with pytest.raises(ValueError, match=words):
-        gather({"G": G, "D": D}, optimizers).check(optimizers)
+        collect_models({"G": G, "D": D}, optimizers).check(optimizers)
     with pytest.raises(TypeError, match=r"optimizer D must be a torch.optim.Optimizer, is a str"):
-        gather({"G": G, "D": D}, {"G": sgd(G), "D": "D"}).check({"G": sgd(G)})
+        collect_models({"G": G, "D": D}, {"G": sgd(G), "D": "D"}).check({"G": sgd(G)})
 
 
 def test_messages_name_what_a_joiner_is_given_as_the_script_does() -> None:

@@ -83,7 +83,7 @@ def test_a_layer_that_is_new_at_a_refresh_is_as_it_is_then() -> None:
 def committed(settings: ModuleSettings, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Messages after a trained step."""
     caplog.clear()
-    settings.hand_out(RECEIPT)
+    settings.on_commit(RECEIPT)
     return [*caplog.messages]
 
 

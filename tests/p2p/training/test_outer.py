@@ -15,17 +15,19 @@ from hypothesis.stateful import run_state_machine_as_test
 from collectives import CODECS
 from p2p.errors import NonFiniteGradient
 from p2p.staging import Staged
-from p2p.training.rounds.outer import CHUNK, Outer, OuterConfig
-from p2p.training.rounds.outer_on_device import OuterOnDevice
+from p2p.training.rounds.outer import CHUNK, OuterConfig, OuterOptimizer
+from p2p.training.rounds.outer_on_device import DeviceOuterOptimizer
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.training.rounds import Array, Rounds, decoded, flat, gathered, model
 
 MACHINE = settings(max_examples=settings.default.max_examples if settings.default else 30, stateful_step_count=15)
 
 
-def replicas(number: int, config: OuterConfig, **options: Any) -> tuple[list[dict[str, torch.Tensor]], list[Outer]]:
+def replicas(
+    number: int, config: OuterConfig, **options: Any
+) -> tuple[list[dict[str, torch.Tensor]], list[OuterOptimizer]]:
     models = [model() for _ in range(number)]
-    return models, [Outer(each, config, **options) for each in models]
+    return models, [OuterOptimizer(each, config, **options) for each in models]
 
 
 def train(parameters: dict[str, torch.Tensor], seed: int, size: float = 1e-3) -> None:
@@ -34,7 +36,7 @@ def train(parameters: dict[str, torch.Tensor], seed: int, size: float = 1e-3) ->
         each += (torch.randn(each.shape, generator=generator) * size).to(each.dtype)
 
 
-def exchange(outers: list[Outer], samples: list[int]) -> None:
+def exchange(outers: list[OuterOptimizer], samples: list[int]) -> None:
     outcome = gathered([outer.payloads() for outer in outers])
     for rank, outer in enumerate(outers):
         outer.apply(outcome, samples, rank)
@@ -44,7 +46,7 @@ def test_replicas_stay_equal_and_residuals_are_a_transaction() -> None:
     run_state_machine_as_test(Rounds, settings=MACHINE)
 
 
-class Hasty(Outer):
+class Hasty(OuterOptimizer):
     """Mutant: counts deltas as sent that may never be."""
 
     def payloads(self) -> list[Array]:
@@ -53,7 +55,7 @@ class Hasty(Outer):
         return pieces
 
 
-class Owned(Outer):
+class Owned(OuterOptimizer):
     """Mutant: subtracts the delta that it meant to send, not the one that others decode."""
 
     def apply(self, gathered: Any, num_samples: Any, rank: int | None) -> None:
@@ -63,7 +65,7 @@ class Owned(Outer):
             self.residual[:] = 0
 
 
-class Inherited(Outer):
+class Inherited(OuterOptimizer):
     """Mutant: continues with its old residual."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -75,7 +77,7 @@ class Inherited(Outer):
 
 
 @pytest.mark.parametrize("mutant", [Hasty, Owned, Inherited])
-def test_a_residual_that_is_changed_at_another_time_is_noticed(mutant: type[Outer]) -> None:
+def test_a_residual_that_is_changed_at_another_time_is_noticed(mutant: type[OuterOptimizer]) -> None:
     class Mutated(Rounds):
         kind = mutant
 
@@ -107,9 +109,9 @@ def test_replicas_on_a_device_and_on_the_host_have_the_same_bits(codec: str, mom
     config = OuterConfig(codec=codec, momentum=momentum, decay=0.9)
     models, device = [model() for _ in range(4)], StandIn(seed)
     outers = [
-        Outer(each, config, max_bytes=3000)
+        OuterOptimizer(each, config, max_bytes=3000)
         if index % 2
-        else OuterOnDevice(each, config, Staged(device), np.empty, max_bytes=3000)
+        else DeviceOuterOptimizer(each, config, Staged(device), np.empty, max_bytes=3000)
         for index, each in enumerate(models)
     ]
     for turn in range(3):
@@ -122,10 +124,10 @@ def test_replicas_on_a_device_and_on_the_host_have_the_same_bits(codec: str, mom
         assert len({flat(each).tobytes() for each in models}) == 1
         if outers[0].residual is not None:
             assert np.array_equal(np.asarray(outers[0].residual), np.asarray(outers[1].residual))
-        assert not any(outer.follow() for outer in outers)
+        assert not any(outer.copy_changes_to_anchor() for outer in outers)
         for each in models:
             next(iter(each.values()))[:1] = turn + 1.5  # all set the same value between two rounds
-        assert all(outer.follow() for outer in outers)
+        assert all(outer.copy_changes_to_anchor() for outer in outers)
         assert len({bytes(outer.part(outer.anchor, 0, 1 << 20)) for outer in outers}) == 1
     state = outers[0].state_dict()
     outers[3].load_state_dict(state)
@@ -136,7 +138,7 @@ def test_replicas_on_a_device_and_on_the_host_have_the_same_bits(codec: str, mom
 
 def test_what_is_not_finite_on_a_device_is_named_and_nothing_is_sent() -> None:
     parameters, device = model(), StandIn(0)
-    outer = OuterOnDevice(parameters, OuterConfig(), Staged(device), np.empty)
+    outer = DeviceOuterOptimizer(parameters, OuterConfig(), Staged(device), np.empty)
     (*_, last) = parameters
     parameters[last][...] = math.inf
     with pytest.raises(NonFiniteGradient, match=f"{last} became NaN or infinity on this peer in this round"):
@@ -144,10 +146,10 @@ def test_what_is_not_finite_on_a_device_is_named_and_nothing_is_sent() -> None:
     assert device.num_copies == 0
 
 
-def on_each(parameters: dict[str, torch.Tensor], config: OuterConfig) -> list[Outer]:
+def on_each(parameters: dict[str, torch.Tensor], config: OuterConfig) -> list[OuterOptimizer]:
     """Outer steps for copies of `parameters`; the second has its copies on a device."""
     copies = {name: each.clone() for name, each in parameters.items()}
-    return [Outer(parameters, config), OuterOnDevice(copies, config, Staged(StandIn(0)), np.empty)]
+    return [OuterOptimizer(parameters, config), DeviceOuterOptimizer(copies, config, Staged(StandIn(0)), np.empty)]
 
 
 @pytest.mark.parametrize("codec", ["sign", "sparse16", "sparse64"])
@@ -161,7 +163,7 @@ def test_a_residual_that_makes_a_change_infinite_is_dropped_and_the_next_round_g
                     NonFiniteGradient, match=f"the change of huge in this round and the residual of {codec}"
                 ):
                     outer.payloads()
-                outer.apply(gathered([outer.nothing()]), [0], 0)
+                outer.apply(gathered([outer.zero_payloads()]), [0], 0)
             else:
                 outer.apply(gathered([outer.payloads()]), [1], 0)
         assert outer.residual is not None and not outer.residual.any()
@@ -177,7 +179,7 @@ def test_the_last_block_moves_as_a_whole_one_does(codec: str, num_rounds: int, c
     found = []
     for number in (4096, count):
         parameters = {"weight": torch.zeros(number)}
-        outer = Outer(parameters, OuterConfig(codec=codec, outer_lr=1.0, momentum=0.0))
+        outer = OuterOptimizer(parameters, OuterConfig(codec=codec, outer_lr=1.0, momentum=0.0))
         for _ in range(num_rounds):
             parameters["weight"] += 0.01
             outer.apply(gathered([outer.payloads()]), [1], 0)
@@ -213,7 +215,7 @@ def test_a_model_that_does_not_train_leaves_the_anchor_as_it_is(codec: str, mome
 
 def test_an_anchor_is_finer_than_parameters_of_half_a_type() -> None:
     parameters = {"weight": torch.ones(1, dtype=torch.bfloat16)}
-    outer = Outer(parameters, OuterConfig(codec="float32", outer_lr=0.25, momentum=0.0))
+    outer = OuterOptimizer(parameters, OuterConfig(codec="float32", outer_lr=0.25, momentum=0.0))
     step = 2.0**-7  # the distance of two bfloat16
     for number in range(1, 9):
         parameters["weight"] += step
@@ -225,7 +227,7 @@ def test_an_anchor_is_finer_than_parameters_of_half_a_type() -> None:
 def test_nesterov_momentum_is_that_of_torch() -> None:
     models, outers = replicas(1, OuterConfig(codec="float32", outer_lr=0.7, momentum=0.9))
     del models[0]["bias"]
-    outers = [Outer(models[0], outers[0].config)]
+    outers = [OuterOptimizer(models[0], outers[0].config)]
     reference = torch.nn.Parameter(torch.from_numpy(outers[0].anchor.copy()))
     optimizer = torch.optim.SGD([reference], lr=0.7, momentum=0.9, nesterov=True)
     for seed in range(5):
@@ -250,7 +252,7 @@ def test_a_script_that_flushes_subnormal_numbers_has_the_same_anchor(codec: str)
     anchors = []
     for flushes in (False, True):
         parameters = {"weight": torch.tensor([1e-38, 2e-38, 1e-39])}
-        outer = Outer(parameters, OuterConfig(codec=codec))
+        outer = OuterOptimizer(parameters, OuterConfig(codec=codec))
         payload = outer.codec.encode(np.array([3e-39, 1e-39, 1e-40], np.float32))
         assert torch.set_flush_denormal(flushes)
         try:
@@ -277,7 +279,7 @@ def test_how_a_payload_is_cut_changes_nothing() -> None:
 def test_a_long_vector_is_applied_chunk_by_chunk() -> None:
     for codec in CODECS:
         parameters = {"weight": torch.zeros(2 * CHUNK + 77)}
-        outer = Outer(parameters, OuterConfig(codec=codec, outer_lr=1.0, momentum=0.0))
+        outer = OuterOptimizer(parameters, OuterConfig(codec=codec, outer_lr=1.0, momentum=0.0))
         train(parameters, 1)
         payloads = outer.payloads()
         outer.apply(gathered([payloads]), [1], 0)
@@ -322,7 +324,7 @@ def test_what_is_not_finite_is_named_and_nothing_has_changed(codec: str, value: 
     models[0]["table"][4000] = value
     with pytest.raises(NonFiniteGradient, match="table became NaN or infinity on this peer in this round"):
         outers[0].payloads()
-    outcome = gathered([outers[0].nothing(), outers[1].payloads()])
+    outcome = gathered([outers[0].zero_payloads(), outers[1].payloads()])
     for rank, outer in enumerate(outers):
         outer.apply(outcome, [0, 1], rank)
     assert outers[0].anchor.tobytes() == outers[1].anchor.tobytes()
@@ -353,11 +355,11 @@ def test_a_parameter_that_float32_does_not_hold_is_refused(dtype: torch.dtype) -
     named = {"fine": torch.zeros(3), "other": torch.zeros(2, dtype=dtype)}
     name = str(dtype).removeprefix("torch.")
     with pytest.raises(ValueError, match=rf"parameter other is {name} \[2\] on cpu: rounds need float32, bfloat16"):
-        Outer(named, OuterConfig())
+        OuterOptimizer(named, OuterConfig())
     with pytest.raises(ValueError, match=r"parameter there is float32 \[2\] on meta"):
-        Outer({"there": torch.zeros(2, device="meta")}, OuterConfig())
+        OuterOptimizer({"there": torch.zeros(2, device="meta")}, OuterConfig())
     with pytest.raises(ValueError, match="there are no parameters to train"):
-        Outer({}, OuterConfig())
+        OuterOptimizer({}, OuterConfig())
 
 
 @pytest.mark.parametrize(
@@ -434,7 +436,7 @@ def test_parameters_that_are_taken_are_the_anchor_and_nothing_is_left_of_rounds_
         train(each, 7, 0.1)
     for outer, each in zip(outers, models, strict=True):
         outer.payloads()
-        outer.take()
+        outer.reset_anchor()
         assert outer.anchor.tobytes() == flat(each).tobytes()
         assert outer.momentum is not None and not outer.momentum.any()
         assert outer.residual is None or not outer.residual.any()
@@ -444,19 +446,19 @@ def test_parameters_that_are_taken_are_the_anchor_and_nothing_is_left_of_rounds_
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_was_set_between_two_rounds_is_the_anchor_and_nothing_else_changes(dtype: torch.dtype) -> None:
     model = torch.nn.Linear(3, 2).to(dtype).requires_grad_(False)
-    outer = Outer(dict(model.named_parameters()), OuterConfig(codec="sign"))
+    outer = OuterOptimizer(dict(model.named_parameters()), OuterConfig(codec="sign"))
     train(dict(model.named_parameters()), 1, 0.1)
     outer.apply([payload[None] for payload in outer.payloads()], [1], 0)
     assert outer.momentum is not None and outer.residual is not None
     before = [vector.copy() for vector in (outer.anchor, outer.momentum, outer.residual)]
-    assert not outer.follow()
+    assert not outer.copy_changes_to_anchor()
     with torch.no_grad():
         model.weight[0, 0] = 7
-    assert outer.follow() and not outer.follow()
+    assert outer.copy_changes_to_anchor() and not outer.copy_changes_to_anchor()
     assert outer.anchor[0] == 7 and outer.anchor[1:].tobytes() == before[0][1:].tobytes()
     assert (outer.momentum.tobytes(), outer.residual.tobytes()) == (before[1].tobytes(), before[2].tobytes())
     with torch.no_grad():
         model.weight[0, 1] = torch.nan
-    assert not outer.follow()
+    assert not outer.copy_changes_to_anchor()
     with pytest.raises(NonFiniteGradient, match="weight became NaN"):
         outer.payloads()

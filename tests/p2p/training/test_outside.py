@@ -23,7 +23,7 @@ def test_an_optimizer_of_parameters_that_the_same_passes_train_is_found_once(is_
         else:
             output.sum().backward()
             (output.detach() - centers).square().sum().backward()
-        outside.look(optimizer)
+        outside.check(optimizer)
         optimizer.step()
         assert found == ["SGD"] * (is_of_one_pass and turn > 0)
 
@@ -33,5 +33,5 @@ def test_an_optimizer_that_has_nothing_to_do_is_not_looked_at() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     outside = Outside(lambda: -1, found.append)
     for _ in range(3):
-        outside.look(optimizer)
+        outside.check(optimizer)
     assert not found

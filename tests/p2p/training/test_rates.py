@@ -32,7 +32,7 @@ def said(caplog: pytest.LogCaptureFixture, optimizer: torch.optim.Optimizer, *pa
     rates = Rates({"optimizer G (SGD)": optimizer, **{f"part {i}": part for i, part in enumerate(parts)}})
     with caplog.at_level(logging.WARNING, "p2p"):
         for _ in range(4):
-            rates.look(optimizer)
+            rates.check(optimizer)
             optimizer.param_groups[0]["lr"] *= 0.5
             if forgets:
                 rates.forget()
@@ -71,7 +71,7 @@ def test_a_rate_that_changes_in_a_round_by_time_is_named_once_and_one_between_ro
             optimizer.param_groups[0]["lr"] = 0.1 / (1 + turn)
             if turn < 3:
                 rates.forget()
-            rates.look_in_round(optimizer)
+            rates.check_in_round(optimizer)
             assert len(caplog.records) == (turn >= 3)
     assert "lr of group 0 of SGD changed to 0.025 in the middle of a round, it was 0.0333333" in caplog.text
     assert "peer.samples" in caplog.text

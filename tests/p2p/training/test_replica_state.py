@@ -12,18 +12,18 @@ from p2p.errors import JoinRefused, RemoteProtocolError
 from p2p.net.parcels import PackedState
 from p2p.net.trees import pack_tree, unpack_tree
 from p2p.training.state.replica_state import (
-    Lowered,
+    FlatState,
     Stateful,
     check_sendable,
     compare,
     describe,
-    lower,
+    flatten_state,
     pack,
     unpack_into,
 )
 
 SAMPLES = ["a", [20, [[3, 4]]]]
-"""An example of a packed `Share`."""
+"""An example of a packed `SampleTracker`."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -392,8 +392,8 @@ def test_a_state_that_nobody_packs_is_refused_and_changes_nothing(damage: Damage
 def test_what_cannot_be_sent_is_refused_with_the_name_of_its_part() -> None:
     replica, names = Replica(1, OPTIMIZERS["adamw"]), ["Adam", "schedule"]
 
-    def lowered() -> Lowered:
-        return lower(replica.tensors, replica.parts, SAMPLES)
+    def lowered() -> FlatState:
+        return flatten_state(replica.tensors, replica.parts, SAMPLES)
 
     assert len(check_sendable(lowered, names).tensors) == len(replica.packed().tensors)
     replica.optimizer.param_groups[0]["tags"] = {3}

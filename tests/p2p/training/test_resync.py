@@ -47,7 +47,7 @@ def take(source: Replica, *others: Replica, step: int) -> list[bool]:
         operation.result[:] = given.input
     far = [bool(operation.is_far and operation.is_far()) for operation in taken]
     for each in (source, *others):
-        each.resync.hand_out(None)  # type: ignore[arg-type]
+        each.resync.on_commit(None)  # type: ignore[arg-type]
     return far
 
 
@@ -75,7 +75,7 @@ def test_a_small_replica_is_one_slice() -> None:
 def test_nothing_is_sent_where_the_last_receipt_is_of_one_class() -> None:
     one = Replica(0, 40, view=PLAIN)
     assert [*one.resync.operations(3)] == []
-    one.resync.hand_out(None)  # type: ignore[arg-type]
+    one.resync.on_commit(None)  # type: ignore[arg-type]
 
 
 def test_who_is_given_a_state_in_the_middle_of_a_step_sends_what_that_is() -> None:
@@ -85,10 +85,15 @@ def test_who_is_given_a_state_in_the_middle_of_a_step_sends_what_that_is() -> No
     before = mine.input.copy()
     one.parameters[0].data.zero_()
     submitted = [*around[:2], mine, around[2]]
-    renewed = one.resync.renew(submitted, 9, MIXED)
+    renewed = one.resync.rebuild_operations(submitted, 9, MIXED)
     assert renewed[:2] + renewed[3:] == around and not np.array_equal(renewed[2].input, before)
-    assert one.resync.renew(renewed, 9, PLAIN) == around
-    assert [each.collective.is_of_one for each in one.resync.renew(around, 9, MIXED)] == [False, False, True, False]
+    assert one.resync.rebuild_operations(renewed, 9, PLAIN) == around
+    assert [each.collective.is_of_one for each in one.resync.rebuild_operations(around, 9, MIXED)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
