@@ -1,4 +1,4 @@
-"""Flapping: members that are repeatedly lost, or nearly lost (PROTOCOL.md, G14).
+"""Flap damping: members that are repeatedly lost, or nearly lost (PROTOCOL.md, G14).
 
 A member whose link loses most frames is suspected all the time, and hears of it often enough to refute in time. So each
 loss costs it a penalty, and so do `flap_refutations` refutations within `flap_window_s` against three or more accusers;

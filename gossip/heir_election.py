@@ -1,4 +1,4 @@
-"""Heirs: which peer without a seat continues after all members have died, on several hosts. R29 of PROTOCOL.md.
+"""Heir election: which peer without a seat continues after all members have died, on several hosts. R29 of PROTOCOL.md.
 
 All members are dead if each member of the last view in the records of dead peers is proven dead, with a record of its
 own. A proof (DIED, or the word of a peer's own kernel) is passed on to peers that may lack it. Then each peer says

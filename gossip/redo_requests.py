@@ -1,4 +1,4 @@
-"""Restarts: reasons of one member to have the open step redone, in another view of the same members.
+"""Redo requests: reasons of one member to have the open step redone, in another view of the same members.
 
 STALLED: frames were lost. WITHDRAWN, ABORTED: it gives the step up (given_up.py). READABLE: members can now share
 memory. It reports the reason while that holds (view_change.py); reports.py decides what follows.

@@ -1,4 +1,4 @@
-"""Succession: what should change in the installed view, as one member sees it, and when it may propose that.
+"""View change: what should change in the installed view, as one member sees it, and when it may propose that.
 
 It turns observations of discovery and the host into reports, evaluates the reports of all members, and feeds the
 agreement. Every decision carries its reason as a sentence.

@@ -1,4 +1,4 @@
-"""Succession: observations and reports of a member, turns to propose, pauses, and reasons."""
+"""View changes: observations and reports of a member, turns to propose, pauses, and reasons."""
 
 import math
 from collections.abc import Collection

@@ -223,8 +223,8 @@ def test_who_raises_as_a_round_is_applied_is_told_that_it_has_a_part(swarm: Swar
 @pytest.mark.parametrize(
     "place",
     [
-        ("dense", "take", "outer.py"),
-        ("parallel", "hand_out", "gradients.py"),
+        ("dense", "reset_anchor", "outer.py"),
+        ("parallel", "set_grads", "reducer.py"),
         ("parallel", "_single_tensor_adam", "adam.py"),
     ],
 )
