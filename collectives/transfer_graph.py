@@ -1,4 +1,4 @@
-"""The transfers of all ranks, numbered consecutively, with the lines they occupy: the part of a play without sizes."""
+"""The transfers of all ranks, numbered consecutively, with the lines they occupy: a simulation without sizes."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Comparison: at intervals two peers compare all that they know (SYNC, SYNC-REPLY), beyond gossip and probes.
+"""Anti-entropy: at intervals two peers compare all that they know (SYNC, SYNC-REPLY), beyond gossip and probes.
 
 Often at first and after a pause, then ever more rarely. Their digests are computed in claim_digests.py.
 """

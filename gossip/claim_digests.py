@@ -1,4 +1,4 @@
-"""Anti-entropy: two peers compare what they know by digests of buckets.
+"""Digests of claims: two peers compare what they know by digests of buckets.
 
 Equal peers exchange a few hundred bytes, however large the swarm. Digests cover members that are alive or suspect. All
 others are forgotten at a time of each peer's own, which must not make two peers differ meanwhile; they are exchanged

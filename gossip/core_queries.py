@@ -1,4 +1,4 @@
-"""Standing: queries on the state of one peer, for its host and for people. They change nothing."""
+"""Core queries: questions about the state of one peer, for its host and for people. They change nothing."""
 
 from dataclasses import replace
 from random import Random

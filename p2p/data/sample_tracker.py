@@ -1,4 +1,4 @@
-"""Share of a peer: its samples in the open step, and those of each loader that are used up, folded over receipts."""
+"""Samples of a peer: those in the open step, and those of each loader that are used up, folded over receipts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from .track import CUT, Track, Tracks, unpack_samples
 
 
 class SampleTracker:
-    """Share of one peer in the open step: samples of one of our loaders, or a number given by the script.
+    """What one peer adds to the open step: samples of one of our loaders, or a number given by the script.
 
     A slice weighs its number of samples, or a number set by the script, in one backward pass or several micro-batches.
     A batch may have several updates, each a step of its own: all weigh the same, the first counts the samples.

@@ -1,4 +1,4 @@
-"""The places of a run: each is taken by one peer, and, if that fails and `--restarts` allows it, by a replacement."""
+"""The slots of a run: each is taken by one peer, and, if that fails and `--restarts` allows it, by a replacement."""
 
 import math
 import signal
@@ -82,7 +82,7 @@ class ExitOutcome:
 
 @dataclass(eq=False, slots=True)
 class PeerSlot:
-    """One place of a run, and the peer in it.
+    """One slot of a run, and the peer in it.
 
     Attributes:
         index: in this launch.

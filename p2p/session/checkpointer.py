@@ -1,4 +1,4 @@
-"""Keeper of a run's checkpoints, as seen by a membership."""
+"""The checkpointer of a run, as seen by a membership."""
 
 from typing import Protocol
 

@@ -11,7 +11,7 @@ from .history import NEVER
 
 
 class StateCompletion:
-    """State edge of one peer. Each mark is the step after which it was set."""
+    """The completion of one peer's state. Each mark is the step after which it was set."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Heirs: which peer without a seat continues after all members have died, on several hosts. R29 of PROTOCOL.md."""
+"""Heir election: which peer without a seat continues once all members have died, on several hosts (R29)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`shoal experiment`: run all repetitions of an experiment, and write the account of each."""
+"""`shoal experiment`: run all repetitions of an experiment, and write the log of each."""
 
 import os
 import shutil
