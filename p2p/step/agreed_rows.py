@@ -27,7 +27,7 @@ class Table(Protocol):
     """Prices of operations by one set of rows: the same at all members with these rows."""
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
-        """The algorithm for an all-reduce of so many bytes; `rounds_once`: one of `collectives.ROUND_ONCE`."""
+        """The algorithm for an all-reduce of so many bytes; `rounds_once`: one that rounds each result once."""
 
     def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
         """The algorithm for a broadcast of so many bytes from that rank; None: sizes decide."""

@@ -363,7 +363,7 @@ def test_what_differs_between_processes_by_chance_is_hardly_ever_called_anything
 
     assert num_called() <= num_runs // 5, "one in ten is what the intervals are for"
     with monkeypatch.context() as patch:
-        patch.setattr("p2p.benchmark.results.compare.scatter", lambda found: 0.0)
+        patch.setattr("p2p.benchmark.results.compare.unexplained_stddev", lambda found: 0.0)
         assert num_called() == num_runs, "by the rounds alone"
     cells = compare(otherwise(1, 0), otherwise(2, 1, slower=1.4))
     assert {(cell.algorithm, cell.size_bytes) for cell in cells if cell.verdict == "slower"} >= {("tree", None)}

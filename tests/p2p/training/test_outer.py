@@ -393,12 +393,12 @@ SCRIPT = """
 import hashlib
 import numpy as np, torch
 from collectives import CODECS
-from p2p.training.rounds.outer import Outer, OuterConfig
+from p2p.training.rounds.outer import OuterConfig, OuterOptimizer
 found = hashlib.sha256()
 for codec in CODECS:
     rng = np.random.default_rng(0)
     models = [{"w": torch.zeros(70_001), "b": torch.zeros(300, dtype=torch.bfloat16)} for _ in range(2)]
-    outers = [Outer(each, OuterConfig(codec=codec, decay=0.95)) for each in models]
+    outers = [OuterOptimizer(each, OuterConfig(codec=codec, decay=0.95)) for each in models]
     for size in (1e-3, 1e-7, 1e2):
         for each in (tensor for model in models for tensor in model.values()):
             change = rng.standard_normal(each.shape) * rng.random(each.shape) ** 4 * size
