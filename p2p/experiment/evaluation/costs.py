@@ -27,6 +27,9 @@ BY_SILENCE: Final = "silence"
 BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
 SILENCE: Final = "by silence: nobody recorded a suspicion before the new view"
 SILENT: Final = ("pause", "cut", "kill_host", "gone")
+OVERWRITTEN: Final = (
+    "receipts say that the others went on without it; when, was in records that were overwritten before they were read"
+)
 UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
 
 
@@ -90,6 +93,8 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
         seated = [victim for victim in event.victims if timeline.commits.get(victim, True)]
         if seated and all(_is_out(victim, event, timeline) for victim in seated):
             cost.why["agreed"] = "it had no seat then, so nobody had to go on without it"
+        elif seated and timeline.run.num_missed and not set(seated) & _last_members(timeline):
+            cost.why["agreed"] = OVERWRITTEN
         elif seated:
             cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
         return
@@ -108,6 +113,11 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
             if record.kind == Kind.REDO and installed[peer_id] <= record.time_ns <= resumed
         }
     )
+
+
+def _last_members(timeline: Timeline) -> set[str]:
+    """peer_ids of the members on the last receipt."""
+    return {each.peer_id for receipt in list(timeline.run.receipts())[-1:] for each in receipt.contributions}
 
 
 def _others(event: EventOutcome, timeline: Timeline) -> dict[str, PeerHistory]:

@@ -18,7 +18,7 @@ from ...launch.config import LaunchConfig, peer_environment
 from ...step.receipts import parse_receipt
 from ...telemetry.page import SUFFIX as PAGE
 from ...telemetry.records import Kind, unpack_record
-from ...telemetry.snapshot import Identity
+from ...telemetry.snapshot import Identity, Snapshot
 from ...telemetry.trace import TRACES, Tail, trace_path, write_trace
 from ..events import STATE
 from ..usage import Usage
@@ -67,7 +67,8 @@ class TrackedPeer:
         first_ns: when it first committed a step after step 0; 0: never.
         fed_ns: when it was last asked to send its state.
         seated_ns: when it installed a view that seats it, after a time without a seat.
-        out: for each removed member, when it installed a view without that member.
+        out: for each removed member, when it installed a view without that member, or was first seen in one.
+        members, members_ns: of its view, and when, in the last snapshot.
         raw: records that are not written yet.
         phase: the phase it is in, one of `events.DURING`; empty: none of these.
     """
@@ -80,6 +81,8 @@ class TrackedPeer:
     fed_ns: int = 0
     seated_ns: int = 0
     out: dict[str, int] = field(default_factory=dict)
+    members: frozenset[str] = frozenset()
+    members_ns: int = 0
     raw: list[bytes] = field(default_factory=list)
     phase: str = ""
 
@@ -103,6 +106,14 @@ class TrackedPeer:
                 self.seated_ns = record.time_ns
             elif record.kind == Kind.GIVES:
                 self.fed_ns = record.time_ns
+
+    def compare_members(self, snapshot: Snapshot) -> None:
+        """Note who is out of its view: the record of that may have been overwritten before it was read."""
+        members = frozenset(peer_id for peer_id, _ in snapshot.members)
+        for gone in self.members - members if members else ():
+            if self.out.get(gone, 0) <= self.members_ns:
+                self.out[gone] = snapshot.time_ns
+        self.members, self.members_ns = members or self.members, snapshot.time_ns
 
     def close(self) -> None:
         """Read the last records, and close all descriptors: the peer has ended."""
@@ -282,6 +293,8 @@ class Swarm:
             if snapshot is None or snapshot.time_ns == self._shown.get(each.index):
                 continue
             self._shown[each.index] = snapshot.time_ns
+            assert each.peer is not None
+            each.peer.compare_members(snapshot)
             use = snapshot.resident_bytes, snapshot.num_files, len(snapshot.members)
             self.usage.append(Usage(snapshot.time_ns, each.index, *use))
             if self._pattern is None and "loss" in snapshot.logged:

@@ -378,3 +378,14 @@ def test_expectations_are_held_against_the_figures() -> None:
         "kill_resume_ms_p99 is 25, expected < 20",
         "join_resume_ms_p50 is not known: no event had one",
     ]
+
+
+def test_a_removal_whose_records_were_overwritten_is_not_missed_and_its_time_is_unknown() -> None:
+    whole = killed()
+    tracks = {peer: replace(track, records=track.records[:2]) for peer, track in whole.tracks.items()}
+    last = whole.tracks[B].records[-1]._replace(number=100)
+    tracks[B] = replace(tracks[B], records=[*tracks[B].records, last])
+    evaluated = evaluate(replace(whole, tracks=tracks))
+    (cost,) = evaluated.costs
+    assert cost.why["agreed"].startswith("receipts say that the others went on without it")
+    assert "resumed" not in cost.times_ms and failures([evaluated], {}) == []

@@ -3,8 +3,9 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
-from p2p.experiment.run.swarm import PeerProcess, Swarm
+from p2p.experiment.run.swarm import PeerProcess, Swarm, TrackedPeer
 from p2p.experiment.run.testbed import LocalTestbed, execute
 from p2p.host.processes import process_start, read_offsets
 from p2p.launch.config import LaunchConfig
@@ -12,7 +13,7 @@ from p2p.launch.target import Target
 from p2p.telemetry.page import Page
 from p2p.telemetry.records import Kind
 from p2p.telemetry.trace import read_trace, trace_path
-from tests.p2p.telemetry.pages import identity, page
+from tests.p2p.telemetry.pages import identity, page, snapshot
 
 NUM_PEERS = 3
 
@@ -55,3 +56,22 @@ def test_nothing_is_kept_open_of_processes_that_have_ended(tmp_path: Path) -> No
         swarm.close(lambda: 3)
     _, records = read_trace(trace_path(tmp_path, f"{NUM_PEERS - 1:016x}"))
     assert [record.step for record in records] == [1, 2]
+
+
+def test_a_removal_whose_record_was_overwritten_is_known_from_the_next_snapshot() -> None:
+    tail: Any = None  # nothing is read from its page
+    peer = TrackedPeer(tail, -1)
+    here, other, third = "a" * 16, "b" * 16, "c" * 16
+
+    def sees(time_ns: int, *members: str) -> None:
+        seen = tuple((peer_id, 1) for peer_id in members)
+        peer.compare_members(snapshot(identity(here), time_ns=time_ns, members=seen))
+
+    sees(100, here, other, third)
+    peer.out[other] = 150  # its record was read
+    sees(200, here)
+    assert peer.out == {other: 150, third: 200}
+    sees(300)  # without a view
+    sees(400, here, other)
+    sees(500, here)
+    assert peer.out == {other: 500, third: 200}
