@@ -248,12 +248,33 @@ def _load(part: Stateful, state: dict[str, Any]) -> None:
     groups, before, held = part.param_groups, [*part.param_groups], part.state
     flags = [{key: group[key] for key in FLAGS if key in group} for group in before]
     part.load_state_dict(_with_flags(state, flags))
+    _restore_types(part.state_dict().get("state"), state.get("state"))
     for old, new, own in zip(before, part.param_groups, flags, strict=True):
         _fill(old, {**new, **own})
     _fill(held, part.state)
     groups[:] = before
     if "param_groups" in vars(part):  # not a property that returns those of an inner optimizer
         part.param_groups, part.state = groups, held
+
+
+def _restore_types(held: Any, given: Any) -> None:
+    """Replace tensors in `held` that torch has converted to the type of their parameter by those of `given`.
+
+    Float32 moments of bfloat16 parameters, counters and masks would have lost bits. Only the implementation of an
+    update determines the type of its `step`.
+    """
+    if type(held) is list and type(given) is list:
+        pairs: list[tuple[Any, Any]] = [*zip(range(len(held)), given, strict=False)]
+    elif isinstance(held, dict) and isinstance(given, dict):
+        pairs = [(key, value) for key, value in given.items() if key in held]
+    else:
+        return
+    for key, value in pairs:
+        ours = held[key]
+        if not (isinstance(value, torch.Tensor) and isinstance(ours, torch.Tensor)):
+            _restore_types(ours, value)
+        elif key != "step" and ours.dtype != value.dtype and ours.shape == value.shape:
+            held[key] = value.to(ours.device)
 
 
 def _in_kinds_of(own: Any, state: Any) -> Any:

@@ -1,5 +1,5 @@
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -130,6 +130,44 @@ def test_tensors_of_any_type_shape_and_strides_arrive_with_their_bits(
     ours, theirs = tensors(0), tensors(1)
     unpack_into(pack(theirs, (), SAMPLES), ours, ())
     assert all(ours[name].dtype == theirs[name].dtype and torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+class Wide(torch.optim.Optimizer):
+    """Momentum in float32, whatever the type of the parameters; a counter, a mask, and the last gradients."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter, dtype=torch.float32)
+                state["count"] = torch.zeros((), dtype=torch.int64)
+                state["last"] = []
+            state["momentum"].mul_(0.9).add_(parameter.grad.float())
+            state["count"] += 2**40 + 1
+            state["mask"] = parameter.grad > 0
+            state["last"] = [*state["last"][-1:], parameter.grad.float() / 3]
+            parameter.add_(state["momentum"].to(parameter.dtype), alpha=-0.01)
+
+
+@pytest.mark.parametrize("make", [Wide, torch.optim.NAdam, torch.optim.ASGD])
+def test_the_state_of_an_optimizer_keeps_its_types_with_parameters_of_another_one(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    def made() -> tuple[nn.Linear, torch.optim.Optimizer]:
+        model = nn.Linear(3, 2).bfloat16()
+        return model, make(model.parameters())
+
+    (donor, theirs), (joiner, ours) = made(), made()
+    for _ in range(3):
+        theirs.zero_grad()
+        donor(torch.ones(1, 3).bfloat16()).square().sum().backward()
+        theirs.step()
+    unpack_into(pack(dict(donor.state_dict()), (theirs,), SAMPLES), dict(joiner.state_dict()), (ours,))
+    assert pack({}, (ours,), SAMPLES) == pack({}, (theirs,), SAMPLES)
 
 
 def test_moments_lie_in_memory_as_they_did() -> None:
