@@ -9,6 +9,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ logger = logging.getLogger("p2p")
 
 EDGE_S: Final = 5.0
 """How long a step that is in progress at SIGTERM may take to end."""
+
+NO_COPY: Final = TypeError, ValueError, MemoryError
+"""Errors of a state that cannot be copied: a part has a value that is not plain by now, or memory is short."""
 
 LOST: Final = (
     "SIGTERM arrived, and the script asked for no batch within %g s, so no checkpoint has the state after step %d; "
@@ -125,7 +129,8 @@ class Checkpointer:
             last = self._newest()
             self._covered = 0 if last is None else last.step
             assert self._replica is not None
-            self._writer.prepare(self._replica.pack())
+            with suppress(*NO_COPY):  # writing says so
+                self._writer.prepare(self._replica.pack())
 
     @property
     def _writes(self) -> bool:
@@ -158,7 +163,10 @@ class Checkpointer:
             digests={},
         )
         self._covered = done
-        self._writer.begin(self._replica.pack(), manifest, is_last=is_last)
+        try:
+            self._writer.begin(self._replica.pack(), manifest, is_last=is_last)
+        except NO_COPY as error:
+            self._writer.fail(done, error, is_last=is_last)
 
     def _known(self) -> Ancestry:
         return child_of(self._writer.written, self._ancestry)

@@ -90,6 +90,14 @@ class Writer:
         tree = state.tree
         self._start(lambda: self._write(tree, parts, manifest, is_last=is_last))
 
+    def fail(self, step: int, error: Exception, *, is_last: bool) -> None:
+        """Note why the checkpoint of `step` was not written. `is_last`: as of `begin`."""
+        before = self.written
+        last = f"the last one is that of step {before.step}" if before is not None else "there is none yet"
+        self.failure = f"cannot write the checkpoint of step {step} to {self._settings.path}, and {last}: {error}"
+        if not is_last:
+            logger.warning("%s; training continues, and the next one will be tried", self.failure)
+
     def _make_memory(self, num_bytes: int) -> None:
         self._memory = np.empty(0, np.uint8)  # release the old memory first
         self._memory = touched(num_bytes)
@@ -117,18 +125,14 @@ class Writer:
         digests = dict(zip(names, (xxhash.xxh3_128_hexdigest(part.data) for part in ordered), strict=True))
         num_bytes = sum(part.size for part in parts)
         whole = replace(manifest, tree=to_json(tree, names), digests=digests, num_bytes=num_bytes)
-        folder, before = self._settings.path, self.written
         try:
             self._put(whole, rows, ordered)
         except WRITE_ERRORS as error:
-            last = f"the last one is that of step {before.step}" if before is not None else "there is none yet"
-            self.failure = f"cannot write the checkpoint of step {whole.step} to {folder}, and {last}: {error}"
-            if not is_last:
-                logger.warning("%s; training continues, and the next one will be tried", self.failure)
+            self.fail(whole.step, error, is_last=is_last)
             return
         self.written, self.failure = whole, ""
-        logger.info("checkpoint of step %d is whole: %d bytes in %s", whole.step, num_bytes, folder)
-        remove_old(folder, whole.ancestry.run, whole.ancestry.start, self._settings.keep)
+        logger.info("checkpoint of step %d is whole: %d bytes in %s", whole.step, num_bytes, self._settings.path)
+        remove_old(self._settings.path, whole.ancestry.run, whole.ancestry.start, self._settings.keep)
 
     def _put(self, whole: Manifest, rows: list[Row], parts: list[Bytes]) -> None:
         """Write a checkpoint; removes older ones while the disk is full. Raises as `put`."""

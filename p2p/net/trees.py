@@ -38,8 +38,8 @@ def pack_tree(tree: object) -> bytes:
     """Encode None, bool, int, float, str, bytes, `Slot`, and list, tuple, dict (str or int keys) of such.
 
     Raises:
-        TypeError: another type, subclasses included; names it and its path in the tree.
-        ValueError: too deep, too long, or an int beyond 64 bits.
+        TypeError: another type, subclasses included, or an int beyond 64 bits; names it and its path in the tree.
+        ValueError: too deep, too long, or a key beyond 64 bits.
     """
     try:
         packed: bytes = msgpack.packb(_lower(tree, "", MAX_TREE_DEPTH))
@@ -79,6 +79,8 @@ _LEAVES: Final = (NoneType, bool, int, float, str, bytes)
 def _lower(node: Any, path: str, depth: int) -> Any:
     """`node` in msgpack's own types, at most `depth` levels of it."""
     kind = type(node)
+    if kind is int and not -(2**63) <= node < 2**64:
+        raise TypeError(f"{path or 'the tree'}: an int of more than 64 bits is not allowed")
     if kind in _LEAVES:
         return node
     if kind is Slot:

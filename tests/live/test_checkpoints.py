@@ -471,3 +471,42 @@ def test_who_has_loaded_a_state_that_the_founder_has_not_is_told_that_it_is_lost
     ended([founder, other])
     said = "the script of this peer had loaded a state, of step 7, but the swarm was founded without it, at step 0"
     assert said in "\n".join(other.stderr) and founder.stderr == []
+
+
+NOT_PLAIN = """
+import sys
+import numpy as np
+import torch
+import p2p
+
+class Best:
+    value = None
+    def state_dict(self):
+        return {"value": self.value}
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+torch.set_num_threads(1)
+best = Best()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    keep = p2p.Checkpoint(sys.argv[1], every=4)
+    wrapped = p2p.DataParallel(peer, model, optimizer, extra=[best], checkpoint=keep)
+    for (x,) in peer.loader(torch.utils.data.TensorDataset(torch.ones(48, 1)), global_batch=4):
+        wrapped(x).sum().backward()
+        optimizer.step()
+        peer._session.membership.keeper._writer.wait()
+        best.value = np.ones(2) if 5 <= peer.done < 10 else 0.5
+"""
+
+
+def test_a_value_in_extra_that_cannot_be_written_any_more_is_one_line_and_training_goes_on(
+    swarm: Swarm, folder: Path
+) -> None:
+    peers = [swarm.start(NOT_PLAIN, str(folder), min_peers=2) for _ in range(2)]
+    ended(peers)
+    (said,) = [line for peer in peers for line in peer.stderr if "ndarray" in line]
+    last = "and the last one is that of step 4: the state_dict of Best: value: ndarray is not allowed"
+    assert f"cannot write the checkpoint of step 8 to {folder}, {last}" in said
+    assert files(folder) == ["00000004", "00000012"]

@@ -137,7 +137,7 @@ class RoundReplica:
             TypeError, ValueError: the state cannot be described, or sent.
         """
         layout = describe(tensors_of(self._module))
-        sent = check_sendable(self._lower, self._parts)
+        sent = self._lower()
         if self._copies is NO_COPIES:
             self._copies = copies_of(self._session, self._device, sent.tensors)
         lender = lender_of(self._session, self._device, self._copies, self._lower)
@@ -193,6 +193,10 @@ class RoundReplica:
         return lent(self._lower())
 
     def _lower(self) -> FlatState:
+        """The state; a value that cannot be sent or written is named."""
+        return check_sendable(self._flatten, self._parts)
+
+    def _flatten(self) -> FlatState:
         named, at_rest = parameters_of(self._module), self._state.frozen()
         if self._session.share.is_dense:
             tensors = tensors_of(self._module)

@@ -148,10 +148,10 @@ def flatten_state(
 
 
 def check_sendable(lower: Callable[[], FlatState], parts: Iterable[str]) -> FlatState:
-    """Run `flatten_state` for `parts`, given by name, to find values that cannot be sent before a joiner asks for them.
+    """Run `flatten_state` for `parts`, given by name.
 
     Raises:
-        TypeError: a value cannot be sent; the message names its part.
+        TypeError: a value cannot be sent or written; the message names its part.
     """
     try:
         return lower()

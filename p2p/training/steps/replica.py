@@ -115,7 +115,7 @@ class ModelReplica:
         """
         tensors = tensors_of(self._module)
         layout = describe(tensors)
-        sent = check_sendable(self._lower, self._parts)
+        sent = self._lower()
         if self._copies is NO_COPIES:
             self._copies = copies_of(self._session, self._gradients.device, sent.tensors)
         how = self._gradients.traits("all" if self._is_digested_whole else "part")
@@ -176,6 +176,10 @@ class ModelReplica:
         return lent(self._lower())
 
     def _lower(self) -> FlatState:
+        """The state; a value that cannot be sent or written is named."""
+        return check_sendable(self._flatten, self._parts)
+
+    def _flatten(self) -> FlatState:
         tensors = tensors_of(self._module)
         buffers, _ = self.edge.before_forward()
         tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
