@@ -38,7 +38,12 @@ class InitialSettings:
 
     def state_dict(self) -> dict[str, Any]:
         """The initial settings as plain values."""
-        return {"trained": self._trained, "settings": self._settings, "groups": self._groups()}
+        return {
+            "trained": self._trained,
+            "settings": self._settings,
+            "groups": self._groups(),
+            "kinds": self._kinds(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Keep a loaded state for `resume`; None: the checkpoint has none."""
@@ -52,18 +57,24 @@ class InitialSettings:
 
         Raises:
             JoinRefused: an optimizer has its parameters in other groups, or in another order, so that moments were
-                loaded for the wrong parameters.
+                loaded for the wrong parameters; or the other parts are in another order.
         """
         saved, self._saved = self._saved, None
         if saved is None:
             return ""
+        here, there = self._kinds(), saved.get("kinds", self._kinds())
+        if here != there and sorted(here) == sorted(there):
+            raise JoinRefused(
+                f"it has the states of {', '.join(there)}, but this script has {', '.join(here)}. They are loaded by "
+                "position, so pass `extra` in the order of the checkpoint"
+            )
         ours, theirs = self._groups(), saved["groups"]
         for name in ours.keys() & theirs.keys():
-            for number, (here, there) in enumerate(zip(ours[name], theirs[name], strict=False)):
-                if here != there:
+            for number, (mine, other) in enumerate(zip(ours[name], theirs[name], strict=False)):
+                if mine != other:
                     raise JoinRefused(
-                        f"group {number} of {name} has other parameters, or another order of them: {here} here, "
-                        f"{there} there. Moments are loaded by position, so pass the parameters in the order of the "
+                        f"group {number} of {name} has other parameters, or another order of them: {mine} here, "
+                        f"{other} there. Moments are loaded by position, so pass the parameters in the order of the "
                         "checkpoint"
                     )
         if list(ours) != list(theirs):
@@ -71,6 +82,12 @@ class InitialSettings:
                 "the checkpoint is of %s, but this script has %s: groups and moments are loaded as they are, "
                 "including the settings in them, as `load_state_dict` does",
                 *(", ".join(each) or "no optimizer" for each in (theirs, ours)),
+            )
+        elif here != there:
+            logger.warning(
+                "the checkpoint has the states of %s, but this script has %s: each is loaded by position, as "
+                "`load_state_dict` does",
+                *(", ".join(each) for each in (there, here)),
             )
         elif found := first_change(saved["settings"], self._settings):
             logger.warning(
@@ -97,6 +114,9 @@ class InitialSettings:
             f"{len(changed)} parameters, the first {name}, are {now} in this script, but were {before} in the one "
             "that wrote the checkpoint"
         )
+
+    def _kinds(self) -> list[str]:
+        return [type(each).__name__ for each in self._parts.values()]
 
     def _groups(self) -> dict[str, list[str]]:
         """For each group of each optimizer, the number of parameters and a digest of their names, in words."""

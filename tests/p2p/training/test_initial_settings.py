@@ -11,12 +11,15 @@ from p2p.errors import JoinRefused
 from p2p.training.state.initial_settings import InitialSettings
 
 
-def make(*, frozen: bool = False, lr: float = 0.1, kind: Any = torch.optim.Adam, swaps: bool = False) -> Any:
+def make(
+    *, frozen: bool = False, lr: float = 0.1, kind: Any = torch.optim.Adam, swaps: bool = False, extra: Any = ()
+) -> Any:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(not frozen)
     groups = [{"params": [*model[place].parameters()]} for place in ((1, 0) if swaps else (0, 1))]
     optimizer = kind(groups, lr=lr)
-    return model, InitialSettings(model, {kind.__name__: optimizer})
+    others = {each.__name__: each(optimizer, 5) for each in extra}
+    return model, InitialSettings(model, {kind.__name__: optimizer, **others})
 
 
 def resume(saved: Any, begun: InitialSettings, caplog: pytest.LogCaptureFixture) -> tuple[str, list[str]]:
@@ -65,3 +68,14 @@ def test_moments_are_not_given_to_other_parameters() -> None:
     begun.load_state_dict(before.state_dict())
     with pytest.raises(JoinRefused, match=r"^group 0 of Adam has other .* first 1.weight .* here, .* first 0.weight"):
         begun.resume()
+
+
+def test_a_state_is_not_given_to_another_part_of_extra(caplog: pytest.LogCaptureFixture) -> None:
+    pair = [torch.optim.lr_scheduler.StepLR, torch.optim.lr_scheduler.CosineAnnealingLR]
+    _, before = make(extra=pair)
+    _, begun = make(extra=pair[::-1])
+    begun.load_state_dict(before.state_dict())
+    with pytest.raises(JoinRefused, match=r"of Adam, StepLR, CosineAnnealingLR, but .* has Adam, Cosine.*, StepLR\. "):
+        begun.resume()
+    _, (line,) = resume(before.state_dict(), make(extra=[*pair[:1], torch.optim.lr_scheduler.ExponentialLR])[1], caplog)
+    assert line.startswith("the checkpoint has the states of Adam, StepLR, CosineAnnealingLR, but this script has Adam")
