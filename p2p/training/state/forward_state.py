@@ -56,7 +56,7 @@ class ForwardState:
         """Take up a changed module, without copies."""
         self._step, self._num_kept = NEVER, 0
         named = [(f"{path}." if path else "", each) for path, each in module.named_modules(remove_duplicate=False)]
-        self._owners = [(prefix, each) for prefix, each in named if each._buffers]
+        self._owners = named  # a forward pass may make a buffer
         self._with_parameters = [(prefix, each) for prefix, each in named if each._parameters]
         self._with_extra = [
             (prefix + EXTRA_STATE, each)
@@ -66,7 +66,7 @@ class ForwardState:
         self._buffers: dict[str, Tensor] = {}
         self._constant: dict[str, tuple[int, int, int]] = {}
         self._extra: dict[str, Any] = {}
-        self.changes = bool(self._owners or self._with_extra)
+        self.changes = bool(self._with_extra) or any(each._buffers for _, each in named)
         self._have_changed = bool(self._with_extra)
         self.is_over = False
 

@@ -127,9 +127,12 @@ class ModuleState:
         self._after = state.get("after", ({}, {}))
         self.begun.load_state_dict(state.get("begun"))
         self._theirs = state.get("changed", {}), state.get("ways", ())
-        for name, owner, key in _not_persistent(self._module):
-            if name in state["buffers"]:
-                _put(owner, key, state["buffers"][name])
+        ours = {name: (owner, key) for name, owner, key in _not_persistent(self._module)}
+        for name, value in state["buffers"].items():
+            if name in ours:
+                _put(*ours[name], value)
+            else:
+                _make(self._module, name, value)
 
     def others(self) -> dict[str, Tensor]:
         """The buffers that no `state_dict` has, by name."""
@@ -171,6 +174,18 @@ def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
             buffer = owner._buffers.get(key)
             if buffer is not None and buffer.layout is torch.strided and not buffer.is_meta:
                 yield f"{path}.{key}" if path else key, owner, key
+
+
+def _make(module: nn.Module, name: str, value: Tensor) -> None:
+    """Register a non-persistent buffer that forward passes have made where the state comes from."""
+    path, _, key = name.rpartition(".")
+    try:
+        owner = module.get_submodule(path)
+    except AttributeError:  # of a layer made for a while
+        return
+    if owner._buffers.get(key) is None and (key in owner._buffers or not hasattr(owner, key)):
+        device = next((each.device for each in (*owner.parameters(), *module.parameters())), value.device)
+        owner.register_buffer(key, value.to(device), persistent=False)
 
 
 def _put(owner: nn.Module, key: str, value: Tensor) -> None:

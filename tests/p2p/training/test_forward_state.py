@@ -196,3 +196,30 @@ def test_parameters_without_a_gradient_that_forward_passes_change_are_given_as_t
     state.load_state_dict({**state.state_dict(), "after": ({name: each + 1 for name, each in after.items()}, {})})
     state.load_after_forward()
     assert all(torch.equal(model.get_parameter(name), each + 1) for name, each in after.items())
+
+
+class Lazy(nn.Module):
+    """A model whose first forward pass makes a buffer, which each pass changes; `is_named`: it is None before."""
+
+    def __init__(self, is_named: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+        if is_named:
+            self.register_buffer("mean", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if getattr(self, "mean", None) is None:
+            self.register_buffer("mean", torch.zeros(2), persistent=False)
+        self.get_buffer("mean").add_(x.mean())
+        return x * self.scale
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_buffer_that_forward_passes_have_made_is_given_as_it_was_before_the_next_pass(is_named: bool) -> None:
+    donor, joiner = (nn.Sequential(Lazy(is_named)) for _ in range(2))
+    edge = ForwardState(donor, lambda: 0)
+    donor(torch.ones(1, 2))
+    edge.snapshot()
+    donor(torch.ones(1, 2))
+    ModuleState(joiner, ForwardState(joiner, lambda: -1), {}).load_state_dict(ModuleState(donor, edge, {}).state_dict())
+    assert joiner.get_buffer("0.mean").tolist() == [1.0, 1.0] and "0.mean" not in joiner.state_dict()
