@@ -16,6 +16,7 @@ from ...session.device_memory import pin, single_device_of, staged_by
 from ...session.session import Session
 from ...step.collective import AllReduce
 from ..checks.by_hand import Given, match
+from ..checks.graphs import CUT, is_cut
 from ..state.changes import Watch
 from ..state.mirrors import Mirror
 from ..tensors.buckets import Bucket, layout_of, make_bucket, make_buckets
@@ -180,6 +181,8 @@ class GradientReducer:
                 f"the gradient of {name} is {gradient.layout}, which is averaged only for embeddings: use "
                 "nn.Embedding or nn.EmbeddingBag with sparse=True, or dense gradients"
             )
+        if is_cut(gradient):
+            raise ShoalError(CUT.format(self._name_of(parameter)))
         if layout_of(parameter) != bucket.layouts[index]:
             ours, before = (
                 f"{dtype} {list(shape)} with strides {list(strides)}"

@@ -40,6 +40,21 @@ def a_penalty_on_the_gradient_of_parameters(run: Run) -> None:
         optimizer.step()
 
 
+@case(quick=True, refused="`grad` of parameter 2.bias is going to be the mean over all peers, which has no graph")
+def a_penalty_on_grad_after_backward_with_create_graph(run: Run) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    parallel = run.wrap(model, optimizer)
+    for x, y in run.loader():
+        functional.mse_loss(parallel(x), y).backward(create_graph=True)
+        penalty = torch.stack([p.grad.square().sum() for p in model.parameters() if p.grad is not None]).sum()
+        optimizer.zero_grad()
+        loss = functional.mse_loss(parallel(x), y) + 0.1 * penalty
+        loss.backward()
+        optimizer.step()
+        run.log(loss)
+
+
 @case(quick=True)
 def autograd_grad_and_reduce_gradients(run: Run) -> None:
     model = mlp()
