@@ -510,3 +510,39 @@ def test_a_value_in_extra_that_cannot_be_written_any_more_is_one_line_and_traini
     last = "and the last one is that of step 4: the state_dict of Best: value: ndarray is not allowed"
     assert f"cannot write the checkpoint of step 8 to {folder}, {last}" in said
     assert files(folder) == ["00000004", "00000012"]
+
+
+SHARP = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(1, 1, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    wrapped = p2p.DataParallel(peer, model, optimizer, checkpoint=p2p.Checkpoint(sys.argv[1], every=3, keep=None))
+    for number in range(8):
+        x = torch.full((4, 1), 1.0 + number)
+        wrapped(x).square().mean().backward()
+        with torch.no_grad():
+            model.weight += 0.5
+        optimizer.zero_grad()
+        wrapped(x).square().mean().backward()
+        with torch.no_grad():
+            model.weight -= 0.5
+        optimizer.step()
+        optimizer.zero_grad()
+        print("whole", peer.done, model.weight.item())
+        peer._session.membership.keeper._writer.wait()
+"""
+
+
+def test_no_checkpoint_is_written_between_the_two_steps_of_one_update(swarm: Swarm, folder: Path) -> None:
+    """After the first of them SAM has moved the parameters away from where the update begins."""
+    peer = swarm.start(SHARP, str(folder))
+    assert peer.end() == 0, peer.report()
+    whole = {int(step): float(weight) for _, step, weight in map(str.split, peer.stdout[-8:])}
+    assert [*map(int, files(folder))] == [4, 6, 10, 12, 16]
+    for name in files(folder):
+        assert load_file(folder / name / "state.safetensors")["model.weight"].item() == whole[int(name)]

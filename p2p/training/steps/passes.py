@@ -197,7 +197,8 @@ class Passes:
             self._checked = self._session.done
         self.updates.scaled.restore()  # in case an update has raised
         self._edge.is_over = is_over
-        if not self.updates.is_due:  # an evaluation or a schedule may come before it
+        is_amid = self.updates.is_amid_update and not self._share.is_of_loader
+        if not (self.updates.is_due or is_amid):  # an evaluation or a schedule may come before it
             is_over |= not self._edge.changes
             self._session.state_is_complete(
                 is_over=is_over and self._may_be_given and not self._session.membership.edge.is_past_request

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -38,6 +38,8 @@ SKIPPED = (
     "`continue`"
 )
 AS_SET = LrScaling()
+MOST_COMMITS: Final = 8
+"""The most commits before an update (SAM has 2) after which a state is withheld until the update."""
 BETWEEN = (
     "`optimizer.step` was called between the passes of a step: first end the step with a backward pass outside "
     "`no_sync`"
@@ -93,6 +95,8 @@ class Updates:
         self._due: set[torch.optim.Optimizer] = set()
         self._since_commit: set[torch.optim.Optimizer] | None = None
         self._has_updated = self.is_lost = False
+        self._num_commits = 0  # since the last update
+        self._usual_commits, self._is_usual_known = 2, False  # before an update
         self._rates = Rates(parts)
         self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
@@ -140,6 +144,14 @@ class Updates:
         return self.are_made and self._under_way is None and not self.is_lost
 
     @property
+    def is_amid_update(self) -> bool:
+        """Whether steps were committed since the last update, but fewer than before earlier ones, as far as is known.
+
+        After the first of two steps for an update, SAM has dropped the gradients and moved the parameters for a while.
+        """
+        return 0 < self._num_commits < self._usual_commits
+
+    @property
     def is_amid_step(self) -> bool:
         """Whether the pass that ends a step is under way."""
         return self._passes.is_under_way
@@ -156,6 +168,7 @@ class Updates:
             self.scaled.committed(its, weight)
         self._kept.committed()
         self._since_commit, self._has_updated = set(), False
+        self._num_commits += 1
         self.num_stale = max(0, self.num_stale - 1)
 
     def loaded(self) -> None:
@@ -168,6 +181,7 @@ class Updates:
         self.scaled.forget()
         self._since_commit = None
         self.num_stale = len(self._optimizers) if self._passes.is_under_way else 0  # the open step is one of them
+        self._num_commits = 0
 
     def since_commit(self) -> str | None:
         """The optimizers that have made an update since the last commit, in words; None: unknown."""
@@ -238,6 +252,7 @@ class Updates:
         return self._gradients.model_of(parameter) is not None
 
     def _name_other(self, name: str) -> None:
+        self._count_update()
         if not (self._has_warned or self._allow_local):
             self._has_warned = True
             logger.warning(
@@ -272,6 +287,14 @@ class Updates:
         self._has_updated = True
         self._unused = b""
         self._under_way = None
+        self._count_update()
+
+    def _count_update(self) -> None:
+        """Note an update of the model by any optimizer."""
+        if self._num_commits:
+            before = self._usual_commits if self._is_usual_known else 1
+            self._usual_commits, self._is_usual_known = max(before, min(self._num_commits, MOST_COMMITS)), True
+        self._num_commits = 0
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise ShoalError if `optimizer` is about to use gradients that were not committed."""
