@@ -90,7 +90,7 @@ LAGS: dict[str, Mutant] = {
         (Patience, "is_worth", lambda self, now, state_s: False), breaks="L1", scenario=LONG_STATES
     ),
     "R9: nobody waits for a state that takes long": mutant(
-        (Patience, "limit_s", lambda self, now: self._config.late_s), breaks="L1", scenario=LONG_STATES
+        (Patience, "limit_s", lambda self, now: self._config.load_timeout_s), breaks="L1", scenario=LONG_STATES
     ),
     "R9: who had no state in time is held again": mutant(
         (Core, "return_from", lambda self, former: None),

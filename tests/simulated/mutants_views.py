@@ -111,11 +111,11 @@ def _removed_however(original: Callable[..., None]) -> Callable[..., None]:
 def _install_and_meet_nobody(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
     def install(self: Membership, now: float, view: View) -> list[Effect]:
         swim: Any = self._swim
-        with_hearing, swim.hear = swim.hear, lambda now, claim: []
+        with_claims, swim.apply_claim = swim.apply_claim, lambda now, claim: []
         try:
             return original(self, now, view)
         finally:
-            swim.hear = with_hearing
+            swim.apply_claim = with_claims
 
     return install
 
@@ -297,7 +297,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="G11: a member cannot be reached by one other, whose link it answers",
     ),
     "G11: an answering link is life for ever": mutant(
-        (Beliefs, "link_answered", lambda self, now, member: self.heard(now, member) or True),
+        (Beliefs, "link_answered", lambda self, now, member: self.frame_received(now, member) or True),
         breaks="L1",
         scenario="G11: the second of two members cannot reach the first, whose link it answers",
     ),
