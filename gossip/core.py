@@ -201,7 +201,7 @@ class Core(CoreQueries):
         """The state after `step` is loaded, or that step was run with its fed results."""
         if self.ended:
             return []
-        self._joining.loaded(step, digest)
+        self._joining.loaded(step, digest, is_run=self._observing.due == (step, digest))
         effects = [*self._steps.loaded(step, digest), *self._observing.loaded(now, step, digest)]
         self._status.loaded(self.done)
         return self._follow_up(now, effects)

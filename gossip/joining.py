@@ -69,10 +69,13 @@ class Joining:
         if len(self._states) > MOST_STATES:
             del self._states[next(iter(self._states))]
 
-    def loaded(self, step: int, digest: bytes) -> None:
-        """This peer has loaded the state after `step`: its numerics class is its donor's, if it computes alike."""
+    def loaded(self, step: int, digest: bytes, *, is_run: bool) -> None:
+        """This peer has loaded the state after `step`: its numerics class is its donor's, if it computes alike.
+
+        `is_run`: it has run that step instead, with its fed results, and keeps the class of its own parameters.
+        """
         donors = self._states.pop((step, digest), None)
-        if donors is not None and self.run is not None:
+        if donors is not None and not is_run and self.run is not None:
             self.numerics = inherited(self.run.numerics, donors, self._swim.me.member, step)
 
     def found_from_seeds(self, now: float, foundation: Foundation) -> None:

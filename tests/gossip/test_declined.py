@@ -1,7 +1,11 @@
 """A state that comes while an observer's script waits for an operation, or is within a batch: R9 of PROTOCOL.md."""
 
+from dataclasses import replace
+
 from gossip.effects import Apply, DropState, DropStep, Load, ResultUnavailable
 
+from .cores import RUN, core
+from .members import LINEAGE, A, B, claim
 from .test_observing import Observer, declines, digest, in_barrier, query, waits_at
 
 
@@ -85,6 +89,20 @@ def test_r9_an_operation_is_missed_in_a_barrier_too() -> None:
     new.gets(5)
     declines(new, 5, now=1.0)
     assert [new.observing.beat(now) for now in (1.9, 2.0, 2.1)] == [[], [ResultUnavailable(4)], []]
+
+
+def test_r20_who_runs_the_step_of_a_state_that_it_has_declined_keeps_the_class_of_its_own_parameters() -> None:
+    own, others = b"AVX2" + bytes(4), b"none" + bytes(4)
+    peer = core(B)
+    peer.meet(0.0, claim(A))
+    peer.ask_for_seat(0.0, replace(RUN, numerics=own), follows=True)
+    peer.state_arrived(5, digest(5), LINEAGE, own)
+    peer.loaded(0.0, 5, digest(5))
+    assert peer.state_arrived(6, digest(6), LINEAGE, others) == [Load(6, digest(6))]
+    assert peer.declined(0.0, 6, digest(6)) == []
+    assert peer.fed(6, digest(5), digest(6), 0, is_own=True) == [Apply(6, digest(6))]
+    assert peer.loaded(0.0, 6, digest(6)) == [DropState(6, digest(6))]
+    assert peer.numerics == own
 
 
 # Within a batch

@@ -450,7 +450,7 @@ def test_of_many_states_that_came_the_last_ones_are_known() -> None:
     for step in range(MOST_STATES + 1):
         new.state_arrived(step, b"digest", CLASS)
     before = new.numerics
-    new.loaded(0, b"digest")
+    new.loaded(0, b"digest", is_run=False)
     assert new.numerics == before, "it came too long ago"
-    new.loaded(1, b"digest")
+    new.loaded(1, b"digest", is_run=False)
     assert new.numerics == inherited(RUN.numerics, CLASS, D, 1) != before
