@@ -191,8 +191,9 @@ class Membership:
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
                 effects += self._swim.apply_claim(now, Claim(seat.member, State.ALIVE, seat.contact))
         effects += [Send(joiner, self._head(joiner)) for joiner in self.view_change.admission.joiners()]
-        early, self._pending_ready = self._pending_ready, {}
-        for envelope in early.values():  # READY took another path than DECIDE, and overtook it
+        early = self._pending_ready  # READY took another path than DECIDE, and overtook it
+        self._pending_ready = {who: each for who, each in early.items() if each.stamp.number > view.number}
+        for envelope in early.values():
             if envelope.stamp == view.stamp:
                 effects += self.receive(now, envelope.sender, envelope.body)
         gone = [member for member in before if view.since(member) is None and self._swim.is_gone(member)]

@@ -28,6 +28,7 @@ from gossip.view import founding_view
 from .cores import (
     NOTHING,
     RUN,
+    after,
     bodies,
     core,
     first_view,
@@ -114,6 +115,15 @@ def test_r4_a_ready_of_a_stranger_is_not_kept() -> None:
     peer, view = founder(), view_with(A, B)
     say(peer, B, NOTHING, view.stamp)
     assert only(Activated, say(peer, B, Decide(view))) == []
+
+
+def test_r4_a_ready_that_overtakes_two_views_is_kept_until_its_own() -> None:
+    peer = seated(B)
+    third = after(view_of(peer), A, B)
+    fourth = after(third, A, B)
+    say(peer, B, NOTHING, fourth.stamp)
+    assert only(Activated, say(peer, B, Decide(third))) == []
+    assert only(Activated, say(peer, B, Decide(fourth))) == [Activated(fourth, -1)]
 
 
 @pytest.mark.parametrize("again", [False, True])
