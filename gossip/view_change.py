@@ -64,7 +64,8 @@ class ViewChange:
                 self.admission.removed(now, member, flaps=self.reports.flaps(member))
         if before is not None:
             self.admission.view_changed(now, before, view)
-        self._restart_request, self._own, self._settles_at = None, (), math.inf
+        self._restart_request, self._own = None, ()
+        self._settles_at = self._final_since = math.inf
         self._held, self._hold_again = NOTHING_DONE, -math.inf
         self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
         self._behind.clear()

@@ -2,11 +2,11 @@
 
 from gossip import Policy, State
 from gossip.acceptor import NO_BALLOT
-from gossip.effects import Explain, Installed, Removed
+from gossip.effects import Explain, Installed, Paused, Removed
 from gossip.messages import AcceptorRecord, Ballot, Gossip, Report, ReportKind
 
 from .cores import after, bodies, first_view, member_of, only, run, say, seated, view_of, view_with
-from .members import A, B, C, E, claim
+from .members import A, B, C, D, E, claim
 
 
 def test_r13_a_later_view_in_the_record_of_a_dead_member_is_installed() -> None:
@@ -31,6 +31,17 @@ def test_r13_a_record_older_than_the_view_counts_as_an_acceptor_that_promised_no
     peer = seated(B, policy=Policy.LIVE)
     peer.declare_dead(1.0, B, "SIGKILL", AcceptorRecord(first_view(policy=Policy.LIVE), Ballot(9, 0), None))
     assert only(Installed, peer.tick(1.0)) == [Installed(after(view_with(A, B, policy=Policy.LIVE), A))]
+
+
+def test_r13_in_a_view_that_a_record_names_the_records_of_the_other_dead_are_waited_for_anew() -> None:
+    peer = seated(B, C, D, policy=Policy.LIVE)
+    later = after(view_of(peer), A, B, C, D)
+    for member in (B, C, D):
+        peer.declare_dead(0.0, member, "SIGKILL")
+    assert [paused.is_final for paused in only(Paused, run(peer, 0.0, 1.4))] == []
+    assert not only(Paused, peer.declare_dead(1.4, B, "SIGKILL", AcceptorRecord(later, NO_BALLOT, None)))[0].is_final
+    assert only(Paused, run(peer, 1.4, 2.8)) == []
+    assert [paused.is_final for paused in only(Paused, run(peer, 2.8, 3.2))] == [True]
 
 
 def test_r13_without_a_record_half_of_a_view_does_not_go_on_without_rank_0() -> None:
