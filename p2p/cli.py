@@ -31,7 +31,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 key = typer.Typer(help="The swarm key: encryption and admission.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(key, name="key")
-checkpoint = typer.Typer(help="What a run goes on from.", no_args_is_help=True, rich_markup_mode=None)
+checkpoint = typer.Typer(help="What a run resumes from.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(checkpoint, name="checkpoint")
 app.add_typer(lab, name="lab")
 
@@ -47,7 +47,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def shoal(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Peer-to-peer training for PyTorch, with nobody in charge."""
@@ -99,91 +99,94 @@ def run(
         list[str] | None,
         typer.Argument(metavar="SCRIPT.PY | -m MODULE | -- COMMAND", help="What each peer runs, with its arguments."),
     ] = None,
-    module: Annotated[str | None, typer.Option("-m", help="A module instead, as `python -m`.")] = None,
+    module: Annotated[str | None, typer.Option("-m", help="Run a module instead, like `python -m`.")] = None,
     num_peers: Annotated[
         str, typer.Option("-n", metavar="N|auto", help="Number of peers; auto: one per GPU, 1 without.")
     ] = "1",
     swarm: Annotated[
         str | None,
         typer.Option(
-            help="Who may meet; without it the script's name, and, without --seeds and --bind, 8 digits that stand "
+            help="Name that peers meet by; default: the script's name and, without --seeds and --bind, 8 digits "
             "for its path and arguments.",
             envvar="SHOAL_SWARM",
         ),
     ] = None,
     join: Annotated[
         bool,
-        typer.Option("--join", help="Found nothing: wait for a run to join. If it is over, say so, and end with 0."),
+        typer.Option("--join", help="Only join: wait for a run. If it is over, say so and exit with 0."),
     ] = False,
-    new: Annotated[bool, typer.Option("--new", help="Join nothing: end with 2 if the run is under way here.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Only found a run: exit with 2 if it is under way here.")] = False,
     join_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a seat.  [default: 600]")] = None,
     step_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a step.  [default: 600]")] = None,
     restarts: Annotated[
-        int, typer.Option(help="Replace each peer that fails so often; not after three deaths at the same step.")
+        int, typer.Option(help="How often to replace a peer that fails; not after three deaths at the same step.")
     ] = 0,
     fence: Annotated[
-        float | None, typer.Option(help="Kill a peer that somebody has stopped (SIGSTOP, Ctrl-Z) for so many seconds.")
+        float | None, typer.Option(help="Kill a peer that stays stopped (SIGSTOP, Ctrl-Z) for this many seconds.")
     ] = None,
-    log_dir: Annotated[Path | None, typer.Option(help="Folder for one file per peer, with all that it writes.")] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Folder for one file per peer, with all its output.")] = None,
     web: Annotated[
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve a page, /status.json and /metrics of the peers here, at 127.0.0.1:8400, say; where other "
-            "hosts can come, only with a token in SHOAL_WEB_TOKEN.",
+            help="Serve a page, /status.json and /metrics of the peers here, for example at 127.0.0.1:8400; an "
+            "address that other hosts can reach needs a token in SHOAL_WEB_TOKEN.",
             envvar="SHOAL_WEB",
         ),
     ] = "",
     verbose: Annotated[bool, typer.Option("-v", help="Show the log of each peer, too.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", help="Say nothing but who has failed, and why.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", help="Print only which peers failed, and why.")] = False,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
     may_differ: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
             help="An argument of the script (lr; 1 for the first without a flag) in which these peers may differ from "
-            "others, or `script`; to be repeated. Who differs otherwise is refused.",
+            "others, or `script`; can be repeated. A peer that differs otherwise is refused.",
         ),
     ] = None,
     mixed: Annotated[
         str | None,
-        typer.Option(help="Peers whose processors round otherwise: resync (they train together) or refuse (one kind)."),
+        typer.Option(
+            help="Peers whose processors round differently: resync (they train together) or refuse (one kind)."
+        ),
     ] = None,
     slow_peers: Annotated[
         str | None,
         typer.Option(help="A member that is much slower than the others: name (the log says so) or leave (it goes)."),
     ] = None,
     slow_factor: Annotated[
-        float | None, typer.Option(help="So many times what the others take is much slower.  [default: 2]")
+        float | None, typer.Option(help="Much slower: this many times what the others take.  [default: 2]")
     ] = None,
     on_all_dead: Annotated[
         str | None,
-        typer.Option(help="When all members have died, who only observed: stop, or restart (with the newest state)."),
+        typer.Option(help="What observers do when all members have died: stop, or restart (with the newest state)."),
     ] = None,
     min_peers: Annotated[
         int | None,
         typer.Option(help="The first step waits for this many; without it, for -n.", envvar="SHOAL_MIN_PEERS"),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Who goes on after deaths: live (whoever is left) or majority.")
+        str | None, typer.Option(help="Which peers continue after deaths: live (all that are left) or majority.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="FOLDER/STEP of the checkpoint to go on from; without it, the last one.")
+        Path | None, typer.Option(help="FOLDER/STEP of the checkpoint to resume from; without it, the last one.")
     ] = None,
     receipts: Annotated[
         Path | None, typer.Option(help="Folder for one receipt per committed step, traces, and how peers ended.")
     ] = None,
     receipts_full: Annotated[
-        str | None, typer.Option(help="When they cannot be written: warn (go on without) or stop (that peer leaves).")
+        str | None, typer.Option(help="If they cannot be written: warn (continue without) or stop (that peer leaves).")
     ] = None,
     seeds: Annotated[
         str, typer.Option(help="host:port,host:port of some peers, the same on all hosts.", envvar="SHOAL_SEEDS")
     ] = "",
     bind: Annotated[
-        str, typer.Option(help="host:port for other hosts; two ports per peer from there on.", envvar="SHOAL_BIND")
+        str,
+        typer.Option(help="host:port for other hosts; two ports per peer, counting up from it.", envvar="SHOAL_BIND"),
     ] = "",
     advertise: Annotated[
-        str, typer.Option(help="Host that others are told, if not the one in --bind.", envvar="SHOAL_ADVERTISE")
+        str, typer.Option(help="Host that others connect to, if not the one in --bind.", envvar="SHOAL_ADVERTISE")
     ] = "",
     key: Annotated[
         Path | None, typer.Option(help="File with the swarm key, or env:NAME, or fd:N.", envvar="SHOAL_KEY")
@@ -198,8 +201,8 @@ def run(
 ) -> None:
     """Start identical peers on this host; they found the swarm, or join it.
 
-    Ends with 0 if the run was completed and each peer that died was replaced, or if all left since SIGTERM asked them
-    to; 1 if a peer failed; 2 if nothing could be started; 3 if the others went on without a peer; 130 after Ctrl-C
+    Exits with 0 if the run was completed and each peer that died was replaced, or if all left on SIGTERM;
+    1 if a peer failed; 2 if nothing could be started; 3 if the others continued without a peer; 130 after Ctrl-C
     (128 + N after another signal N).
     """
     from p2p.launch.config import LaunchConfig, parse_num_peers
@@ -266,21 +269,21 @@ def _target(words: list[str], module: str | None, *, is_command: bool) -> "Targe
     return Target.of_command(words) if is_command else Target.script(Path(words[0]), words[1:])
 
 
-@app.command(short_help="Show swarms: members, steps, who waits for whom, what happened last.")
+@app.command(short_help="Show swarms: members, steps, which peer waits for which, what happened last.")
 def status(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of a swarm; without it, all of this host.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Name of a swarm; without it, all of this host.")] = "",
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
     seeds: Annotated[
-        str, typer.Option(help="host:port of a peer of another host to ask, or of several, with commas.")
+        str, typer.Option(help="host:port of one or more peers of another host to ask, with commas.")
     ] = "",
     key: Annotated[
         Path | None, typer.Option(help="File with the swarm key, or env:NAME, or fd:N.", envvar="SHOAL_KEY")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="That peer runs without a key.")] = False,
-    network: Annotated[str, typer.Option(help="As of that peer: lan or wan.")] = "lan",
+    network: Annotated[str, typer.Option(help="Network setting of that peer: lan or wan.")] = "lan",
 ) -> None:
     """Show the swarms of this host, also peers that hang, are stopped, or have died; or ask a peer of another host."""
     from p2p.status.screen import show
@@ -297,13 +300,13 @@ def status(
 
 @app.command(short_help="Show a row per peer, with its last steps, until Ctrl-C.")
 def top(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of a swarm; without it, all of this host.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Name of a swarm; without it, all of this host.")] = "",
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
 ) -> None:
-    """Show the peers of this host, a row for each: what its last steps took, what it is at, and what happened last.
+    """Show the peers of this host, a row for each: what its last steps took, what it does, and what happened last.
 
-    Bars are steps: the third height is the median of the last 240, two heights more are a factor of 2. Where the output
-    is no terminal, it is shown once.
+    Bars are steps: the third height is the median of the last 240, two heights more are a factor of 2. If the output
+    is not a terminal, it is shown once.
     """
     from p2p.status.screen import top as show_top
 
@@ -316,10 +319,10 @@ add_experiments(app)
 @key.command("new")
 def key_new(
     out: Annotated[
-        Path | None, typer.Option(help="A new file, readable for you only; without it, stdout.", show_default=False)
+        Path | None, typer.Option(help="A new file, which only you can read; without it, stdout.", show_default=False)
     ] = None,
 ) -> None:
-    """Make a swarm key. Whoever has it may take part; copy it to every host, and to nobody else."""
+    """Make a swarm key. Any process that has it may take part; copy it to every host, and nowhere else."""
     from p2p.host.keys import show_key, write_key
 
     if out is None:
@@ -328,11 +331,11 @@ def key_new(
         write_key(out)
 
 
-@app.command(short_help="Say what peers can do on this machine, and what keeps them from more.")
+@app.command(short_help="Show what peers can do on this machine, and what limits them.")
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     parameters: Annotated[
-        str, typer.Option(metavar="N", help="Of the model that costs are said for; K, M and G are powers of 1000.")
+        str, typer.Option(metavar="N", help="Parameters of the model to show costs for; K, M and G are powers of 1000.")
     ] = "100M",
 ) -> None:
     """Look at cores, memory, shared memory, open files, GPUs and what the network lab needs, and try what can be tried.
@@ -344,12 +347,12 @@ def doctor(
     raise typer.Exit(run(parameters, is_json=json))
 
 
-Checkpoints = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of all checkpoints of a run, or of one.")]
+Checkpoints = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of all checkpoints of a run, or of one.")]
 
 
 @checkpoint.command("show")
 def checkpoint_show(folder: Checkpoints) -> None:
-    """List checkpoints: step, epoch, size, run, how often it had been started, and which one came before."""
+    """List checkpoints: step, epoch, size, run, how often the run had started, and which one came before."""
     from p2p.checkpoint.show import show
 
     print("\n".join(show(folder)))

@@ -21,22 +21,22 @@ Swarm = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="By the peers that wait with `shoal bench --serve --swarm NAME`, here and on other machines; this one is "
-        "one of them, and -n how many there are at least.",
+        help="Measure with the peers that wait in `shoal bench --serve --swarm NAME`, here and on other machines; this "
+        "one joins them, and -n is the least number of peers.",
         show_default=False,
     ),
 ]
 Seeds = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT,...", help="Of the swarm, on other machines.", show_default=False)
+    str | None, typer.Option(metavar="HOST:PORT,...", help="Peers of the swarm, on other machines.", show_default=False)
 ]
-Key = Annotated[Path | None, typer.Option(help="Of the swarm: a file.", show_default=False)]
+Key = Annotated[Path | None, typer.Option(help="File with the swarm key.", show_default=False)]
 
 OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "num_peers": (Annotated[int, typer.Option("-n", help="Number of peers.")], 2),
     "algos": (str, ""),
-    "root": (Annotated[int, typer.Option(help="The rank from which, or to which, it goes.")], 0),
+    "root": (Annotated[int, typer.Option(help="The rank that gives or gets the arrays.")], 0),
     "baseline": (
-        Annotated[str | None, typer.Option(help="Whom to compare with: gloo.", show_default=False)],
+        Annotated[str | None, typer.Option(help="What to compare with: gloo.", show_default=False)],
         None,
     ),
     "first": (
@@ -44,28 +44,28 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         "4K",
     ),
     "last": (Annotated[str, typer.Option("-e", help="Largest size.")], "4M"),
-    "factor": (Annotated[int, typer.Option("-f", help="From size to size.")], 2),
+    "factor": (Annotated[int, typer.Option("-f", help="Factor from size to size.")], 2),
     "sizes_from": (
         Annotated[
             Path | None,
             typer.Option(
                 metavar="TRACE",
                 help="Instead of -b, -e and -f: the buckets of a real step, from a trace that `shoal run --receipts` "
-                "or an experiment has left, or a folder with such.",
+                "or an experiment has left, or a folder of traces.",
                 show_default=False,
             ),
         ],
         None,
     ),
     "dtype": (
-        Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, bfloat16, int32 or int64.")],
+        Annotated[str, typer.Option(help="Type of the elements: float32, float64, float16, bfloat16, int32 or int64.")],
         "float32",
     ),
     "device": (
         Annotated[
             str,
             typer.Option(
-                help="Where the arrays lie: cpu, or cuda, each peer's on a GPU of its own, or on one that they share.",
+                help="Where the arrays lie: cpu, or cuda, with a GPU for each peer, or one that peers share.",
             ),
         ],
         "cpu",
@@ -75,15 +75,15 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
             str | None,
             typer.Option(
                 metavar="KEY=VALUE,...",
-                help="Each peer on a host of its own, of a network lab with such links, as of `shoal lab --net`: "
-                f"{DRAWN_NET}, say, which --draw takes where nothing is said.",
+                help="Each peer on its own host of a network lab with these links, as in `shoal lab --net`, for "
+                f"example {DRAWN_NET}, the default of --draw.",
                 show_default=False,
             ),
         ],
         None,
     ),
     "per_host": (
-        Annotated[int, typer.Option("--per-host", help="Peers on each host of --net; -n is of all together.")],
+        Annotated[int, typer.Option("--per-host", help="Peers on each host of --net; -n counts all of them.")],
         1,
     ),
     "swarm": (Swarm, None),
@@ -93,14 +93,15 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         Annotated[
             int | None,
             typer.Option(
-                help="Timed rounds per size; with --duration or --until at most.  [default: 50]", show_default=False
+                help="Timed rounds per size; with --duration or --until, at most.  [default: 50]", show_default=False
             ),
         ],
         None,
     ),
     "duration": (
         Annotated[
-            float | None, typer.Option(help="Go on for so many seconds, each size for as long.", show_default=False)
+            float | None,
+            typer.Option(help="Measure for this many seconds, each size equally long.", show_default=False),
         ],
         None,
     ),
@@ -109,8 +110,8 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
             str | None,
             typer.Option(
                 metavar="5%",
-                help="Go on until the interval of the crossing of the first two of --algos is that narrow, or the time "
-                "is up (--duration, 120 s).",
+                help="Measure until the interval of the crossing of the first two of --algos is this narrow, or the "
+                "time is up (--duration, 120 s).",
                 show_default=False,
             ),
         ],
@@ -121,14 +122,14 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
             str | None,
             typer.Option(
                 metavar="PATH",
-                help="Take turns, some rounds each, with another run that is started at the same time with the same "
-                "PATH, of other code, say; `shoal bench compare` then compares round by round.",
+                help="Take turns, some rounds each, with another run that starts at the same time with the same "
+                "PATH, for example of other code; `shoal bench compare` then compares round by round.",
                 show_default=False,
             ),
         ],
         None,
     ),
-    "warmup": (Annotated[int, typer.Option(help="Rounds of each size before them.")], 5),
+    "warmup": (Annotated[int, typer.Option(help="Untimed rounds of each size before the timed ones.")], 5),
     "json": (Annotated[Path | None, typer.Option(help="Also write all samples here.", show_default=False)], None),
     "csv": (
         Annotated[Path | None, typer.Option(help="Also write a row per algorithm and size here.", show_default=False)],
@@ -194,7 +195,7 @@ def _add(operation: str, what: str, algos: str) -> None:
     left_out += ["root"] * (operation not in ROOTED)
     left_out += SIZES if operation == "barrier" else ()
     others = ", tree, binary-tree, halving-doubling, hierarchical" if operation == "all-reduce" else ""
-    named = f"Of {algos.removesuffix(',tree').replace(',', ', ')}{others} and auto, with commas; {WAYS}"
+    named = f"Any of {algos.removesuffix(',tree').replace(',', ', ')}{others} and auto, with commas; {WAYS}"
     options = OPTIONS | {"algos": (Annotated[str, typer.Option(help=named)], algos)}
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -203,7 +204,7 @@ def _add(operation: str, what: str, algos: str) -> None:
             if name not in left_out
         ]
     )
-    run.__doc__ = f"{what}, verify every result, and say how long it took on the slowest, and how sure that is."
+    run.__doc__ = f"{what}, verify every result, and show how long it took on the slowest peer, and how sure that is."
     app.command(operation)(run)
 
 
@@ -222,7 +223,7 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         from .drawing import draw_all_reduce
 
         if unwritten := [f"--{name}" for name in ("json", "csv", "plot", "explain") if given[name]]:
-            raise LaunchError(f"--draw measures nothing, so it has nothing for {', '.join(unwritten)}: leave that out")
+            raise LaunchError(f"--draw measures nothing, so leave {', '.join(unwritten)} out")
         size_bytes = plans.parse_size(given["first"])
         drawn_net = DRAWN_NET if net is None else net
         print(draw_all_reduce(given["draw"], num_peers, size_bytes, drawn_net, given["per_host"]))
@@ -281,7 +282,8 @@ def _own_schedules(given: Mapping[str, Any], algorithms: tuple[str, ...]) -> tup
 def serve(
     context: typer.Context,
     serves: Annotated[
-        bool, typer.Option("--serve", help="Wait in a swarm, and measure what others bring (OPERATION --swarm NAME).")
+        bool,
+        typer.Option("--serve", help="Wait in a swarm, and measure what other peers ask for (OPERATION --swarm NAME)."),
     ] = False,
     swarm: Swarm = None,
     seeds: Seeds = None,
@@ -297,7 +299,7 @@ def serve(
     if (operation := context.invoked_subcommand) is not None:
         if any(value not in (None, False) for value in context.params.values()):
             raise LaunchError(
-                f"what stands before {operation} is for peers that wait, and would be ignored: write either "
+                f"the options before {operation} are for peers that wait, and would be ignored: write either "
                 f"shoal bench {operation} --swarm NAME, or, without an operation, shoal bench --serve --swarm NAME"
             )
         return
@@ -310,12 +312,12 @@ def serve(
 
 @app.command("compare")
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A.json", help="Of --json.")],
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="The same, of other code.")],
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="File of --json.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="The same, with other code.")],
 ) -> None:
     """Say for each algorithm and size whether B is faster, slower, the same within 3 %, or whether that is unclear.
 
-    Ends with 1 if B is slower somewhere; with 2 if the runs cannot be compared.
+    Exits with 1 if B is slower somewhere; with 2 if the runs cannot be compared.
     """
     from .results.compare import compare_files
 

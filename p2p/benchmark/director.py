@@ -146,7 +146,7 @@ def read_results(plan: Plan, found: Sequence[Mapping[str, Any]]) -> list[Result]
 
 def _read(path: Path) -> str:
     if not path.is_file():
-        raise ShoalError(f"peer {path.stem} ended without results; nothing can be said of the others")
+        raise ShoalError(f"peer {path.stem} ended without results; those of the others are not shown")
     return path.read_text()
 
 

@@ -146,7 +146,9 @@ class Plan:
         self._check_rounds()
         if self.net is not None:
             if others := [name for name in self.algorithms if name.partition("@")[2] not in ("", EARLY)]:
-                raise LaunchError(f"--net has other hosts, so {', '.join(others)} cannot be: leave out what follows @")
+                raise LaunchError(
+                    f"--net has other hosts, so {', '.join(others)} cannot be measured: leave out what follows @"
+                )
             LabConfig.uniform(self.num_hosts, self.net)
         if self.per_host < 1 or self.num_peers % self.per_host or (self.net is None and self.per_host > 1):
             raise LaunchError(
@@ -175,14 +177,14 @@ class Plan:
             raise LaunchError(f"--device is {' or '.join(DEVICES)}, got {self.device!r}{hint}")
         if self.device == CPU:
             if adding := [name for name in self.algorithms if name.partition("@")[2] == ADDS]:
-                raise LaunchError(f"@{ADDS} is what a device adds up: {', '.join(adding)} needs --device {CUDA}")
+                raise LaunchError(f"@{ADDS} sums on a device: {', '.join(adding)} needs --device {CUDA}")
             return
         if self.operation != ALL_REDUCE:
             raise LaunchError(f"--device {self.device} is for {ALL_REDUCE}, got {self.operation}: leave --device out")
         if held := [name for name in self.algorithms if name.partition("@")[2] == IN_ARENA]:
             raise LaunchError(
                 f"--device {self.device} has no tensors in an arena, which is memory of the host, so "
-                f"{', '.join(held)} cannot be: leave out @{IN_ARENA}"
+                f"{', '.join(held)} cannot be measured: leave out @{IN_ARENA}"
             )
 
     def _check_rounds(self) -> None:

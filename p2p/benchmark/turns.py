@@ -50,8 +50,8 @@ class Turns:
             self._is_alone = not self._connection.recv(1)
         except TimeoutError:
             raise ShoalError(
-                f"the other run that takes turns at {self._path} has measured for {PATIENCE_S:.0f} s: take smaller "
-                "sizes or fewer algorithms in both, or end it"
+                f"the other run that takes turns at {self._path} has been measuring for {PATIENCE_S:.0f} s: take "
+                "smaller sizes or fewer algorithms in both, or end it"
             ) from None
         except ConnectionError:
             self._is_alone = True
@@ -85,7 +85,7 @@ def meet(path: Path, asked: Mapping[str, Any]) -> Iterator[Turns]:
         connection, place = _connected(path, deadline)
     except TimeoutError:
         raise ShoalError(
-            f"nobody else takes turns at {path}: start the other run with the same --turns within {PATIENCE_S:.0f} s"
+            f"no other run takes turns at {path}: start the other run with the same --turns within {PATIENCE_S:.0f} s"
         ) from None
     except OSError as error:
         raise ShoalError(f"--turns {path}: {error.strerror}") from None
@@ -95,12 +95,14 @@ def meet(path: Path, asked: Mapping[str, Any]) -> Iterator[Turns]:
         try:
             theirs = _introduced(connection, {"id": own_id, "asked": asked})
         except (OSError, ValueError) as error:
-            raise ShoalError(f"who came to take turns at {path} has not said what it measures: {error}") from None
+            raise ShoalError(
+                f"the run that came to take turns at {path} did not say what it measures: {error}"
+            ) from None
         for name, one in asked.items():
             other = theirs["asked"].get(name, one)
             if one != other:
                 raise ShoalError(
-                    f"the other run that takes turns at {path} has another {name}: {other!r}, and here it is {one!r}; "
+                    f"the other run that takes turns at {path} has {name} {other!r}, and this one {one!r}; "
                     "start both alike"
                 )
         yield Turns(connection, path, {"id": theirs["id"] if place else own_id, "place": place})
@@ -115,7 +117,7 @@ def _connected(path: Path, deadline: float) -> tuple[socket.socket, int]:
             return connection, 1
         except ConnectionRefusedError:
             connection.close()
-            raise ShoalError(f"nobody listens at {path}, which a run has left that was killed: remove it") from None
+            raise ShoalError(f"no run listens at {path}, which a killed run left behind: remove it") from None
         except FileNotFoundError:
             connection.close()
             with suppress(FileExistsError):

@@ -113,7 +113,7 @@ def rates(device: Device, where: str, memory: Array, clock: Clock) -> dict[str, 
         times["fetch"].append(fetched - begun)
         times["store"].append(clock() - fetched)
         if not np.array_equal(memory, expected) or not bool((back == tensor).all()):
-            raise ShoalError(f"{where} has copied other bytes than it was told to: do not train on it")
+            raise ShoalError(f"{where} copied wrong bytes: do not train on it")
     return {f"{name}_gb_per_s": memory.nbytes / median(each) / 1e9 for name, each in times.items()}
 
 
@@ -181,7 +181,7 @@ def _tried(device: Device, where: str, clock: Clock, memory: Array) -> tuple[str
             device.store(memory, into, after).wait()
             times.append(clock() - begun)
             if not bool((into == expected).all()):
-                raise ShoalError(f"{where} has read other bytes than a peer has: do not train on it")
+                raise ShoalError(f"{where} read wrong bytes from a peer: do not train on it")
     finally:
         device.wait_for_copies()
         device.unpin(memory)

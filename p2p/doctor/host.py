@@ -131,7 +131,7 @@ def deaths() -> Finding:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as error:
         return Finding("deaths", f"no pidfd here ({error}): a peer that died is noticed by its silence", is_well=False)
-    return Finding("deaths", "the kernel tells of a death at once (pidfd)")
+    return Finding("deaths", "the kernel reports a death at once (pidfd)")
 
 
 def lab() -> Finding:

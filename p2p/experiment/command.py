@@ -82,7 +82,7 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
     least = "at least " if len(evaluated) > 1 else ""
     say(f"{least}{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
     if about.loss and not any(each.run.log and each.run.log.losses for each in evaluated):
-        say(f"loss = {about.loss!r} has matched nothing that the peers have printed")
+        say(f"loss = {about.loss!r} matches no line that the peers printed")
     for line in [
         *map(str, drawn),
         *(line for each in evaluated for line in each.run.cut_short()),

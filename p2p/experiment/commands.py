@@ -18,19 +18,19 @@ def add_to(app: typer.Typer) -> None:
     app.command(short_help="Report on a folder of an experiment, or of the receipts of any run; or compare two.")(
         report
     )
-    app.command(short_help="Say who failed first, and why, from what a run has left.")(postmortem)
+    app.command(short_help="Show which peer failed first, and why, from the files of a run.")(postmortem)
 
 
 def experiment(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="What is run, what happens, what is expected.")],
-    repeat: Annotated[int, typer.Option(help="Run it so often, with seeds that count up.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="What to run, what happens, what to expect.")],
+    repeat: Annotated[int, typer.Option(help="Number of runs, with seeds that count up.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
     out: Annotated[Path | None, typer.Option(help="A new folder.  [default: FILE-report]", show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, and show what would happen.")] = False,
 ) -> None:
     """Run an unchanged script, and do to its peers what FILE says; leaves report.html and report.json.
 
-    Ends with 0 if all is as expected; 1 if it is not, or an event has not happened; 2 if nothing was run; 130 after
+    Exits with 0 if all is as expected; 1 if not, or if an event has not happened; 2 if nothing was run; 130 after
     Ctrl-C, SIGTERM or SIGHUP.
     """
     from .command import experiment as run_experiment
@@ -49,20 +49,20 @@ def _say(text: str) -> None:
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER | compare A B", help="Of `shoal experiment`, or of `shoal run --receipts`."),
+        typer.Argument(metavar="FOLDER | compare A B", help="Folder of `shoal experiment` or `shoal run --receipts`."),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the report.  [default: the same]", show_default=False)
     ] = None,
     plots: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="DIR", help="Draw it there, too: SVG, and PNG and PDF with the extra `report`."),
+        typer.Option("--plot", metavar="DIR", help="Also draw it there: SVG, and PNG and PDF with the extra `report`."),
     ] = None,
 ) -> None:
-    """Evaluate receipts and traces, and write report.html and report.json. Ends with 1 if not all is as expected.
+    """Evaluate receipts and traces, and write report.html and report.json. Exits with 1 if not all is as expected.
 
-    `compare A B` prints each time in both, with the interval of its ratio, and what differs of what is lost; ends with
-    1 if anything is slower in B, or more is lost.
+    `compare A B` prints each time in both, with the interval of its ratio, and differences in what is lost; exits
+    with 1 if anything is slower in B, or more is lost.
     """
     from .command import compare_reports
     from .command import report as write_report
@@ -76,12 +76,12 @@ def report(
 
 def postmortem(
     folder: Annotated[
-        Path, typer.Argument(help="Of `shoal experiment`, of `shoal run --receipts`, or of a registry, with pages.")
+        Path, typer.Argument(help="Folder of `shoal experiment` or `shoal run --receipts`, or a registry with pages.")
     ],
 ) -> None:
-    """Say who failed, in the order of causes: by what, in which step, at what, and what the others waited for.
+    """Show which peers failed, in the order of causes: by what, in which step, at what, and what the others waited for.
 
-    Ends with 1 if somebody has failed.
+    Exits with 1 if a peer has failed.
     """
     from .evaluation.postmortem import postmortem as tell
 

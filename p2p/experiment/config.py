@@ -30,13 +30,13 @@ DECIDED: Final = {
     "SHOAL_ONLY": "do in [[event]] decides it",
     "SHOAL_LAUNCH_INDEX": _EACH_PEER,
     "SHOAL_LOCAL_INDEX": _EACH_PEER,
-    **dict.fromkeys(TCP_VARIABLES, "peers are of this host, or of a [network], which is a lan"),
+    **dict.fromkeys(TCP_VARIABLES, "peers are on this host, or in a [network], which is a lan"),
     "LOCAL_RANK": "each peer sees one device",
-    **dict.fromkeys(OF_TORCHRUN, "it is of torchrun, and changes, so no peer is given one"),
+    **dict.fromkeys(OF_TORCHRUN, "it belongs to torchrun and changes, so peers get none"),
     "PYTHONUNBUFFERED": "each peer is given 1",
-    "SHOAL_WEB": "it is of shoal run",
-    "SHOAL_WEB_TOKEN": "it is of shoal run",
-    "SHOAL_EXPORTED": "it is of shoal run",
+    "SHOAL_WEB": "it belongs to shoal run",
+    "SHOAL_WEB_TOKEN": "it belongs to shoal run",
+    "SHOAL_EXPORTED": "it belongs to shoal run",
 }
 """Environment variables that `env` cannot set, and why."""
 
@@ -196,7 +196,9 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
     if sum(map(bool, (run.script, run.module, run.command))) != 1:
         raise ExperimentError(f"{lines.where('run')}[run] needs one of script, module and command")
     if run.command and run.args:
-        raise ExperimentError(f"{lines.where('run', 0, 'args')}args are of a script or module; put them into command")
+        raise ExperimentError(
+            f"{lines.where('run', 0, 'args')}args belong to a script or module; put them into command"
+        )
     if run.cycles < 1:
         raise ExperimentError(f"{lines.where('run', 0, 'cycles')}cycles is at least 1, got {run.cycles}")
     if not 1 <= run.peers <= MOST_PEERS:
@@ -207,7 +209,7 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
     try:
         groups = re.compile(run.loss).groups if run.loss else 1
     except re.error as error:
-        raise ExperimentError(f"{lines.where('run', 0, 'loss')}loss is no pattern: {error}") from None
+        raise ExperimentError(f"{lines.where('run', 0, 'loss')}loss is not a pattern: {error}") from None
     if groups != 1:
         raise ExperimentError(f"{lines.where('run', 0, 'loss')}loss has {groups} groups, and needs one, for the number")
 
@@ -217,18 +219,18 @@ def _check_start(run: RunSettings, lines: Lines, *, has_network: bool) -> None:
     if run.start not in ("exec", "fork"):
         raise ExperimentError(f"{where}start is exec or fork, got {run.start!r}")
     if run.start == "fork" and run.command:
-        raise ExperimentError(f"{where}a command is no script or module, so no fork of a process can run it")
+        raise ExperimentError(f"{where}a fork runs a script or module, not a command")
     if run.start == "fork" and has_network:
-        raise ExperimentError(f'{where}peers on hosts of a [network] are programs of their own: start = "exec"')
+        raise ExperimentError(f'{where}peers on hosts of a [network] are separate programs: use start = "exec"')
     where = lines.where("run", 0, "imports")
     if run.imports and run.start != "fork":
-        raise ExperimentError(f'{where}imports are made before peers are forked: start = "fork"')
+        raise ExperimentError(f'{where}imports are for peers that are forked: use start = "fork"')
     for name in run.imports:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise ExperimentError(f"{where}imports has names of modules, got {name!r}")
+            raise ExperimentError(f"{where}imports takes names of modules, got {name!r}")
     where = lines.where("run", 0, "resident")
     if run.resident and run.command:
-        raise ExperimentError(f"{where}resident memory is of a script or module, and this is a command")
+        raise ExperimentError(f"{where}resident works with a script or module, and this is a command")
     try:
         _ = run.resident_bytes
     except LaunchError as error:

@@ -90,7 +90,7 @@ def read_event(values: Any, lines: Lines, index: int, num_hosts: int) -> Event:
         raise ExperimentError(f"{where}do is {event.do!r}{nearest(event.do, (*DOS, *IN_THE_LAB))}")
     if event.do in IN_THE_LAB and not num_hosts:
         raise ExperimentError(
-            f"{where}{event.do} needs [network], with hosts = 3, say: peers live on one host without it"
+            f"{where}{event.do} needs [network], for example with hosts = 3: without it all peers are on one host"
         )
     given = [key for key in ("at_step", "at_s", "after", "random") if getattr(event, key) not in (None, "")]
     if len(given) != 1:
@@ -100,18 +100,18 @@ def read_event(values: Any, lines: Lines, index: int, num_hosts: int) -> Event:
         where = lines.where("event", index, "after")
         raise ExperimentError(f'{where}after is "{AFTER}", got {event.after!r}')
     if event.after and not index:
-        raise ExperimentError(f"{lines.where('event', index, 'after')}the first event comes after none")
+        raise ExperimentError(f"{lines.where('event', index, 'after')}the first event has none before it")
     if event.number != 1 and event.do not in (*HAVE_VICTIMS, "join"):
         where = lines.where("event", index, "number")
-        raise ExperimentError(f"{where}number is of peers, and this is a {event.do}, which is done once")
+        raise ExperimentError(f"{where}number counts peers, and a {event.do} is done once")
     if event.do in IN_THE_LAB:
         _check_hosts(event, lines, index, num_hosts)
     else:
         _check_what(event, lines, index)
         if "who" in values and event.do not in HAVE_VICTIMS:
-            whose = "of new peers" if event.do == "join" else "done to all"
+            whose = "is for new peers" if event.do == "join" else "is done to all"
             where = lines.where("event", index, "who")
-            raise ExperimentError(f"{where}who is of what is done to one peer, and this is a {event.do}, {whose}")
+            raise ExperimentError(f"{where}who is for events of one peer, and a {event.do} {whose}")
     return event
 
 
@@ -126,18 +126,18 @@ def _check_hosts(event: Event, lines: Lines, index: int, num_hosts: int) -> None
             raise ExperimentError(f"{where}there is no {word}: [network] has {num_hosts}, from 0 on")
     if event.during:
         raise ExperimentError(
-            f"{lines.where('event', index, 'during')}during is of what is done to one peer, and this is a {event.do}"
+            f"{lines.where('event', index, 'during')}during is for events of one peer, and this is a {event.do}"
         )
     if bool(event.net) != (event.do == "link"):
         where = lines.where("event", index, "net") or lines.where("event", index)
-        raise ExperimentError(f'{where}a link has net, "delay=50ms" say, and nothing else has')
+        raise ExperimentError(f'{where}a link needs net, such as "delay=50ms", and no other event has it')
     if event.do == "kill_host" and (event.for_s or event.to or event.one_way):
         raise ExperimentError(
-            f"{lines.where('event', index)}a host that is killed stays so, and has no for_s, no to and no one_way"
+            f"{lines.where('event', index)}a killed host stays killed: leave out for_s, to and one_way"
         )
     if event.do == "heal" and event.for_s:
         raise ExperimentError(
-            f"{lines.where('event', index, 'for_s')}for_s is of a cut, link or pause, and this is a heal"
+            f"{lines.where('event', index, 'for_s')}for_s is for a cut, link or pause, and this is a heal"
         )
     if event.do == "link":
         _check_net(event, lines, index)
@@ -165,10 +165,10 @@ def _check_during(event: Event, lines: Lines, index: int) -> None:
     if event.during not in DURING:
         raise ExperimentError(f"{where}during is {event.during!r}{nearest(event.during, DURING)}")
     if event.do not in HAVE_VICTIMS:
-        raise ExperimentError(f"{where}during is of what is done to one peer, and this is a {event.do}")
+        raise ExperimentError(f"{where}during is for events of one peer, and this is a {event.do}")
     if event.during == STATE and event.who not in ("donor", "newest"):
         raise ExperimentError(
-            f'{where}in a state transfer who is "donor" or "newest", who takes it, and not {event.who!r}'
+            f'{where}in a state transfer who is "donor", or "newest", which receives it, got {event.who!r}'
         )
 
 
@@ -182,10 +182,10 @@ def _check_what(event: Event, lines: Lines, index: int) -> None:
         raise ExperimentError(f"{lines.where('event', index)}a pause needs for_s, in seconds")
     if event.to or event.net or event.one_way:
         raise ExperimentError(
-            f"{lines.where('event', index)}to, net and one_way are of links, and this is a {event.do}"
+            f"{lines.where('event', index)}to, net and one_way are for links, and this is a {event.do}"
         )
     if event.do != "pause" and event.for_s:
-        raise ExperimentError(f"{lines.where('event', index, 'for_s')}for_s is of a pause, and this is a {event.do}")
+        raise ExperimentError(f"{lines.where('event', index, 'for_s')}for_s is for a pause, and this is a {event.do}")
     if not 1 <= event.number <= MOST_PEERS:
         where = lines.where("event", index, "number")
         raise ExperimentError(f"{where}number is 1 to {MOST_PEERS}, got {event.number}")

@@ -218,9 +218,9 @@ def read_run(folder: Path, *, is_one: bool = True) -> Run:
     if is_one and account is None and len(starts) > 1:
         where = next(iter(files.values())).parent
         raise ExperimentError(
-            f"{folder} has receipts of {len(starts)} runs ({', '.join(each[:8] for each in starts)}): for a report on "
-            f"the last one move those of the others elsewhere, as `grep -L {starts[-1][:8]} {where}/*{RECEIPTS}` names "
-            "them; `shoal postmortem` reads all of them as they are"
+            f"{folder} has receipts of {len(starts)} runs ({', '.join(each[:8] for each in starts)}): to report on "
+            f"the last one, move those of the others elsewhere (`grep -L {starts[-1][:8]} {where}/*{RECEIPTS}` lists "
+            "them); `shoal postmortem` reads all of them as they are"
         )
     _refuse_strangers(run, folder)
     _refuse_other_clocks(run, folder)

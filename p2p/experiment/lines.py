@@ -100,7 +100,7 @@ def _value(entry: Field[Any], value: Any) -> Any:
             raise ValueError("is a table")
         return {name: str(each) for name, each in value.items()}
     if (bool in kinds) != isinstance(value, bool):
-        raise ValueError("is true or false" if bool in kinds else "is no yes or no")
+        raise ValueError("is true or false" if bool in kinds else "cannot be true or false")
     if isinstance(value, bool):
         return value
     if float in kinds and isinstance(value, int | float):

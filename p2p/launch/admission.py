@@ -20,8 +20,8 @@ def check_is_new(registry: Registry) -> None:
     if living:
         pids = ", ".join(str(entry.pid) for entry in living)
         raise LaunchError(
-            f"swarm {registry.swarm} is under way here (pid {pids}), and --new only founds: "
-            "say --join, or give another --swarm"
+            f"swarm {registry.swarm} is under way here (pid {pids}), and --new only founds one: "
+            "pass --join or another --swarm"
         )
 
 

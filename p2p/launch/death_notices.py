@@ -99,7 +99,7 @@ class DeathNotices:
             failures.append(str(error))
         if not failures:
             return ""
-        return f"not all peers of other hosts are told of the end of process {pid}: {'; '.join(failures)}"
+        return f"could not tell all peers of other hosts that process {pid} ended: {'; '.join(failures)}"
 
     def poll(self) -> str:
         """Send notices of children that are about to end. Returns what went wrong, or was not delivered in time."""
@@ -198,4 +198,4 @@ def _views(record: AcceptorRecord) -> list[View]:
 def _unreached(addresses: list[str]) -> str:
     if not addresses:
         return ""
-    return f"could not tell {', '.join(addresses)} of a death here: whoever is there may wait for the dead peer"
+    return f"could not tell {', '.join(addresses)} of a death here: peers there may wait for the dead peer"

@@ -111,7 +111,7 @@ def _resolve(name: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> str:
     uuid = name.removeprefix("MIG-").partition("/")[0] if name.startswith("MIG-GPU-") else name
     found = [each for each in here if each.startswith(uuid)]
     if not name.startswith(("GPU-", "MIG-")) or len(found) != 1:
-        what = "names more than one device" if len(found) > 1 else "is no device of this host"
+        what = "names more than one device" if len(found) > 1 else "is not a device of this host"
         raise LaunchError(f"{VARIABLE} has {name}, which {what}: {', '.join(here)}, or numbers from 0 on")
     return name if uuid != name else found[0]
 
@@ -132,7 +132,7 @@ def describe(environ: Mapping[str, str], gpus: Sequence[Gpu], num_peers: int, *,
         return f"{VARIABLE} is {environ.get(VARIABLE, '')!r}, so no peer sees any of {here} of this host"
     if num_peers > len(names) > 0:
         share = "the one GPU" if len(names) == 1 else f"{len(names)} GPUs"
-        return f"{num_peers} peers share {share}, which they use in turns: `-n auto` is a peer for each"
+        return f"{num_peers} peers share {share}, which they use in turns: `-n auto` starts one peer for each"
     return ""
 
 

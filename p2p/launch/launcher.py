@@ -56,8 +56,8 @@ BASELINE_OPEN_FILES: Final = 5
 """Open files of a peer after its imports."""
 
 NOBODY_JOINED: Final = (
-    "no peer has joined a swarm, so each process ran for itself: call `p2p.join()` in the script, or look whether it "
-    "ended before"
+    "no peer has joined a swarm, so each process ran by itself: call `p2p.join()` in the script, or check whether it "
+    "ended before that call"
 )
 
 
@@ -307,7 +307,7 @@ class Launcher:
             else:
                 deaf.append(place)
         if deaf:
-            self._output.say(f"SIGUSR1 is not passed on to {names(deaf)}, which would end by it")
+            self._output.say(f"SIGUSR1 is not passed on to {names(deaf)}, which it would end")
 
     def _end(self, number: int, why: str) -> None:
         """Ask the peers to leave the swarm, as if signal `number` had arrived."""

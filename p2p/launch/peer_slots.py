@@ -67,13 +67,13 @@ class ExitOutcome:
         if code == 0 and not has_left:
             return cls(code, FAILED, "ended with exit code 0 without leaving its run (os._exit?)")
         if code == 0 and is_late:
-            return cls(code, FAILED, "came when the run was over, and had never taken part")
+            return cls(code, FAILED, "came after the run was over and took no part")
         if code == 0:
             return cls(code, 0, "completed")
         if code == 128 + signal.SIGTERM or (code == -signal.SIGTERM and (is_through or not has_begun)):
-            return cls(code, 0, "left, asked to by SIGTERM")
+            return cls(code, 0, "left on SIGTERM")
         if code == REMOVED and is_removed:
-            return cls(code, REMOVED, "was removed: the others went on without it")
+            return cls(code, REMOVED, "was removed: the others continued without it")
         if code == SLOW and is_slow:
             return cls(code, 0, "left, since it was much slower than the others (slow_peers)")
         words = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
@@ -175,10 +175,10 @@ class PeerSlot:
             self._deaths.clear()
         if self._deaths[-CRASH_LOOP_LIMIT:] == [self.step] * CRASH_LOOP_LIMIT:
             where = f"at step {self.step}" if has_begun else f"within {AT_START_S:g} s of its start"
-            return f"not started again, since that was its death number {CRASH_LOOP_LIMIT} {where}"
+            return f"not started again: this was its death number {CRASH_LOOP_LIMIT} {where}"
         if self.num_restarts >= num_allowed:
             done = f"{self.num_restarts} times" if self.num_restarts > 1 else "once"
-            return f"not started again, since that was done {done} (--restarts)"
+            return f"not started again: it was restarted {done} (--restarts)"
         wait_s = min(BACK_OFF_S * 2**self.num_restarts, MOST_BACK_OFF_S)
         self.restart_at = now + wait_s
         return f"started again in {wait_s:g} s ({self.num_restarts + 1} of {num_allowed})"

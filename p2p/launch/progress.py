@@ -161,7 +161,7 @@ class Progress:
             if peer_id in self._untold:  # the peer has died, and the line about that is held back
                 lines += [*self._died_before(peer_id), f"{self._untold.pop(peer_id).line}; {cost}"]
             elif who := self._told_dead.pop(peer_id, ""):
-                lines.append(f"the others have gone on without {who} {after}; {cost}")
+                lines.append(f"the others continued without {who} {after}; {cost}")
             elif place is not None and (place.child is not None or ending is None):
                 until = now + PATIENCE_S  # a line about its death may follow
                 self._untold[peer_id] = DeferredLine(line, until, cost, why=why, since_ns=self._told_ns)
@@ -245,7 +245,7 @@ class Progress:
         if silent_s < WAITING_S:
             return ""
         return (
-            f"step {self.done} was the last that a peer here has told of, {silent_s:.0f} s ago: each is stopped, or "
+            f"step {self.done} is the last that a peer here reported, {silent_s:.0f} s ago: each is stopped, or "
             "something holds its interpreter; `shoal status` says which"
         )
 
@@ -299,8 +299,8 @@ class Progress:
             return ""
         gone = ", ".join(place.name for place in self._places if place not in possible)
         return (
-            f"the first step waits for {needed} peers (--min-peers), and only {len(possible)} are left to come, since "
-            f"peer {gone} has ended; start again, or say --min-peers {len(possible)}"
+            f"the first step waits for {needed} peers (--min-peers), but only {len(possible)} can still join, since "
+            f"peer {gone} has ended; start again, or pass --min-peers {len(possible)}"
         )
 
 
@@ -316,7 +316,7 @@ def waited(change: Change) -> str:
 def cost_of(change: Change) -> str:
     """The cost of a removal, in words."""
     lost = f"{change.num_lost} steps lost" if change.num_lost else "no step lost"
-    redone = f", step {change.redone} done over" if change.redone >= 0 else ""
+    redone = f", step {change.redone} redone" if change.redone >= 0 else ""
     return f"resumed after {in_ms(change.waited_s)}, {lost}{redone}"
 
 

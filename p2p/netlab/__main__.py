@@ -124,7 +124,7 @@ def _ask(process: HostProcess) -> None:
     try:
         message, _ = receive(process.channel)
     except (EOFError, OSError):
-        raise LabError("a host has ended before it began; is there memory for so many?") from None
+        raise LabError("a host ended before it began; is there memory for all of them?") from None
     if "error" in message:
         raise LabError(message["error"])
 

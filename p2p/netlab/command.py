@@ -50,18 +50,20 @@ def lab(
         ),
     ] = "",
     config: Annotated[Path | None, typer.Option(help="A TOML file instead: hosts that differ, links, regions.")] = None,
-    name: Annotated[str, typer.Option(help="For `shoal lab set` and `show`, if several run.")] = "",
-    seed: Annotated[int, typer.Option(help="Of loss and jitter.")] = 0,
+    name: Annotated[str, typer.Option(help="Name of the lab for `shoal lab set` and `show`, if several run.")] = "",
+    seed: Annotated[int, typer.Option(help="Seed of loss and jitter.")] = 0,
 ) -> None:
-    """Make hosts with a network of their own, and run COMMAND in each; {host}, {address}, {peers} in it are replaced.
+    """Make hosts with a network of their own, and run COMMAND in each, with {host}, {address} and {peers} replaced.
 
-    Ends with 0 if all commands did; with the code of the first host, by number, that failed (128 + N if signal N
+    Exits with 0 if all commands did; with the code of the first host, by number, that failed (128 + N if signal N
     ended it); with 2 if there can be no lab here; with 130 after Ctrl-C (128 + N after another signal N). Nothing of
     the lab is left then.
     """
     if ctx.invoked_subcommand is not None:
         if hosts is not None or net or config is not None:
-            raise LabError(f"--hosts, --net and --config make a lab: `shoal lab {ctx.invoked_subcommand}` changes none")
+            raise LabError(
+                f"--hosts, --net and --config make a lab: leave them out of `shoal lab {ctx.invoked_subcommand}`"
+            )
         return
     from dataclasses import replace
 
@@ -86,7 +88,7 @@ def change(
     one_way: Annotated[
         bool, typer.Option("--one-way", help="Only from the first to the second, or what HOST sends.")
     ] = False,
-    name: Annotated[str, typer.Option(help="Of the lab, if several run.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the lab, if several run.")] = "",
 ) -> None:
     """Change a lab that runs: `set 2 '*' cut`, `set 1 2 delay=80ms,loss=1%`, `set 0 up=10mbit`, `set all heal`."""
     from .control import ask
@@ -97,7 +99,7 @@ def change(
 @app.command("show")
 def show(
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    name: Annotated[str, typer.Option(help="Of the lab, if several run.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the lab, if several run.")] = "",
 ) -> None:
     """Show a lab that runs: its links, what was dropped, and how late it is."""
     from .control import ask
@@ -116,11 +118,11 @@ def show(
 
 @app.command("exec")
 def execute(
-    host: Annotated[int, typer.Argument(help="Its number.")],
+    host: Annotated[int, typer.Argument(help="Number of the host.")],
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run there.")],
-    name: Annotated[str, typer.Option(help="Of the lab, if several run.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the lab, if several run.")] = "",
 ) -> None:
-    """Run one more command in a host of a lab that runs: `exec 1 -- shoal status`. Ends as that does."""
+    """Run one more command in a host of a lab that runs: `exec 1 -- shoal status`. Exits with its code."""
     from functools import partial
 
     from .commands import start

@@ -68,9 +68,7 @@ class LabConfig:
         for part in parts:
             where, colon, text = part.strip().partition(":")
             if not colon:
-                raise LabError(
-                    f"{part.strip()!r}: behind a ; comes a host or a pair, and a colon, as in 0: rate=50mbit"
-                )
+                raise LabError(f"{part.strip()!r}: after a ; write a host or a pair, and a colon, as in 0: rate=50mbit")
             one, dash, other = where.strip().partition("-")
             if dash:
                 changes = parse_pair(text)
@@ -80,7 +78,7 @@ class LabConfig:
             changes, of_pairs = parse_net(text)
             if of_pairs:
                 raise LabError(
-                    f"{part.strip()!r}: a host has rate, up, down and queue; the rest is of a pair, as in 0-1"
+                    f"{part.strip()!r}: a host has rate, up, down and queue; the rest belongs to a pair, as in 0-1"
                 )
             for index in hosts_of(hosts, one):
                 hosts[index] = replace(hosts[index], line=changed_line(hosts[index].line, changes))
@@ -94,7 +92,7 @@ class LabConfig:
         except OSError as error:
             raise LabError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise LabError(f"{path} is no TOML: {error}") from error
+            raise LabError(f"{path} is not TOML: {error}") from error
         try:
             return cls.from_table(table)
         except LabError as error:
@@ -143,7 +141,7 @@ def check_number(num_hosts: int, meminfo: Path = Path("/proc/meminfo")) -> None:
     if available is not None and num_hosts * HOST_BYTES > available:
         raise LabError(
             f"{num_hosts:,} hosts need at least {num_hosts * HOST_BYTES >> 20:,} MiB, {HOST_BYTES >> 20} each, "
-            f"and {available >> 20:,} MiB of memory are free: at most {available // HOST_BYTES:,} hosts go here"
+            f"and {available >> 20:,} MiB of memory are free: at most {available // HOST_BYTES:,} hosts fit here"
         )
 
 
@@ -188,11 +186,11 @@ def _hosts(table: Mapping[str, Any], line: LineSettings) -> tuple[HostSettings, 
         changes, of_pairs = parse_net(_text(host, "net"))
         if of_pairs:
             raise LabError(
-                f"[[host]] {index}: net is of its line here (rate, up, down, queue); write the rest into a [[link]]"
+                f"[[host]] {index}: net here sets its line (rate, up, down, queue); write the rest into a [[link]]"
             )
         peers = host.get("peers", 1)
         if not isinstance(peers, int) or peers < 1:
-            raise LabError(f"[[host]] {index}: peers is a number from 1 on, got {peers!r}")
+            raise LabError(f"[[host]] {index}: peers is at least 1, got {peers!r}")
         settings = HostSettings(
             name=_text(host, "name") or f"host{index}",
             region=_text(host, "region"),
@@ -203,7 +201,7 @@ def _hosts(table: Mapping[str, Any], line: LineSettings) -> tuple[HostSettings, 
         hosts.append(settings)
     names = [host.name for host in hosts] + sorted({host.region for host in hosts if host.region})
     if twice := sorted({name for name in names if names.count(name) > 1 or name.isdecimal() or name in ALL}):
-        raise LabError(f"names of hosts and regions are no numbers, and not used twice: {', '.join(twice)}")
+        raise LabError(f"names of hosts and regions must not be numbers or used twice: {', '.join(twice)}")
     return tuple(hosts)
 
 

@@ -21,13 +21,13 @@ _NAME: Final = re.compile(r"[\w.-]{1,40}")
 def listen(name: str) -> socket.socket:
     """Listen on the control socket of the lab `name`; LabError if that lab is running, or the name is invalid."""
     if not _NAME.fullmatch(name):
-        raise LabError(f"{name!r} is no name of a lab: up to 40 letters, digits, dots and dashes")
+        raise LabError(f"{name!r} is not a name of a lab: use up to 40 letters, digits, dots and dashes")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(_address(name))
     except OSError:
         listener.close()
-        raise LabError(f"a lab of the name {name} is running: give this one another --name") from None
+        raise LabError(f"a lab with the name {name} is running: give this one another --name") from None
     listener.listen()
     return listener
 
@@ -56,7 +56,7 @@ def ask(name: str, message: Message, descriptors: Sequence[int] = ()) -> Message
         try:
             channel.connect(_address(name or names[0]))
             if not is_ours(channel):
-                raise LabError(f"the lab {name or names[0]} belongs to somebody else")
+                raise LabError(f"the lab {name or names[0]} belongs to another user")
             send(channel, message, descriptors)
             answer, _ = receive(channel)
         except (OSError, EOFError):

@@ -143,13 +143,13 @@ class Server:
     def _set(self, words: Sequence[str], *, one_way: bool) -> None:
         """Change hosts, `["2", "up=10mbit"]`, or pairs, `["2", "*", "cut"]`; after a LabError none has changed."""
         if len(words) not in (2, 3):
-            raise LabError("write whom and what: `set 2 up=10mbit`, or `set 1 2 delay=80ms`, or `set 2 '*' cut`")
+            raise LabError("write hosts and a change: `set 2 up=10mbit`, or `set 1 2 delay=80ms`, or `set 2 '*' cut`")
         lines, of_pairs = {}, {}
         if len(words) == 2:
             line, pair = parse_net(words[1])
             if line and one_way:
                 raise LabError(
-                    "rate, up, down and queue of a host are of a line, which has no --one-way: `up` is what it sends"
+                    "rate, up, down and queue belong to a host's line, which has no --one-way: `up` is what it sends"
                 )
             selected = hosts_of(self._hosts, words[0])
             lines = {host: changed_line(self._links.lines[host], line) for host in selected} if line else {}

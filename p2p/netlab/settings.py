@@ -102,7 +102,9 @@ def parse_pair(text: str) -> Changes:
             field, parse, _ = _PAIR[key]
             changes[field] = parse(key, value)
         elif key in _LINE:
-            raise LabError(f"{key} is of the line of a host, not of a pair: name one host, as in `set 2 {key}={value}`")
+            raise LabError(
+                f"{key} belongs to the line of a host, not to a pair: name one host, as in `set 2 {key}={value}`"
+            )
         else:
             raise _unknown(key, value, (*_PAIR, *_WORDS))
     return changes

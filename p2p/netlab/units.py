@@ -42,7 +42,7 @@ def parse_share(key: str, text: str) -> float:
     try:
         share = float(number) / 100 if is_percent else float(number)
     except ValueError:
-        raise LabError(f"{key}={text} is no share: write {key}=0.01 or {key}=1%") from None
+        raise LabError(f"{key}={text} is not a share: write {key}=0.01 or {key}=1%") from None
     if not 0 <= share <= 1:
         hint = f"; did you mean {key}={number}%?" if not is_percent and 1 < share <= 100 else ""
         raise LabError(f"{key}={text} is not between 0 and 1, nor between 0% and 100%{hint}")
@@ -54,8 +54,8 @@ def parse_mtu(key: str, text: str) -> int | None:
     if text == NO_LIMIT:
         return None
     if not text.isascii() or not text.isdigit() or int(text) < MTU_MIN_BYTES:
-        hint = f"write bytes, {MTU_MIN_BYTES} or more, say {key}=1400, or {key}={NO_LIMIT}"
-        raise LabError(f"{key}={text} is no size of a packet: {hint}")
+        hint = f"write bytes, {MTU_MIN_BYTES} or more, such as {key}=1400, or {key}={NO_LIMIT}"
+        raise LabError(f"{key}={text} is not a size of a packet: {hint}")
     return int(text)
 
 
@@ -87,7 +87,7 @@ def _show(value: int, units: Mapping[str, int]) -> str:
 def _parse(key: str, text: str, units: Mapping[str, int], usual: str) -> int:
     found = _NUMBER.fullmatch(text)
     if found is None:
-        raise LabError(f"{key}={text} is no number with a unit: write, say, {key}=20{usual}")
+        raise LabError(f"{key}={text} is not a number with a unit: write, for example, {key}=20{usual}")
     number, unit = found[1], found[2].lower()
     if unit not in units:
         meant = next(iter(difflib.get_close_matches(unit, units, 1)), usual) if unit else usual

@@ -18,7 +18,7 @@ def ask(options: TcpOptions, swarm: str, clock: Callable[[], float]) -> dict[str
         RemoteProtocolError: a peer of another version answers.
     """
     if not swarm:
-        raise NetworkError("say which swarm: the peers at --seeds tell its name from others before they answer")
+        raise NetworkError("name the swarm: the peers at --seeds answer only for their own")
     config = options.check(swarm)
     assert config is not None, "there are seeds"
     answer = ask_status(config, clock)

@@ -146,10 +146,10 @@ def headline(swarm: str, peers: Sequence[PeerStatus], latest: Snapshot | None) -
     if latest is None:
         return f"swarm {swarm}: starting"
     if not latest.view:
-        return f"swarm {swarm}: nobody is in a view yet"
+        return f"swarm {swarm}: no peer is in a view yet"
     step = max(last_step(looked.seen) for looked in peers)
     if _is_over(peers):
-        return f"swarm {swarm}: nobody lives here; the last known step is {step}, in view {latest.view}"
+        return f"swarm {swarm}: no peer lives here; the last known step is {step}, in view {latest.view}"
     size = len(latest.members)
     text = f"swarm {swarm}: {size} member{'s' if size != 1 else ''} in view {latest.view}, step {step}"
     return f"{text}, {latest.pace.steps_per_s:.3g} steps/s"

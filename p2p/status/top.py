@@ -74,7 +74,7 @@ def screen(found: Mapping[str, Sequence[PeerStatus]], steps_us: Mapping[str, Seq
         parts += [headline(swarm, peers, latest), rows]
         parts += [f"  {line}" for line in chain(links([slow] if slow else [], names), events(peers, latest, names))]
         parts.append("")
-    return Screen(parts[:-1] if parts else ["nobody is here any more"])
+    return Screen(parts[:-1] if parts else ["no peer is here any more"])
 
 
 def _lines(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:

@@ -65,13 +65,13 @@ def check_address(text: str, token: str | None) -> Endpoint:
     try:
         endpoint = Endpoint.parse(text)
     except ValueError as error:
-        raise LaunchError(f"--web: {error}; 127.0.0.1:8400, say") from None
+        raise LaunchError(f"--web: {error}; for example 127.0.0.1:8400") from None
     if token is not None and len(token) < LEAST_TOKEN:
-        raise LaunchError(f"the token of --web has {len(token)} characters, and needs {LEAST_TOKEN} at the least")
+        raise LaunchError(f"the token of --web has {len(token)} characters, and needs at least {LEAST_TOKEN}")
     if token is None and not is_loopback(endpoint.host):
         raise LaunchError(
             f"--web {text} can be reached from other hosts: put a token of {LEAST_TOKEN} characters or more into the "
-            "variable SHOAL_WEB_TOKEN, or listen at 127.0.0.1 and come by ssh -L"
+            "variable SHOAL_WEB_TOKEN, or listen at 127.0.0.1 and use ssh -L"
         )
     return endpoint
 

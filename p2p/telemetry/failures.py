@@ -269,10 +269,10 @@ def _linked(failure: Failure, earlier: Sequence[Failure], records: Sequence[Reco
 
 _NEVER: Final = 1 << 63
 """No view has this number."""
-_SILENT: Final = "fell silent: the others went on without it"
+_SILENT: Final = "fell silent: the others continued without it"
 _ENDS_BADLY: Final = {
-    Kind.REMOVED: "was removed: the others went on without it",
-    Kind.DIVERGED: "had other bits than the others",
+    Kind.REMOVED: "was removed: the others continued without it",
+    Kind.DIVERGED: "had different bits than the others",
 }
 _ENDS: Final = (*_LEAVING, *_ENDS_BADLY)
 
@@ -300,7 +300,7 @@ def sentence(failure: Failure, *, is_first: bool = True) -> str:
 def consequences(failure: Failure) -> list[str]:
     """Lines about the other peers: their activities, and when they continued."""
     if not failure.others:
-        return ["nobody else was there"]
+        return ["no other peer was there"]
     waiting = [each for each in failure.others if each.waits]
     lines = [f"peer {each.name} waited for it, {each.at}, {_ms(each.for_s)} already" for each in waiting]
     lines += [
@@ -315,9 +315,9 @@ def consequences(failure: Failure) -> list[str]:
         others = f" and {len(failure.suspected) - 1} more" if len(failure.suspected) > 1 else ""
         lines.append(f"suspected by peer {name}{others}, {_ms(for_s)} before")
     if went_on := [each.went_on_s for each in failure.others if each.went_on_s is not None]:
-        redone = f", step {', '.join(map(str, failure.redone))} done over" if failure.redone else ""
+        redone = f", step {', '.join(map(str, failure.redone))} redone" if failure.redone else ""
         by = f"known by {failure.known_by}; " if failure.known_by else ""
-        lines.append(f"{by}all that went on had a step after {_ms(max(went_on))}{redone}")
+        lines.append(f"{by}all that continued had a step after {_ms(max(went_on))}{redone}")
     if stuck := [each.name for each in failure.others if each.went_on_s is None]:
         lines.append(f"peer {', '.join(stuck)} committed nothing after it")
     if failure.after:

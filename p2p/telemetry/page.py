@@ -150,7 +150,7 @@ def map_page(path: Path) -> memoryview:
     fd = open_private(str(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_size != PAGE_BYTES:
-            raise RemoteProtocolError(f"{path} is no page of this version, or is just being made")
+            raise RemoteProtocolError(f"{path} is not a page of this version, or is still being made")
         return memoryview(mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ))
     finally:
         os.close(fd)

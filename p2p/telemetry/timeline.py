@@ -87,7 +87,7 @@ def activity(records: Sequence[Record]) -> tuple[str, int]:
         return _STANDINGS[Kind(own.kind)].format(record=own), own.time_ns
     if training is None:
         assert own is not None
-        return f"going on after step {own.step}", own.time_ns
+        return f"continuing after step {own.step}", own.time_ns
     if training.kind == Kind.RECEIVED:
         return f"computing step {training.step + 1}", training.time_ns
     if training.kind == Kind.BEGUN:
@@ -105,10 +105,10 @@ _STANDINGS: Final = {
     Kind.STATE: "taking the state after step {record.step}",
     Kind.COMING: "taking the state after step {record.step}, {record.size} % of which are here",
     Kind.INSTALLED: "waiting for the other members of view {record.view}",
-    Kind.PAUSED: "waiting until more members can be heard",
+    Kind.PAUSED: "waiting until more members can be reached",
     Kind.LEAVES: "leaving",
     Kind.LEFT: "gone: it has left",
-    Kind.REMOVED: "removed: the others went on without it",
-    Kind.DIVERGED: "stopped by other bits than those of the others",
+    Kind.REMOVED: "removed: the others continued without it",
+    Kind.DIVERGED: "stopped: its bits differ from those of the others",
 }
 _LOOP: Final = {*_STANDINGS, *COMMITS, Kind.FINISHED, Kind.ACTIVE, Kind.LOADED}

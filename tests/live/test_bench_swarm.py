@@ -115,15 +115,15 @@ def test_peers_of_several_hosts_learn_their_links_before_the_rounds(new_lab: New
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ('"swarm": ""', "--swarm is the name that peers wait by, got ''"),
+        ('"swarm": ""', "--swarm needs the name of the swarm that peers wait in, got ''"),
         ('"net": "delay=1ms"', "--swarm is for peers that wait: leave --net and --baseline out"),
         ('"baseline": "gloo"', "--swarm is for peers that wait"),
-        ('"algorithms": ["auto@tcp"]', "so auto@tcp cannot be: leave out @"),
+        ('"algorithms": ["auto@tcp"]', "so auto@tcp cannot be measured: leave out @"),
         (f'"sizes_bytes": [4096, {2 * MOST_BYTES}]', "--swarm takes up to 256M, got 512M"),
         ('"num_iters": 10000', "--swarm takes up to 10000 rounds and 3600 s, got 20002 and 0"),
         ('"duration_s": 4000.0', "and 3600 s, got 10 and 4000"),
-        ('"slowed": {"ring": 1000000000.0}', "--swarm slows nobody"),
-        ('"num_warmup": 101', "up to 100 rounds of --warmup"),
+        ('"slowed": {"ring": 1000000000.0}', "--swarm slows no peer"),
+        ('"num_warmup": 101', "at most 100 rounds of --warmup"),
         (f'"sizes_bytes": {list(range(4, 16004, 4))}', "--swarm takes plans of less than 16384 bytes"),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_joiner_is_paused_twice_in_a_row_and_dies_while_its_state_comes_and_no
     paused, again = sorted(pauses, key=lambda each: each.event.time_ns)  # the director may begin with either
     assert died.event.peers == came.event.peers == paused.event.peers == again.event.peers == [3]
     assert paused.event.until_ns <= again.event.time_ns and again.event.until_ns <= died.event.time_ns
-    assert died.why["agreed"] == "it had no seat yet, so nobody had to go on without it"
+    assert died.why["agreed"] == "it had no seat yet, so no peer had to continue without it"
     assert came.why["counted"] == "it was counted in no step, since it was ended before"
 
 

@@ -179,7 +179,7 @@ def test_one_way_of_a_host_is_what_it_sends_and_a_line_has_no_way(new_lab: NewLa
     lab.set(1, "delay=80ms", one_way=True)
     changed = [ends for ends, pair in lab.counters().items() if pair["delay"] == "80ms"]
     assert sorted(changed) == [(1, 0), (1, 2)]
-    with pytest.raises(LabError, match="a line, which has no --one-way"):
+    with pytest.raises(LabError, match="line, which has no --one-way"):
         lab.set(1, "up=5mbit,delay=5ms", one_way=True)
     assert {pair["delay"] for pair in lab.counters().values()} == {"10ms", "80ms"}
 
@@ -263,7 +263,7 @@ def test_a_lab_is_shown_and_changed_from_outside_until_it_is_told_to_end() -> No
         LabError, match=re.escape("no host is '7': numbers are 0 to 1, names host0, host1, and '*' is all")
     ):
         asked("set", "--name", name, "7", "cut")
-    with pytest.raises(LabError, match=f"a lab of the name {name} is running: give this one another --name"):
+    with pytest.raises(LabError, match=f"a lab with the name {name} is running: give this one another --name"):
         asked("--hosts", "1", "--name", name, "--", "true")
     process.send_signal(signal.SIGINT)
     assert process.end() == 130, process.report()

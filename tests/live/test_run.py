@@ -92,7 +92,7 @@ def test_a_completed_run_ends_with_0_and_a_table(shoal: Shoal, script: Script) -
             ("os._exit(0)", r"ended with exit code 0 without leaving its run \(os\._exit\?\)", 1),
             ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL", 1),
             ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV", 1),
-            ("os.kill(os.getpid(), signal.SIGTERM)", "left, asked to by SIGTERM", 0),
+            ("os.kill(os.getpid(), signal.SIGTERM)", "left on SIGTERM", 0),
         ],
         1,
         4,
@@ -106,7 +106,7 @@ def test_one_of_three_dies_and_the_others_complete(
     code, _, stderr = outcome(shoal("-n", "3", script(training(f"if place == '1' and peer.last_step == 20: {how}"))))
     assert code == expected, stderr
     left = r"(2|1|none) left here(, [12] completed)?"  # the others may have ended
-    cost = r"(; resumed after [\d.]+ ms, no step lost(, step \d+ done over)?)?"
+    cost = r"(; resumed after [\d.]+ ms, no step lost(, step \d+ redone)?)?"
     pattern = rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; {left}{cost}"
     assert any(re.fullmatch(pattern, line) for line in stderr), stderr
     assert [row for row in rows(stderr) if "completed" in row] == ["0 completed 40 160", "2 completed 40 160"]
@@ -194,15 +194,15 @@ def test_a_peer_that_dies_at_the_same_step_again_and_again_is_given_up(shoal: Sh
         shoal("-n", "1", "--restarts", "9", script(training("if peer.last_step == 7: raise ValueError")))
     )
     assert code == 1
-    assert any("not started again, since that was its death number 3 at step 7" in line for line in stderr), stderr
+    assert any("not started again: this was its death number 3 at step 7" in line for line in stderr), stderr
 
 
 def test_when_one_of_all_cannot_come_the_others_do_not_wait(shoal: Shoal, script: Script) -> None:
     code, _, stderr = outcome(shoal("-n", "3", script(training(before="if place == '1': open('/nowhere/data')"))))
     assert code == 1
     reason = (
-        "shoal: the first step waits for 3 peers (--min-peers), and only 2 are left to come, since peer 1 has ended; "
-        "start again, or say --min-peers 2: asking peer 0, 2 to leave"
+        "shoal: the first step waits for 3 peers (--min-peers), but only 2 can still join, since peer 1 has ended; "
+        "start again, or pass --min-peers 2: asking peer 0, 2 to leave"
     )
     assert reason in stderr
 
@@ -228,7 +228,7 @@ def test_a_later_launch_has_other_names_and_the_first_one_says_who_has_joined(sh
     line_like(run, r"shoal: peer 2 has joined at step \d+; 3 members; the others waited [\d.]+ ms")
     late.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(late)
-    assert code == 0 and rows(stderr)[0].startswith("2 left, asked to by SIGTERM"), stderr
+    assert code == 0 and rows(stderr)[0].startswith("2 left on SIGTERM"), stderr
     line_like(run, r"shoal: peer 2 is out at step \d+; 2 members \(2 leaves\); .*")
 
 
@@ -263,7 +263,7 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
     assert re.search(
         rf"^shoal: first step {took} after the start, {took} after the last p2p\.join; 3 members$", text, re.M
     )
-    cost = r"resumed after [\d.]+ ms, no step lost(, step \d+ done over)?"
+    cost = r"resumed after [\d.]+ ms, no step lost(, step \d+ redone)?"
     assert re.search(
         rf"^shoal: peer 1 \(pid \d+\) was killed by SIGKILL at step 20; 2 left here; .*; {cost}$", text, re.M
     ), text
@@ -276,7 +276,7 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
     assert code == 1, stderr
     found = next(line for line in stdout if " 1. " in line)
     assert re.sub(r" \([0-9a-f]{8}\)", "", found).strip() == why.replace("shoal:", "1.")  # another had its place
-    assert any(re.search(r"went on had a step after \d+ ms", line) for line in stdout), stdout
+    assert any(re.search(r"continued had a step after \d+ ms", line) for line in stdout), stdout
 
 
 def test_an_exception_is_why_a_run_has_failed(shoal: Shoal, script: Script) -> None:
@@ -321,7 +321,7 @@ def test_sigterm_lets_all_leave_and_ends_with_0(shoal: Shoal, script: Script) ->
     run.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(run)
     assert code == 0, stderr
-    assert sum("left, asked to by SIGTERM" in row for row in rows(stderr)) == 2
+    assert sum("left on SIGTERM" in row for row in rows(stderr)) == 2
 
 
 STOP = "peer.last_step == 5 and peer.rank == 0 and peer.world_size == 2 and os.kill(os.getpid(), signal.SIGSTOP)"
@@ -362,7 +362,7 @@ def test_a_peer_that_the_others_have_gone_on_without_is_told_from_one_that_has_f
     os.kill(pid, signal.SIGCONT)
     code, _, stderr = outcome(run)
     assert code == 3, stderr
-    assert "1 was removed: the others went on without it" in " ".join(rows(stderr))
+    assert "1 was removed: the others continued without it" in " ".join(rows(stderr))
 
 
 def test_a_fence_may_not_be_negative(shoal: Shoal, script: Script) -> None:
@@ -385,7 +385,7 @@ def test_sigusr1_does_not_reach_who_would_end_by_it(shoal: Shoal, script: Script
     run = shoal("-n", "1", script("import signal; print('here', flush=True); signal.pause()"))
     assert run.stdout is not None and run.stdout.readline()
     run.send_signal(signal.SIGUSR1)
-    line_like(run, "shoal: SIGUSR1 is not passed on to peer 0, which would end by it")
+    line_like(run, "shoal: SIGUSR1 is not passed on to peer 0, which it would end")
     run.send_signal(signal.SIGINT)
     assert outcome(run)[0] == 130
 
@@ -420,7 +420,7 @@ def test_a_peer_in_a_wrapper_is_seen_and_asked_to_leave(shoal: Shoal, script: Sc
     line_like(run, r"\[0\] shoal: founded swarm .*")
     run.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(run)
-    assert (code, [re.sub(r" \d+ \d+$", "", row) for row in rows(stderr)]) == (0, ["0 left, asked to by SIGTERM"])
+    assert (code, [re.sub(r" \d+ \d+$", "", row) for row in rows(stderr)]) == (0, ["0 left on SIGTERM"])
 
 
 CLOSES: Final = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
@@ -433,7 +433,7 @@ def test_a_peer_in_a_wrapper_that_closes_files_is_seen_and_asked_to_leave(shoal:
     line_like(run, "shoal: first step .*; 2 members")
     run.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(run)
-    left = ["0 left, asked to by SIGTERM", "1 left, asked to by SIGTERM"]
+    left = ["0 left on SIGTERM", "1 left on SIGTERM"]
     assert (code, [re.sub(r" \d+ \d+$", "", row) for row in rows(stderr)]) == (0, left), stderr
 
 

@@ -100,7 +100,7 @@ def test_who_only_founds_starts_nothing_where_a_run_is_under_way(shoal: Shoal, s
     name = first_line(shoal("--new", "-n", "1", path)).split()[1]
     code, stdout, stderr = outcome(shoal("--new", "-n", "1", path))
     assert (code, stdout) == (2, [])
-    assert re.fullmatch(rf"shoal: swarm {name} is under way here \(pid \d+\), and --new only founds: .*", stderr[0])
+    assert re.fullmatch(rf"shoal: swarm {name} is under way here \(pid \d+\), and --new only founds one: .*", stderr[0])
 
 
 def test_who_comes_when_the_registry_folder_was_removed_joins_those_who_have_noticed(
@@ -160,7 +160,7 @@ def test_who_was_refused_and_comes_again_when_the_run_is_over_has_failed(
     code, _, stderr = outcome(other)
     assert "[1] shoal: the run of swarm x is over, so there is nothing to join" in stderr
     assert code == 1, stderr
-    late = r"shoal: peer 1 \(pid \d+\) came when the run was over, and had never taken part; none left here"
+    late = r"shoal: peer 1 \(pid \d+\) came after the run was over and took no part; none left here"
     assert any(re.fullmatch(late, line) for line in stderr), stderr
     assert any(line.startswith("shoal: peer 1 failed first, before its first step: it ended with") for line in stderr)
 

@@ -77,17 +77,17 @@ def swarm_of(name: str) -> str:
 def check(plan: Plan) -> None:
     """Raise LaunchError if the plan is not for a swarm, or exceeds the limits."""
     if not plan.swarm:
-        raise LaunchError("--swarm is the name that peers wait by, got ''")
+        raise LaunchError("--swarm needs the name of the swarm that peers wait in, got ''")
     if plan.schedules:
         raise LaunchError("--swarm carries no code to its peers: leave --schedule out")
     if plan.net is not None or plan.baseline is not None:
         raise LaunchError("--swarm is for peers that wait: leave --net and --baseline out")
     if ways := [name for name in plan.algorithms if name.partition("@")[2] not in ("", EARLY)]:
-        raise LaunchError(f"--swarm has the ways that its peers have, so {', '.join(ways)} cannot be: leave out @")
+        raise LaunchError(f"--swarm: its peers decide the way, so {', '.join(ways)} cannot be measured: leave out @")
     if plan.sizes_bytes[-1] > MOST_BYTES:
         raise LaunchError(f"--swarm takes up to {format_size(MOST_BYTES)}, got {format_size(plan.sizes_bytes[-1])}")
     if plan.slowed or plan.turns is not None or plan.num_warmup > MOST_WARMUP:
-        raise LaunchError(f"--swarm slows nobody, takes no turns, and up to {MOST_WARMUP} rounds of --warmup")
+        raise LaunchError(f"--swarm slows no peer, takes no turns, and at most {MOST_WARMUP} rounds of --warmup")
     num_rounds = len(plan.sizes_bytes) * (plan.num_warmup + (plan.num_iters or 0))
     if num_rounds > MOST_ROUNDS or (plan.duration_s or 0) > MOST_S:
         raise LaunchError(
@@ -131,7 +131,7 @@ def serve(name: str, told: JoinArguments, find: Find = cuda_devices) -> int:
                     except RUN_ENDING_ERRORS as error:
                         say(f"the run has ended: {error}")
         except OperationMismatch:
-            say(f"a run is under way: this peer comes again in {REJOIN_S:g} s")
+            say(f"a run is under way: this peer tries again in {REJOIN_S:g} s")
             threading.Event().wait(REJOIN_S)
 
 
@@ -179,7 +179,7 @@ def submit_plan(plan: Plan, told: JoinArguments, find: Find) -> tuple[Plan, list
                     raise ShoalError(str(error)) from None
                 if said == mine:
                     return agreed, found
-                say("has measured what somebody else had brought before")
+                say("has measured an earlier plan of another peer")
 
 
 def _enter(name: str, told: JoinArguments, storages: Storages) -> Peer:

@@ -70,7 +70,7 @@ def why(text: str) -> str:
     lines = [line for line in text.splitlines() if "shoal: " in line]
     ours = [line for line in lines if line.startswith("shoal: ")]
     named = [line for line in ours if " failed first, " in line]
-    return next(iter([*named, *ours, *lines, "nobody said why"])).replace("shoal: ", "", 1)
+    return next(iter([*named, *ours, *lines, "no peer said why"])).replace("shoal: ", "", 1)
 
 
 def run_locally(

@@ -240,8 +240,8 @@ def notes(a: Sequence[Report], b: Sequence[Report], cells: Sequence[Cell]) -> It
     verdicts = [cell.verdict for cell in cells]
     counts = ", ".join(f"{verdicts.count(each)} {each}" for each in ("faster", "slower", "same", "unclear"))
     yield (
-        f"{counts}; an interval has so many of {NUM_RESAMPLES:,} resamples of the ratio of the p50s that of "
-        f"{1 / CHANCE:.0f} comparisons of the same code one has any that does not hold 1: all above 1, and measured "
+        f"{counts}; the intervals, of {NUM_RESAMPLES:,} resamples of the ratio of the p50s, are so wide that one in "
+        f"{1 / CHANCE:.0f} comparisons of the same code has one without 1: all above 1, and measured "
         f"above {1 + SAME:g}, is slower, the other way round faster; all between 1/{1 + SAME:g} and {1 + SAME:g} is "
         f"the same, anything else unclear"
     )
@@ -249,8 +249,8 @@ def notes(a: Sequence[Report], b: Sequence[Report], cells: Sequence[Cell]) -> It
         loads = [report["machine"]["load_1_min"] for report in (one, other)]
         if abs(loads[0] - loads[1]) > BUSY * one["machine"]["cores"]:
             yield (
-                f"Warning: others used the machine in one run more than in the other (its load was {loads[0]} and "
-                f"{loads[1]} before them), so what differs may be that: measure both again"
+                f"Warning: other processes used the machine more in one run than in the other (load {loads[0]} and "
+                f"{loads[1]} before them), which may explain a difference: measure both again"
             )
     for name, reports in (("first", a), ("second", b)):
         for warning in dict.fromkeys(each for report in reports for each in report.get("warnings", ())):

@@ -32,7 +32,7 @@ def warnings_of(plan: Plan, described: Mapping[str, Any], network: Mapping[str, 
     if plan.num_peers > cores and plan.swarm is None:
         found.append(f"{plan.num_peers} peers share {cores} cores: times include waiting for a core")
     if load > BUSY * cores:
-        found.append(f"others used this machine: its load was {load} before the run, and it has {cores} cores")
+        found.append(f"other processes used this machine: its load was {load} before the run, and it has {cores} cores")
     return found + list(network["warnings"] if network is not None else ())
 
 
@@ -55,8 +55,9 @@ def print_report(
     if devices := described.get("devices"):
         said.append(f"devices: {', '.join(devices)}")
     said.append(
-        f"time of the slowest peer of each round; beside its p50 those of {LEVEL:.0%} of {NUM_RESAMPLES:,} resamples, "
-        "in blocks of rounds; cv: deviation over mean; sent: bytes, of who sends most; last peer: slowest, how often"
+        f"time of the slowest peer of each round; next to its p50 those of {LEVEL:.0%} of {NUM_RESAMPLES:,} resamples, "
+        "in blocks of rounds; cv: deviation over mean; sent: bytes, of the peer that sends most; "
+        "last peer: slowest, how often"
     )
     said += stages
     if network is not None:

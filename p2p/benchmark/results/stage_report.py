@@ -11,8 +11,8 @@ from ..stages import STAGES
 from .result import Result, in_us
 
 WHAT: Final = (
-    "stages: p50 of each, of the slowest peer of a round, of the exchange of that which waits least for the copies of "
-    "others; what of an exchange goes on beside a copy to the host is no part of it"
+    "stages: p50 of each, of the slowest peer of a round; exchange: of the peer that waits least for copies of "
+    "others, without the part during a copy to the host"
 )
 
 

@@ -25,12 +25,12 @@ LATE_NS: Final = 1_000_000_000
 """For so long after a pause peers may still take its victim out for it: their reports of its silence last."""
 BY_SILENCE: Final = "silence"
 BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
-SILENCE: Final = "by silence: nobody recorded a suspicion before the new view"
+SILENCE: Final = "by silence: no peer recorded a suspicion before the new view"
 SILENT: Final = ("pause", "cut", "kill_host", "gone")
 OVERWRITTEN: Final = (
-    "receipts say that the others went on without it; when, was in records that were overwritten before they were read"
+    "receipts show that the others continued without it; the records of when were overwritten before they were read"
 )
-UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
+UNRECORDED: Final = "receipts of other runs do not show it: only a trace does"
 
 
 def costs(run: Run, chain: ReceiptCheck) -> list[Cost]:
@@ -61,7 +61,7 @@ def _cost(event: EventOutcome, timeline: Timeline) -> Cost:
     cost.at = victim_activity(event, timeline)
     cost.step_ms = timeline.step_ms(event.time_ns)
     if cost.step_ms is None and event.do in ("kill", "leave"):
-        cost.why["beyond"] = "those who were members then had not committed two steps before it"
+        cost.why["beyond"] = "the members at that time had not committed two steps before it"
     if event.do == "leave" and (track := timeline.run.tracks.get(event.victims[0])) is not None:
         left = find(track.records, event.time_ns, lambda each: each.kind == Kind.LEFT)
         cost.times_ms |= {} if left is None else {"left": ms(left.time_ns - event.time_ns)}
@@ -89,14 +89,14 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
         if (record := _without(track, event.victims, event.time_ns)) is not None
     }
     if not installed:
-        cost.why["agreed"] = "it had no seat yet, so nobody had to go on without it"
+        cost.why["agreed"] = "it had no seat yet, so no peer had to continue without it"
         seated = [victim for victim in event.victims if timeline.commits.get(victim, True)]
         if seated and all(_is_out(victim, event, timeline) for victim in seated):
-            cost.why["agreed"] = "it had no seat then, so nobody had to go on without it"
+            cost.why["agreed"] = "it had no seat then, so no peer had to continue without it"
         elif seated and timeline.run.num_missed and not set(seated) & _last_members(timeline):
             cost.why["agreed"] = OVERWRITTEN
         elif seated:
-            cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
+            cost.why["agreed"] = cost.why["resumed"] = "no peer installed a view without it: the run ended, or all wait"
         return
     _detect(cost, timeline, installed)
     resumed = _resume(cost, timeline, installed)
@@ -171,7 +171,7 @@ def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> Non
             if found is not None and found.time_ns <= agreed:
                 gone.append(found)
     if not gone:
-        cost.why["detected"] = SILENCE if event.do in SILENT else "nobody recorded it before the new view"
+        cost.why["detected"] = SILENCE if event.do in SILENT else "no peer recorded it before the new view"
         return
     first = min(gone, key=lambda record: record.time_ns)
     cost.times_ms["detected"] = ms(first.time_ns - event.time_ns)
@@ -225,7 +225,7 @@ def _split_up(cost: Cost) -> None:
 def _pause(cost: Cost, timeline: Timeline) -> None:
     event = cost.event
     if not event.victims:
-        cost.why["resumed"] = "there was nobody"
+        cost.why["resumed"] = "there was no such peer"
         return
     until_ns = event.until_ns or max((record.time_ns for record in _all_records(timeline)), default=event.time_ns)
     found = (_without(track, event.victims, event.time_ns) for track in _others(event, timeline).values())
@@ -239,9 +239,9 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
     if noticed:
         _removal(cost, timeline)
     else:
-        said = f": {'; '.join(event.said)}" if event.said else ", since it was over before anybody would have"
-        cost.why["detected"] = f"nobody took it out{said}"
-        cost.why["resumed"] = "nobody was taken out, so the longest gap is what it cost"
+        said = f": {'; '.join(event.said)}" if event.said else ", since it ended before any peer would have"
+        cost.why["detected"] = f"no peer removed it{said}"
+        cost.why["resumed"] = "no peer was removed, so its cost is the longest gap"
     back_ns = max([until_ns, *noticed])
     firsts = {victim: _back(timeline, victim, back_ns) for victim in event.victims}
     known = [time_ns for time_ns in firsts.values() if time_ns is not None]
@@ -373,7 +373,7 @@ def _restart(cost: Cost, timeline: Timeline) -> None:
         cost.times_ms, {"ended": "until all were dead", "joined": "process start", "resumed": "founding, first step"}
     )
     if not timeline.chain.has_positions:
-        cost.why["lost"] = "samples come from no peer.loader, so receipts do not say where the run went on"
+        cost.why["lost"] = "samples come from no peer.loader, so receipts do not say where the run resumed"
     lineages = {receipt.lineage for peer_id in event.victims for receipt in _receipts(timeline, peer_id)}
     cost.lost = sum(lineage in lineages for lineage, _ in timeline.chain.lost)
 

@@ -186,7 +186,7 @@ def _mark(cost: Cost, origin: int) -> EventMarker:
 
 def _events(each: Evaluated) -> Iterable[str]:
     plus_minus_ms = 0.0 if each.run.clocks is None else each.run.clocks.plus_minus_ms
-    headings = ("detected", "agreed", "resumed", "longest gap", "steps lost", "done over", "recounted")
+    headings = ("detected", "agreed", "resumed", "longest gap", "steps lost", "redone", "recounted")
     yield '<div class="scroll"><table><tr><th></th><th class="l">event</th><th class="l">planned</th><th>at step</th>'
     yield "".join(f"<th>{heading}</th>" for heading in headings) + "</tr>"
     for cost in each.costs:
@@ -260,13 +260,13 @@ def _splits(each: Evaluated) -> Iterable[str]:
     names = {} if account is None else {p.peer_id: f"peer {p.index}" for p in account.processes}
     yield "<h2>Where the time of a step goes</h2>"
     if not each.splits:
-        yield '<p class="sub">Not known: without traces nobody says when a step was submitted.</p>'
+        yield '<p class="sub">Not known: only traces say when a step was submitted.</p>'
         return
     shown = sorted(each.splits.items(), key=lambda item: names.get(item[0], item[0]))
     of_how_many = ""
     if len(shown) > MOST_SPLITS:
         shown = sorted(shown, key=lambda item: item[1].last, reverse=True)[:MOST_SPLITS]
-        of_how_many = f". Of {len(each.splits)} peers those that were it most often; report.json has all"
+        of_how_many = f". Of {len(each.splits)} peers, those that were last most often; report.json has all"
     what = "Means, in ms, which add up; last: share of its steps that it was the last to submit"
     yield f'<p class="sub">{what}{of_how_many}</p>'
     names_of_parts = ("step", "compute", "exchange", "wait", "last")
@@ -276,7 +276,7 @@ def _splits(each: Evaluated) -> Iterable[str]:
         yield f'<tr><td class="l">{names.get(peer_id, peer_id[:8])}</td>{times}<td>{split.last:.0%}</td></tr>'
     yield "</table>"
     if num_missed := each.run.num_missed:
-        yield f"<p>{num_missed:,} records were overwritten before they were read: without those steps.</p>"
+        yield f"<p>{num_missed:,} records were overwritten before they were read: those steps are left out.</p>"
     slowest, split = max(shown, key=lambda item: item[1].last)
     if len(shown) > 1 and split.last:
         name = names.get(slowest, slowest[:8])
@@ -287,7 +287,7 @@ def _suspicions(each: Evaluated) -> Iterable[str]:
     """The suspicions of a run, one per line."""
     found = suspicions(each.run)
     if found:
-        yield "<h2>Who was suspected</h2><ul>"
+        yield "<h2>Suspected peers</h2><ul>"
     for one in found[:MOST_SUSPICIONS]:
         at = f"{(one.time_ns - each.origin_ns) / 1e9:.3f} s"
         how = "a probe of its own" if one.is_own else "the word of another"

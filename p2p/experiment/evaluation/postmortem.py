@@ -157,7 +157,7 @@ def _tell(
     if run is not None and run.clocks is not None and run.clocks.plus_minus_ms:
         say(f"  times between hosts are right to ± {run.clocks.plus_minus_ms:g} ms")
     if not failed and not any(trail.has_failed is False for trail in found):
-        say("  nobody has said how any of them ended: they still run, or whatever ended them ended all at once")
+        say("  no record says how any of them ended: they still run, or all ended at once")
     for number, failure in enumerate(failed, 1):
         say(f"{number:3}. {sentence(failure, is_first=number == 1)}")
         if begin_ns is None:

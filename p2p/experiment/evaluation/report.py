@@ -57,7 +57,7 @@ class Evaluated:
         """In words, peers that failed and were not ended by the experiment; empty for a run that was no experiment."""
         processes = () if self.run.log is None else self.run.log.processes
         return [
-            f"peer {each.index} ended with {each.code}: {each.last_line or 'it had printed nothing'}"
+            f"peer {each.index} ended with {each.code}: {each.last_line or 'it printed nothing'}"
             for each in processes
             if not each.ended_by_experiment and each.code not in _EXPECTED_CODES
         ]
@@ -225,7 +225,7 @@ def planned_events(evaluated: Sequence[Evaluated]) -> list[tuple[int, str, list[
         found.setdefault((cost.event.number, cost.event.do), []).append(cost)
     whos = {key: {cost.event.who for cost in same} for key, same in found.items()}
     return [
-        (key[0], min(whos[key]) if len(whos[key]) == 1 else f"{key[1]}, of whom differs", found[key])
+        (key[0], min(whos[key]) if len(whos[key]) == 1 else f"{key[1]}, peers differ", found[key])
         for key in sorted(found)
     ]
 

@@ -11,7 +11,7 @@ ENDS: Final[Mapping[int, str]] = {
     Kind.CLEARED: "it denied that",
     Kind.LOST: "it did not deny that",
     Kind.GONE: "it was dead",
-    Kind.OUT: "the others went on without it",
+    Kind.OUT: "the others continued without it",
     Kind.IN: "it had come back",
 }
 

@@ -108,7 +108,7 @@ def changes(timeline: Timeline) -> list[EventOutcome]:
 
 
 def _change(do: str, peer_id: str, step: int, time_ns: int) -> EventOutcome:
-    why_not = "" if time_ns else "nobody has recorded when"
+    why_not = "" if time_ns else "no peer recorded when"
     who = f"peer {peer_id[:8]} {'is gone' if do == 'gone' else 'has come'}"
     return EventOutcome(
         number=0, do=do, planned="", who=who, at_step=step, time_ns=time_ns, victims=[peer_id], why_not=why_not

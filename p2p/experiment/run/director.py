@@ -372,7 +372,7 @@ class Director:
                 why = f"{end[self.ended_by]} {f'at step {step}, before that' if step >= 0 else 'before its first step'}"
                 if happened.trigger_ns:
                     whom = in_words(event).removeprefix(event.do).strip()
-                    why = f"there was no {whom} to {event.do}, with another peer to go on"
+                    why = f"there was no {whom} to {event.do}, with another peer left to continue"
                 happened.why_not = why
 
 

@@ -51,7 +51,7 @@ def make_plan(experiment: Experiment, seed: int) -> Plan:
                     raise ExperimentError(f"line {event.line}: random draws more than {MOST_DRAWN} events")
     if drawn and any(event.at_s is None for event in written):
         line = next(event.line for event in written if event.at_s is None)
-        raise ExperimentError(f"line {line}: beside random events others have at_s: what comes first is not known else")
+        raise ExperimentError(f"line {line}: other events than random ones need at_s here, or their order is unknown")
     _check_order(written)
     _check_end(written, experiment.run)
     drawn.sort(key=lambda event: event.at_s or 0.0)
@@ -82,7 +82,7 @@ def _in_cycles(experiment: Experiment) -> Sequence[Event]:
     for index, event in enumerate(events):
         if event.random is not None or (index and not event.after):
             raise ExperimentError(
-                f'line {event.line}: with cycles all events but the first come after = "{AFTER}": times are known once'
+                f'line {event.line}: with cycles all events but the first need after = "{AFTER}": a time comes once'
             )
     num_events = number * sum(event.number if event.do in HAVE_VICTIMS else 1 for event in events)
     if num_events > MOST_EVENTS:
@@ -141,7 +141,7 @@ def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int) -> Non
             living, started, has_joined = living + event.number, started + event.number, True
             if living > MOST_PEERS:
                 raise ExperimentError(
-                    f"line {event.line}: this join makes it {living} peers, and {MOST_PEERS} is the most at a time"
+                    f"line {event.line}: this join makes {living} peers, and {MOST_PEERS} is the most at a time"
                 )
         elif event.do == "restart_all":
             ended |= set(range(first, started))
@@ -157,7 +157,7 @@ def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int) -> Non
             ended |= {event.who} if isinstance(event.who, int) else set()
             if not living:
                 raise ExperimentError(
-                    f"line {event.line}: this {event.do} would leave nobody: of {started} peers all others have ended "
+                    f"line {event.line}: this {event.do} would leave no peer: of {started} peers all others have ended "
                     "by then; restart_all ends all, and starts them again"
                 )
 
@@ -179,7 +179,7 @@ def _check_still_there(event: Event, who: str | int, ended: set[str | int]) -> N
     if who in ended:
         name = f"peer {who}" if isinstance(who, int) else who
         raise ExperimentError(
-            f"line {event.line}: there is no {name} any more for this {event.do}: an event before has ended it"
+            f"line {event.line}: there is no {name} any more for this {event.do}: an earlier event ended it"
         )
 
 
@@ -192,9 +192,9 @@ def _check_who(event: Event, living: int, started: int, *, has_joined: bool) -> 
             f"line {event.line}: there is no peer {event.who}: {started} have started by then, from 0 on"
         )
     if event.who == "donor" and not has_joined:
-        raise ExperimentError(f"line {event.line}: who is the donor, and nobody has joined before: there is none")
+        raise ExperimentError(f"line {event.line}: who is the donor, but there is none: no peer has joined before")
     if event.during == STATE and not has_joined:
-        raise ExperimentError(f"line {event.line}: nobody has joined before, so no state is on its way")
+        raise ExperimentError(f"line {event.line}: no peer has joined before, so no state is on its way")
 
 
 def _num_hosts(experiment: Experiment) -> int:

@@ -149,7 +149,7 @@ def test_the_overhead_of_what_nobody_was_asked_for_is_null() -> None:
 def test_what_is_to_be_known_is_said_in_words() -> None:
     assert report()["warnings"] == [
         "4 peers share 2 cores: times include waiting for a core",
-        "others used this machine: its load was 3.5 before the run, and it has 2 cores",
+        "other processes used this machine: its load was 3.5 before the run, and it has 2 cores",
         "the lab was late",
     ]
     assert warnings_of(PLAN, {**MACHINE, "cores": 8}, None) == []
@@ -281,7 +281,7 @@ def test_what_has_become_slower_is_named(tmp_path: Path, capsys: pytest.CaptureF
     printed = capsys.readouterr().out
     assert "0 faster, 5 slower" in printed, "at four sizes, and over all"
     assert "Warning, of the second run: the lab was late" in printed
-    assert "(its load was 3.5 and 8.5 before them), so what differs may be that" in printed
+    assert "(load 3.5 and 8.5 before them), which may explain a difference" in printed
     assert compare_files(b, a) == 0
     assert "5 faster, 0 slower" in capsys.readouterr().out
 

@@ -109,7 +109,7 @@ def test_options_say_rounds_or_time(
 
 
 def test_what_cannot_be_waited_for_is_refused() -> None:
-    with pytest.raises(LabError, match="--until=narrow is no share"):
+    with pytest.raises(LabError, match="--until=narrow is not a share"):
         rounds_wanted(None, None, "narrow")
     for change in ({"until": 0.0}, {"until": 0.1, "algorithms": ("ring",)}, {"until": 0.1, "sizes_bytes": (4096,)}):
         with pytest.raises(LaunchError, match="two algorithms, and two sizes"):

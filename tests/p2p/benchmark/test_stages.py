@@ -199,7 +199,7 @@ def test_no_device_is_said_before_anything_starts() -> None:
         ({"device": "cuda:1"}, "got 'cuda:1'; CUDA_VISIBLE_DEVICES says which GPUs"),
         ({"operation": "broadcast", "algorithms": ("ring",)}, "--device cuda is for all-reduce, got broadcast"),
         ({"device": "cpu", "algorithms": ("auto@adds",)}, "auto@adds needs --device cuda"),
-        ({"algorithms": ("auto", "auto@arena")}, "so auto@arena cannot be: leave out @arena"),
+        ({"algorithms": ("auto", "auto@arena")}, "so auto@arena cannot be measured: leave out @arena"),
     ],
 )
 def test_what_a_device_cannot_do_is_refused(change: dict[str, Any], said: str) -> None:

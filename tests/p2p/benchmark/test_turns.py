@@ -64,8 +64,8 @@ def test_who_is_to_measure_something_else_is_refused_with_both_values(tmp_path: 
     other = PLAN.shared | {"sizes_bytes": [8192], "not here": 1}
     said = [each.exception() for each in both(tmp_path / "turns", lambda met: None, (PLAN.shared, other))]
     assert all(isinstance(error, ShoalError) for error in said)
-    assert all("has another sizes_bytes" in str(error) and "start both alike" in str(error) for error in said)
-    assert {"[8192], and here it is [4096]" in str(error) for error in said} == {True, False}
+    assert all("has sizes_bytes" in str(error) and "start both alike" in str(error) for error in said)
+    assert {"[8192], and this one [4096]" in str(error) for error in said} == {True, False}
 
 
 def test_what_only_one_version_knows_and_what_is_slowed_may_differ(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_nobody_else_a_socket_that_is_left_and_a_path_that_cannot_be_are_one_lin
 ) -> None:
     monkeypatch.setattr(turns, "PATIENCE_S", 0.01)
     with (
-        pytest.raises(ShoalError, match=r"nobody else takes turns at .*: start the other run"),
+        pytest.raises(ShoalError, match=r"no other run takes turns at .*: start the other run"),
         meet(tmp_path / "a", {}),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "left"))
-    with pytest.raises(ShoalError, match=r"nobody listens at .*left, .*: remove it"), meet(tmp_path / "left", {}):
+    with pytest.raises(ShoalError, match=r"no run listens at .*left, .*: remove it"), meet(tmp_path / "left", {}):
         pass
     with pytest.raises(ShoalError, match="No such file or directory"), meet(tmp_path / "none" / "a", {}):
         pass
@@ -100,7 +100,7 @@ def test_who_comes_and_says_nothing_is_one_line(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as stranger:
             while not met.done() and stranger.connect_ex(str(tmp_path / "turns")):
                 pass
-        with pytest.raises(ShoalError, match="has not said what it measures"):
+        with pytest.raises(ShoalError, match="did not say what it measures"):
             met.result()
 
 
@@ -124,7 +124,7 @@ def test_who_does_not_end_its_turn_is_not_waited_for_without_end(
 
     said = [each.exception() for each in both(tmp_path / "turns", wait, (PLAN.shared, PLAN.shared))]
     (error,) = [each for each in said if each is not None]
-    assert "has measured for" in str(error) and "take smaller" in str(error)
+    assert "has been measuring for" in str(error) and "take smaller" in str(error)
 
 
 def test_a_swarm_of_other_machines_takes_no_turns() -> None:

@@ -82,7 +82,7 @@ def test_bytes_of_another_process_that_do_not_arrive_as_they_are_end_the_look() 
     clock = count(0, 0.5)
     assert next(looked).is_well
     peers = next(looked)
-    assert not peers.is_well and "has read other bytes than a peer has" in peers.says
+    assert not peers.is_well and "read wrong bytes from a peer" in peers.says
 
 
 def test_a_process_that_has_no_memory_to_share_is_named_with_its_reason() -> None:

@@ -193,7 +193,7 @@ def test_a_pause_that_nobody_noticed_says_so_and_has_its_gap() -> None:
     said = "peer 1: 1 of 2 members, no majority"
     pause = event("pause", 102, A, until_ns=ns(1102), said=[said])
     cost = only(run({A: receipts, B: receipts}, {A: late, B: commits}, [pause]))
-    assert cost.why["detected"] == f"nobody took it out: {said}"
+    assert cost.why["detected"] == f"no peer removed it: {said}"
     assert "resumed" not in cost.times_ms
     assert cost.gap_ms == 1005.0
     assert cost.times_ms["back_after_it_went_on"] == 3.0
@@ -215,13 +215,13 @@ def test_who_is_taken_out_just_after_its_pause_was_taken_out_for_it_and_is_back_
     pause = event("pause", 60, A, until_ns=ns(3073))
     cost = only(run({A: [*steps[:2], steps[3]], B: steps}, {A: own, B: theirs}, [pause]))
     assert (cost.times_ms["agreed"], cost.times_ms["back_after_it_went_on"]) == (3089.0, 677.0)
-    assert not cost.why["detected"].startswith("nobody took it out")
+    assert not cost.why["detected"].startswith("no peer removed it")
     left = [each._replace(how=How.LEAVE) if each.kind == Kind.OUT else each for each in theirs]
     then_left = only(run({A: steps[:2], B: steps}, {A: own[:2], B: left}, [pause]))
-    assert then_left.why["detected"].startswith("nobody took it out") and "back" not in then_left.why
+    assert then_left.why["detected"].startswith("no peer removed it") and "back" not in then_left.why
     again = event("pause", 3100, A, until_ns=ns(3140), number=2)
     first_cost, _ = costs(found := run({A: steps[:2], B: steps}, {A: own, B: theirs}, [pause, again]), check(found))
-    assert first_cost.why["detected"].startswith("nobody took it out"), "what comes then may be for the second one"
+    assert first_cost.why["detected"].startswith("no peer removed it"), "what comes then may be for the second one"
 
 
 def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
@@ -305,8 +305,8 @@ def test_a_silence_is_detected_by_the_first_suspicion_of_who_went_on() -> None:
     assert (cost.times_ms["detected"], cost.times_ms["detected_last"], cost.by) == (1000.0, 1300.0, "silence")
     assert "detected" not in cost.why
     assert [(each.by, each.end, each.lasted_s) for each in suspicions(found)] == [
-        (B, "the others went on without it", 1.9),
-        (C, "the others went on without it", 1.6),
+        (B, "the others continued without it", 1.9),
+        (C, "the others continued without it", 1.6),
     ]
 
 
@@ -387,5 +387,5 @@ def test_a_removal_whose_records_were_overwritten_is_not_missed_and_its_time_is_
     tracks[B] = replace(tracks[B], records=[*tracks[B].records, last])
     evaluated = evaluate(replace(whole, tracks=tracks))
     (cost,) = evaluated.costs
-    assert cost.why["agreed"].startswith("receipts say that the others went on without it")
+    assert cost.why["agreed"].startswith("receipts show that the others continued without it")
     assert "resumed" not in cost.times_ms and failures([evaluated], {}) == []

@@ -60,17 +60,17 @@ def _deed(event: Event) -> tuple[object, ...]:
     ("events", "says"),
     [
         (["at_step = 9", "at_step = 8"], "line 9: at_step goes backwards, from 9 (line 5) to 8"),
-        (["at_step = 1", "at_step = 2", "at_step = 3"], "line 13: this kill would leave nobody: of 3 peers"),
+        (["at_step = 1", "at_step = 2", "at_step = 3"], "line 13: this kill would leave no peer: of 3 peers"),
         (['at_step = 1\nwho = "rank 3"'], "line 5: there is no rank 3, with 3 peers at that time"),
         (["at_step = 1\nwho = 3"], "line 5: there is no peer 3: 3 have started by then, from 0 on"),
         (
             ["at_step = 1\nwho = 0", "at_step = 2\nwho = 0"],
             "line 10: there is no peer 0 any more for this kill",
         ),
-        (['at_step = 1\nwho = "donor"'], "line 5: who is the donor, and nobody has joined before"),
-        (['at_step = 1\nwho = "newest"\nduring = "state transfer"'], "line 5: nobody has joined before, so no state"),
+        (['at_step = 1\nwho = "donor"'], "line 5: who is the donor, but there is none"),
+        (['at_step = 1\nwho = "newest"\nduring = "state transfer"'], "line 5: no peer has joined before, so no state"),
         (["at_s = 120"], "line 5: at_s = 120 would be after the end, until_s = 120"),
-        (["at_step = 1", "random = {per_minute = 3}"], "line 5: beside random events others have at_s"),
+        (["at_step = 1", "random = {per_minute = 3}"], "line 5: other events than random ones need at_s"),
     ],
 )
 def test_events_that_cannot_be_are_refused(events: list[str], says: str) -> None:
@@ -159,7 +159,7 @@ def test_events_draw_3000_at_most_all_together() -> None:
 def test_more_peers_than_there_may_be_at_a_time_are_refused() -> None:
     join = '[[event]]\nat_s = 1\ndo = "join"\nnumber = {}\n'
     make_plan(parse(HEAD + join.format(61)), 0)
-    with pytest.raises(ExperimentError, match="line 9: this join makes it 65 peers, and 64 is the most at a time"):
+    with pytest.raises(ExperimentError, match="line 9: this join makes 65 peers, and 64 is the most at a time"):
         make_plan(parse(HEAD + join.format(30) + join.format(32)), 0)
 
 
@@ -167,8 +167,8 @@ def test_more_peers_than_there_may_be_at_a_time_are_refused() -> None:
     ("events", "says"),
     [
         ("", "line 5: there are no events to repeat in 2 cycles"),
-        (CYCLE + '[[event]]\nat_step = 3\ndo = "kill"\n', "line 13: with cycles all events but the first come after"),
-        (DRAWN, "line 6: with cycles all events but the first come after"),
+        (CYCLE + '[[event]]\nat_step = 3\ndo = "kill"\n', "line 13: with cycles all events but the first need after"),
+        (DRAWN, "line 6: with cycles all events but the first need after"),
     ],
 )
 def test_events_that_can_only_be_once_have_no_cycles(events: str, says: str) -> None:

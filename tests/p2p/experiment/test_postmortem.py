@@ -58,7 +58,7 @@ def test_what_shoal_run_leaves_says_who_failed_by_what_and_who_waited(tmp_path: 
         "  1. peer 0 failed first, in step 3: it was killed by SIGKILL while computing step 3",
         "     0.003 s after the first record, 2001-09-09 01:46:40.003 UTC",
         "     peer 1 waited for it, exchanging step 3 with the others, 1 ms already",
-        "     known by the kernel; all that went on had a step after 1 ms",
+        "     known by the kernel; all that continued had a step after 1 ms",
     ]
 
 

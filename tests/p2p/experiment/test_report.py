@@ -194,7 +194,7 @@ def test_a_run_made_elsewhere_is_read_from_its_receipts(tmp_path: Path) -> None:
     assert evaluated.chain.num_samples == 20
     assert evaluated.splits == {} and evaluated.steps == []
     json.dumps(to_json("x", [evaluated], {}))
-    assert "without traces nobody says when a step was submitted" in page(About("x", "", {}), [evaluated])
+    assert "only traces say when a step was submitted" in page(About("x", "", {}), [evaluated])
 
 
 @pytest.mark.parametrize("place", ["receipts", "."])
@@ -224,7 +224,7 @@ def test_folders_that_hold_no_run_or_two_are_refused(tmp_path: Path) -> None:
     write_receipts(tmp_path, "2", B)
     with pytest.raises(ExperimentError, match="receipts of 2 runs") as refused:
         read_run(tmp_path)
-    said = re.search("`(grep -L .*)` names", str(refused.value))
+    said = re.search("`(grep -L .*)` lists", str(refused.value))
     assert said is not None
     others = subprocess.run(said[1], shell=True, capture_output=True, text=True, check=True).stdout.split()
     for path in others:
@@ -295,7 +295,7 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text("[run]\nscript = \"a.py\"\nloss = 'loss (.)'\n")
     said: list[str] = []
     assert report(tmp_path, None, said.append) == 0
-    assert said[1:] == ["loss = 'loss (.)' has matched nothing that the peers have printed"]
+    assert said[1:] == ["loss = 'loss (.)' matches no line that the peers printed"]
 
 
 def test_a_run_that_was_ended_before_its_account_was_written_is_read_from_what_it_has_left(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_process_without_an_entry_is_nobody(host: Host) -> None:
 def test_without_a_record_nothing_is_told(host: Host) -> None:
     said = host.death_notices.announce(*ME)
     assert said.startswith(
-        f"not all peers of other hosts are told of the end of process {os.getpid()}: the acceptor record"
+        f"could not tell all peers of other hosts that process {os.getpid()} ended: the acceptor record"
     )
 
 

@@ -105,12 +105,12 @@ def test_numbers_stay_where_cuda_may_count_otherwise() -> None:
     ("mask", "complaint"),
     [
         ("3", "CUDA_VISIBLE_DEVICES names device 3, and this host has 3: 0 to 2"),
-        ("GPU-77", "has GPU-77, which is no device of this host: GPU-5d5ba0d6-d33d, GPU-5d5c11aa-0001, MIG-c7"),
+        ("GPU-77", "has GPU-77, which is not a device of this host: GPU-5d5ba0d6-d33d, GPU-5d5c11aa-0001, MIG-c7"),
         ("0,GPU-5d5", "has GPU-5d5, which names more than one device"),
-        ("MIG-0", "has MIG-0, which is no device of this host"),
-        ("MIG-GPU-77/1/0", "has MIG-GPU-77/1/0, which is no device"),
-        ("all", "has all, which is no device of this host"),
-        ("cuda:0", "has cuda:0, which is no device"),
+        ("MIG-0", "has MIG-0, which is not a device of this host"),
+        ("MIG-GPU-77/1/0", "has MIG-GPU-77/1/0, which is not a device"),
+        ("all", "has all, which is not a device of this host"),
+        ("cuda:0", "has cuda:0, which is not a device"),
     ],
 )
 def test_names_of_nothing_are_refused(mask: str, complaint: str) -> None:
@@ -129,7 +129,7 @@ def test_names_of_nothing_are_refused(mask: str, complaint: str) -> None:
         (given(""), GPUS, 3, False, "CUDA_VISIBLE_DEVICES is '', so no peer sees any of the 3 GPUs of this host"),
         (given(""), (), 3, False, ""),
         ({}, PLAIN, 2, True, ""),
-        ({}, PLAIN, 5, False, "5 peers share 2 GPUs, which they use in turns: `-n auto` is a peer for each"),
+        ({}, PLAIN, 5, False, "5 peers share 2 GPUs, which they use in turns: `-n auto` starts one peer for each"),
         (given("2"), GPUS, 2, False, "2 peers share the one GPU"),
         ({}, (), 5, False, ""),
     ],

@@ -56,7 +56,7 @@ def test_who_had_left_when_sigterm_came_has_not_failed() -> None:
 @pytest.mark.parametrize(
     ("error", "steps", "num_restarts", "exit_code", "words"),
     [
-        ("the run is over", 0, 1, 1, "came when the run was over, and had never taken part"),
+        ("the run is over", 0, 1, 1, "came after the run was over and took no part"),
         ("the run is over", 0, 0, 0, "completed"),  # like a peer that only joins; no peer has failed
         ("the run is over", 7, 1, 0, "completed"),  # an earlier process of this place was counted
         ("", 0, 1, 0, "completed"),  # its script reached its end
@@ -80,7 +80,7 @@ def test_who_ends_in_the_middle_of_its_run_has_failed_whatever_its_code() -> Non
 def test_who_was_removed_is_told_from_who_ends_with_that_code_by_itself() -> None:
     place, told = PeerSlot(0, "0"), dataclasses.replace(standing(), step=5, has_begun=True)
     for is_removed, exit_code, words in (
-        (True, 3, "was removed: the others went on without it"),
+        (True, 3, "was removed: the others continued without it"),
         (False, 1, "ended with exit code 3"),
     ):
         place.snapshot = dataclasses.replace(told, is_removed=is_removed)
@@ -116,7 +116,7 @@ def test_each_time_it_takes_longer_until_another_one_is_started() -> None:
 def test_after_as_many_as_are_allowed_there_is_no_other() -> None:
     place = PeerSlot(0, "0")
     assert die(place, step=1, lived_s=1.0, allowed=1) == "started again in 1 s (1 of 1)"
-    assert die(place, step=2, lived_s=1.0, allowed=1) == "not started again, since that was done once (--restarts)"
+    assert die(place, step=2, lived_s=1.0, allowed=1) == "not started again: it was restarted once (--restarts)"
     assert place.restart_at == math.inf
 
 
@@ -124,7 +124,7 @@ def test_three_deaths_at_one_step_are_enough() -> None:
     place = PeerSlot(0, "0")
     for _ in range(2):
         assert "started again in" in die(place, step=137, lived_s=1e4)
-    assert die(place, step=137, lived_s=1e4) == "not started again, since that was its death number 3 at step 137"
+    assert die(place, step=137, lived_s=1e4) == "not started again: this was its death number 3 at step 137"
     assert place.restart_at == math.inf
 
 
@@ -136,5 +136,5 @@ def test_three_deaths_at_the_start_are_enough_and_others_do_not_count() -> None:
     die(place, step=None, lived_s=1.0)
     assert "started again in" in die(place, step=None, lived_s=1.0)
     assert die(place, step=None, lived_s=1.0) == (
-        "not started again, since that was its death number 3 within 10 s of its start"
+        "not started again: this was its death number 3 within 10 s of its start"
     )

@@ -124,7 +124,7 @@ def test_a_death_is_one_line_with_what_it_has_cost_whichever_is_known_first(is_c
     run.places[1].end(-9, 101.0, 0)
     told += run.progress.died(run.places[1], "peer 1 was killed", 101.0)
     told += [] if is_cost_first else run.members(3, (A, 1), redone=6)
-    assert told == ["peer 1 was killed; resumed after 14 ms, no step lost, step 6 done over"]
+    assert told == ["peer 1 was killed; resumed after 14 ms, no step lost, step 6 redone"]
     assert run.progress.flush() == []
 
 
@@ -152,8 +152,8 @@ def test_what_a_death_has_cost_is_told_later_where_nobody_could_say_it_in_time()
     assert run.progress.add_report(run.places[1], standing(C), 104.0) == []
     why = f"{B} is dead: its process has ended"
     assert run.members(3, (A, 1), step=5, reasons=(why,), redone=6) == [
-        "the others have gone on without peer 1 (pid 1) at step 5; 1 member; "
-        "resumed after 14 ms, no step lost, step 6 done over"
+        "the others continued without peer 1 (pid 1) at step 5; 1 member; "
+        "resumed after 14 ms, no step lost, step 6 redone"
     ]
     assert run.members(4, (A, 1), (C, 1)) == []
     assert run.progress.flush() == []
@@ -292,7 +292,7 @@ def test_the_rate_is_that_of_the_last_30_seconds() -> None:
     run.members(2, (A, 1), (B, 1), step=330, now=196.0)
     assert run.progress.tick(200.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
     assert run.progress.tick(230.0) == [
-        "step 330 was the last that a peer here has told of, 34 s ago: each is stopped, or something holds its "
+        "step 330 is the last that a peer here reported, 34 s ago: each is stopped, or something holds its "
         "interpreter; `shoal status` says which"
     ]
 
@@ -385,8 +385,8 @@ def test_it_is_certain_that_there_is_no_start_when_too_few_are_left_to_come() ->
     run.places[1].restart_at = float("inf")
     assert run.progress.why_no_start(1) == ""  # another peer exists here
     assert run.progress.why_no_start(0) == (
-        "the first step waits for 3 peers (--min-peers), and only 2 are left to come, since peer 1 has ended; "
-        "start again, or say --min-peers 2"
+        "the first step waits for 3 peers (--min-peers), but only 2 can still join, since peer 1 has ended; "
+        "start again, or pass --min-peers 2"
     )
     run.report(0, needed=4)
     assert run.progress.why_no_start(0) == ""  # more than were started here are expected

@@ -43,7 +43,7 @@ def test_what_a_code_means_depends_on_whether_the_peer_had_a_seat(code: int, has
         ((2, None), "", "ended with exit code 2; 1 left here"),
         ((-9, 1), "", "was killed by SIGKILL; none left here"),
         ((-9, 0), "", "was killed by SIGKILL; none left here, 1 completed"),
-        ((143, 0), "", "left, asked to by SIGTERM; none left here, 1 completed"),
+        ((143, 0), "", "left on SIGTERM; none left here, 1 completed"),
         ((-signal.SIGRTMIN - 1, 1), "gone", f"was killed by signal {signal.SIGRTMIN + 1}; none left here; gone"),
     ],
 )

@@ -17,7 +17,7 @@ from p2p.errors import LabError
         (["--hosts", "0", "--", "true"], "a lab has at least 1 host, got 0"),
         (["--hosts", "2"], "nothing to run: give -- COMMAND"),
         (["--config", "lab.toml", "--hosts", "2", "--", "true"], "--config says how many hosts there are"),
-        (["--name", "a b", "--", "true"], "'a b' is no name of a lab"),
+        (["--name", "a b", "--", "true"], "'a b' is not a name of a lab"),
         (["--config", "no.toml", "--", "true"], "cannot read no.toml: No such file or directory"),
         (["set", "--name", "nobodys", "0", "cut"], "no lab nobodys is running"),
         (["--hosts", "3", "show"], "--hosts, --net and --config make a lab"),

@@ -94,12 +94,12 @@ def test_some_hosts_and_pairs_differ_in_what_is_said_of_them() -> None:
 @pytest.mark.parametrize(
     ("net", "error"),
     [
-        ("rate=10mbit;0 up=1mbit", "'0 up=1mbit': behind a ; comes a host or a pair, and a colon"),
+        ("rate=10mbit;0 up=1mbit", "'0 up=1mbit': after a ; write a host or a pair, and a colon"),
         ("rate=10mbit;5: up=1mbit", "no host is '5': numbers are 0 to 2"),
-        ("rate=10mbit;0: delay=1ms", "a host has rate, up, down and queue; the rest is of a pair"),
-        ("rate=10mbit;0-1: up=1mbit", "up is of the line of a host"),
+        ("rate=10mbit;0: delay=1ms", "a host has rate, up, down and queue; the rest belongs to a pair"),
+        ("rate=10mbit;0-1: up=1mbit", "up belongs to the line of a host"),
         ("rate=10mbit;1-1: delay=1ms", "1 and 1 are one host"),
-        ("rate=10mbit;", "behind a ; comes a host or a pair"),
+        ("rate=10mbit;", "after a ; write a host or a pair"),
     ],
 )
 def test_what_cannot_be_said_of_one_host_is_refused(net: str, error: str) -> None:
@@ -111,7 +111,7 @@ def test_what_cannot_be_said_of_one_host_is_refused(net: str, error: str) -> Non
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("hosts = ", "is no TOML"),
+        ("hosts = ", "is not TOML"),
         ("hosts = 2\nspeed = 3", "the file has speed; known are hosts, net, command, host, link"),
         ("hosts = 0", "a lab has at least 1 host, got 0"),
         ("hosts = 65535", "addresses of one /16, for 65,534 hosts, got 65,535"),
@@ -119,17 +119,17 @@ def test_what_cannot_be_said_of_one_host_is_refused(net: str, error: str) -> Non
         ("hosts = 2\nnet = 'rate=5mb'", "did you mean 5mbit?"),
         ("hosts = 2\nnet = 5.5", "net is a text in quotes, got 5.5"),
         ("[host]\nname = 'a'", "host is written as [[host]]"),
-        ("[[host]]\nnet = 'delay=5ms'", "[[host]] 0: net is of its line here"),
+        ("[[host]]\nnet = 'delay=5ms'", "[[host]] 0: net here sets its line"),
         ("[[host]]\nnet = 'rate=5mb'", "did you mean 5mbit?"),
-        ("[[host]]\npeers = 0", "[[host]] 0: peers is a number from 1 on, got 0"),
-        ("[[host]]\nname = 'a'\n[[host]]\nname = 'a'", "not used twice: a"),
-        ("[[host]]\nname = '1'", "names of hosts and regions are no numbers, and not used twice: 1"),
-        ("[[host]]\nname = 'a'\nregion = 'a'", "not used twice: a"),
+        ("[[host]]\npeers = 0", "[[host]] 0: peers is at least 1, got 0"),
+        ("[[host]]\nname = 'a'\n[[host]]\nname = 'a'", "or used twice: a"),
+        ("[[host]]\nname = '1'", "names of hosts and regions must not be numbers or used twice: 1"),
+        ("[[host]]\nname = 'a'\nregion = 'a'", "or used twice: a"),
         ("hosts = 2\n[[link]]\nfrom = 'x'\nto = 1", "no host is 'x': numbers are 0 to 1, names host0, host1"),
         ("hosts = 2\n[[link]]\nfrom = 1", "no host is ''"),
         ("hosts = 2\n[[link]]\nfrom = 1\nto = 1", "1 and 1 are one host"),
         ("hosts = 2\n[[link]]\nfrom = 0\nto = 1\nnet = 'jitter=1ms'", "jitter=1ms is above delay=0"),
-        ("hosts = 2\n[[link]]\nfrom = 0\nto = 1\nnet = 'up=1mbit'", "up is of the line of a host"),
+        ("hosts = 2\n[[link]]\nfrom = 0\nto = 1\nnet = 'up=1mbit'", "up belongs to the line of a host"),
         ("hosts = 2\ncommand = [1]", "command is a text, or a list of words, got [1]"),
         ('hosts = 2\ncommand = "it\'s"', "No closing quotation"),
         ("hosts = 2\ncommand = 7", "command is a text, or a list of words, got 7"),
@@ -150,7 +150,7 @@ def test_there_are_no_more_hosts_than_memory(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable:    327680 kB\n")
     check_number(10, meminfo)
-    error = "11 hosts need at least 352 MiB, 32 each, and 320 MiB of memory are free: at most 10 hosts go here"
+    error = "11 hosts need at least 352 MiB, 32 each, and 320 MiB of memory are free: at most 10 hosts fit here"
     with pytest.raises(LabError, match=error):
         check_number(11, meminfo)
 

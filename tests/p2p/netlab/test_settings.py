@@ -57,20 +57,20 @@ def test_what_is_shown_can_be_written(value: int) -> None:
         ("rate=2Gb", "did you mean 2gbit?"),
         ("rate=200kbits", "did you mean 200kbit?"),
         ("rate=200mib", "unknown unit 'mib'"),
-        ("rate=fast", "write, say, rate=20mbit"),
+        ("rate=fast", "write, for example, rate=20mbit"),
         ("rate=0bit", "carries nothing: write cut"),
         ("delay=20", "no unit in delay=20; did you mean 20ms?"),
         ("delay=20msec", "did you mean 20ms?"),
-        ("delay=-20ms", "write, say, delay=20ms"),
+        ("delay=-20ms", "write, for example, delay=20ms"),
         ("delay=20ms,jitter=21ms", "jitter=21ms is above delay=20ms"),
         ("jitter=1ms", "jitter=1ms is above delay=0"),
         ("loss=1.5", "loss=1.5 is not between 0 and 1, nor between 0% and 100%; did you mean loss=1.5%?"),
         ("loss=101%", "loss=101% is not between 0 and 1"),
         ("loss=-0.1", "loss=-0.1 is not between 0 and 1"),
         ("loss=nan", "loss=nan is not between 0 and 1"),
-        ("loss=some", "loss=some is no share: write loss=0.01 or loss=1%"),
-        ("mtu=67", "mtu=67 is no size of a packet: write bytes, 68 or more, say mtu=1400, or mtu=none"),
-        ("mtu=1400b", "mtu=1400b is no size of a packet"),
+        ("loss=some", "loss=some is not a share: write loss=0.01 or loss=1%"),
+        ("mtu=67", "mtu=67 is not a size of a packet: write bytes, 68 or more, such as mtu=1400, or mtu=none"),
+        ("mtu=1400b", "mtu=1400b is not a size of a packet"),
         ("speed=20mbit", "speed=20mbit: nothing of that name can be set; known are rate"),
         ("cut=yes", "cut=yes: nothing of that name"),
         ("dlay=20ms", "dlay=20ms: nothing of that name can be set, did you mean delay? known are rate"),
@@ -91,7 +91,7 @@ def test_a_rate_of_a_network_is_that_of_every_line_both_ways() -> None:
 
 def test_a_rate_of_a_pair_is_of_nobody_else() -> None:
     assert parse_pair("rate=50mbit") == {"rate_bit_per_s": 50_000_000}
-    with pytest.raises(LabError, match="up is of the line of a host, not of a pair"):
+    with pytest.raises(LabError, match="up belongs to the line of a host, not to a pair"):
         parse_pair("up=50mbit")
 
 

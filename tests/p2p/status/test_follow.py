@@ -84,7 +84,7 @@ def test_top_has_a_row_per_peer(tmp_path: Path, made: Page) -> None:
     head, titles, row = (" ".join(line.split()) for line in console.file.getvalue().splitlines())
     assert head == "swarm pond: 1 member in view 1, step 3, 0 steps/s"
     assert titles == "peer process seat step median slowest last 30 steps is at logged"
-    assert row == f"0 running ({os.getpid()}) rank 0 3 1 ms 1 ms ▃▃ going on after step 3, 3 ms loss 0.5"
+    assert row == f"0 running ({os.getpid()}) rank 0 3 1 ms 1 ms ▃▃ continuing after step 3, 3 ms loss 0.5"
 
 
 def test_top_shows_the_links_of_the_slowest_for_whom_others_wait(tmp_path: Path, made: Page) -> None:

@@ -130,7 +130,7 @@ def test_a_swarm_of_which_all_are_dead_comes_last_and_says_how_far_it_was() -> N
     starting = PeerStatus(PageContent(identity(B), None, ()), Condition.RUNNING, 0.5, 10 * S)
     lines = screen({"bog": [DEAD], "pond": [starting]})
     assert lines[0] == "swarm pond: starting"
-    assert "swarm bog: nobody lives here; the last known step is 5, in view 3" in lines
+    assert "swarm bog: no peer lives here; the last known step is 5, in view 3" in lines
     assert not any("elsewhere" in line for line in lines)
 
 

@@ -121,7 +121,7 @@ def test_a_port_that_is_taken_is_one_line(home: Path) -> None:
         ("8400", None, "--web: expected host:port"),
         ("10.0.0.1:8400", None, "can be reached from other hosts: put a token"),
         ("*:8400", None, "can be reached from other hosts"),
-        ("10.0.0.1:8400", "short", "has 5 characters, and needs 16"),
+        ("10.0.0.1:8400", "short", "has 5 characters, and needs at least 16"),
     ],
 )
 def test_an_address_that_cannot_be_or_lets_strangers_in_is_refused(address: str, token: str | None, says: str) -> None:

@@ -47,7 +47,7 @@ def test_a_kill_is_told_with_who_waited_who_knew_and_what_it_cost() -> None:
     assert consequences(failure) == [
         "peer 1 waited for it, exchanging step 3 with the others, 10 ms already",
         "peer 2 was computing step 3",
-        "known by the kernel; all that went on had a step after 40 ms, step 3 done over",
+        "known by the kernel; all that continued had a step after 40 ms, step 3 redone",
     ]
 
 
@@ -57,7 +57,7 @@ def test_a_death_of_which_nobody_has_seen_the_end_is_known_by_the_others() -> No
     assert (dead.how, dead.known_by, dead.time_ns) == ("died", "its launcher", 120_000_000)
     silent = ProcessTrace(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps()])
     (failure,) = failures([unseen, silent])
-    assert failure.how == "fell silent: the others went on without it"
+    assert failure.how == "fell silent: the others continued without it"
     assert failure.others[0].went_on_s is None
     assert consequences(failure)[-1] == "peer 1 committed nothing after it"
 
@@ -75,7 +75,7 @@ def test_who_was_stopped_and_killed_later_fell_silent_first() -> None:
     other = ProcessTrace(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
     (failure,) = failures([stopped, other])
     assert failure.time_ns == 3_000_000_000
-    assert failure.how == "fell silent: the others went on without it, and 2.0 s later it was killed by SIGKILL"
+    assert failure.how == "fell silent: the others continued without it, and 2.0 s later it was killed by SIGKILL"
 
 
 def test_who_was_stopped_until_its_launcher_ended_it_with_the_run_has_failed_when_it_fell_silent() -> None:
@@ -83,7 +83,7 @@ def test_who_was_stopped_until_its_launcher_ended_it_with_the_run_has_failed_whe
     other = ProcessTrace(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
     (failure,) = failures([stopped, other])
     assert failure.how.endswith(
-        "the others went on without it, and 2.0 s later it was killed by SIGKILL (by its launcher)"
+        "the others continued without it, and 2.0 s later it was killed by SIGKILL (by its launcher)"
     )
     assert failures([stopped, replace(other, records=steps(50, 100))]) == [], "nobody has gone on without it"
 
@@ -140,7 +140,7 @@ def test_a_process_that_never_joined_has_failed_without_a_step() -> None:
     never = ProcessTrace(peer_id="", name="3", ended_ns=10, code=2, how="ended with exit code 2", has_failed=True)
     (failure,) = failures([never])
     assert sentence(failure) == "peer 3 failed first, before its first step: it ended with exit code 2"
-    assert consequences(failure) == ["nobody else was there"]
+    assert consequences(failure) == ["no other peer was there"]
 
 
 def test_who_suspected_it_is_said_unless_it_has_denied_that() -> None:
@@ -178,7 +178,7 @@ def test_what_the_others_were_at_when_one_raised_is_of_before_they_went_on_witho
     other = ProcessTrace(peer_id=B, name="1", records=alone)
     (failure,) = failures([raised, other])
     waited = "peer 1 waited for it, exchanging step 3 with the others, 10 ms already"
-    assert consequences(failure) == [waited, "all that went on had a step after 5 ms"]
+    assert consequences(failure) == [waited, "all that continued had a step after 5 ms"]
     unknown = replace(raised, records=raised.records[:-2])  # the first sign is the view without it
     (failure,) = failures([unknown, other])
     assert consequences(failure)[0] == waited.replace("10 ms", "14 ms")

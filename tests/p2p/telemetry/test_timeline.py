@@ -143,8 +143,8 @@ def test_what_a_peer_is_at_is_what_it_did_last(number: int, expected: str) -> No
         (Kind.STATE, "taking the state after step 7"),
         (Kind.COMING, "taking the state after step 7, 0 % of which are here"),
         (Kind.INSTALLED, "waiting for the other members of view 3"),
-        (Kind.PAUSED, "waiting until more members can be heard"),
-        (Kind.REMOVED, "removed: the others went on without it"),
+        (Kind.PAUSED, "waiting until more members can be reached"),
+        (Kind.REMOVED, "removed: the others continued without it"),
     ],
 )
 def test_what_the_loop_waits_for_comes_before_what_the_script_did_before_that(kind: Kind, expected: str) -> None:

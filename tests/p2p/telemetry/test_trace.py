@@ -82,7 +82,7 @@ def test_what_is_no_page_and_no_trace_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"x")
     path.chmod(0o600)
-    with pytest.raises(RemoteProtocolError, match="is no page of this version"):
+    with pytest.raises(RemoteProtocolError, match="is not a page of this version"):
         Tail(path)
     with pytest.raises(RemoteProtocolError, match="we read traces of version 1"):
         read_trace(path)
