@@ -56,7 +56,7 @@ def register(schedules: Sequence[str], num_peers: int) -> None:
         try:
             register_algorithm(name, build, [num_peers])
         except ScheduleError as error:
-            raise LaunchError(f"--schedule {schedule} is no all-reduce of {num_peers} peers: {error}") from None
+            raise LaunchError(f"--schedule {schedule} is not an all-reduce of {num_peers} peers: {error}") from None
         except Exception as error:  # the user's function may raise anything; one line reports it
             raise LaunchError(
                 f"--schedule {schedule} makes no schedules of {num_peers} peers: {_say(error)}"

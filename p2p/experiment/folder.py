@@ -301,7 +301,7 @@ def _read_track(folder: Path, peer_id: str, path: Path | None) -> PeerHistory:
     old = path.with_name(f"{peer_id}.timings.jsonl")
     if old.is_file():
         raise ValueError(
-            f"{old.name} is of an older version of shoal, and there is no trace: report on it with that one"
+            f"{old.name} is of an older version of shoal, and there is no trace: report on it with that version"
         )
     return PeerHistory(peer_id, receipts, [], False, continued=continued)
 

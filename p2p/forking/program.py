@@ -57,7 +57,7 @@ def allocate_resident(num_bytes: int) -> mmap.mmap | None:
     try:
         memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise MemoryError(f"resident memory of {num_bytes} bytes cannot be had: {error.strerror}") from error
+        raise MemoryError(f"cannot get {num_bytes} bytes of resident memory: {error.strerror}") from error
     num_pages = -(-num_bytes // mmap.PAGESIZE)
     with memoryview(memory) as view:
         view[:: mmap.PAGESIZE] = b"\1" * num_pages

@@ -263,7 +263,7 @@ def _check_resume(folder: Path) -> None:
         return
     steps = [path.name for path in checkpoints(folder)]
     there = f": there are {', '.join(steps[-MOST_STEPS:])}" + " and earlier ones" * (len(steps) > MOST_STEPS)
-    raise LaunchError(f"--resume: {folder} is no checkpoint; give FOLDER/STEP" + there * bool(steps))
+    raise LaunchError(f"--resume: {folder} is not a checkpoint; give FOLDER/STEP" + there * bool(steps))
 
 
 def num_usable_cores() -> int:

@@ -139,7 +139,7 @@ class Run:
 
     def _end(self, number: int, why: str) -> None:
         self._ended_by = number
-        self._output.say(f"{why}: passing it on to all commands; again: the lab is ended")
+        self._output.say(f"{why}: passing it on to all commands; once more ends the lab")
         for command in self._running:
             command.send_signal(number)
 

@@ -120,7 +120,7 @@ class Server:
         except LabError as error:
             answer({"error": str(error)})
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            answer({"error": f"the lab was asked for what it does not know: {error!r}"})
+            answer({"error": f"the lab does not know this request: {error!r}"})
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

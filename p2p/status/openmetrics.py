@@ -15,11 +15,11 @@ Sample = tuple[str, str, float]
 FAMILIES: Final = {
     "shoal_members": ("gauge", "Members of the newest view that is known."),
     "shoal_view": ("gauge", "Number of that view."),
-    "shoal_peers": ("gauge", "Peers of this host, by what their processes are."),
+    "shoal_peers": ("gauge", "Peers of this host, by the state of their processes."),
     "shoal_step": ("gauge", "The last step that a peer has committed."),
     "shoal_steps_per_second": ("gauge", "Over the last seconds."),
     "shoal_step_part_seconds": ("gauge", "Compute, exchange and wait of a step; they add up to it."),
-    "shoal_snapshot_age_seconds": ("gauge", "Since a peer has last said how it stands."),
+    "shoal_snapshot_age_seconds": ("gauge", "Since the last report of a peer."),
     "shoal_resident_bytes": ("gauge", "Memory of the process."),
     "shoal_open_files": ("gauge", "Descriptors of the process."),
     "shoal_counted_steps": ("counter", "Steps with this peer on the receipt."),
@@ -27,7 +27,7 @@ FAMILIES: Final = {
     "shoal_dropped_frames": ("counter", "Frames that changed nothing, by reason."),
     "shoal_change_waited_seconds": ("gauge", "What the last change of the view has cost."),
     "shoal_steps_lost": ("gauge", "By that change; 0, as long as the protocol holds."),
-    "shoal_logged": ("gauge", "What the script has said by peer.log."),
+    "shoal_logged": ("gauge", "Values that the script passed to peer.log."),
 }
 
 

@@ -77,7 +77,7 @@ def _number(name: str, value: Any) -> float:
     """Convert an int, a float, or a zero-dimensional array or tensor, such as a loss."""
     shape = getattr(value, "shape", ())
     if len(shape):
-        raise TypeError(f"{name} must be one number, and has shape {tuple(shape)}: give its mean, say")
+        raise TypeError(f"{name} must be one number, got shape {tuple(shape)}: give its mean, for example")
     if hasattr(value, "item"):  # of torch, or numpy
         value = value.item()
     if not isinstance(value, int | float):

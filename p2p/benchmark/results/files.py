@@ -117,14 +117,14 @@ def read_reports(path: Path) -> list[Report]:
         raise LaunchError(f"{path} is no JSON, or is cut short: {error}") from None
     reports = found if isinstance(found, list) else [found]
     if not reports:
-        raise LaunchError(f"{path} has no runs: what wrote it has ended before the first one")
+        raise LaunchError(f"{path} has no runs: its writer ended before the first one")
     for report in reports:
         if not isinstance(report, dict) or "version" not in report:
-            raise LaunchError(f"{path} has no version: it is no result of `shoal bench`")
+            raise LaunchError(f"{path} has no version: it is not a result of `shoal bench`")
         if report["version"] != VERSION:
             raise LaunchError(f"{path} has version {report['version']!r}, and this shoal reads version {VERSION}")
         if missing := [name for name in NEEDED if name not in report]:
-            raise LaunchError(f"{path} lacks {', '.join(missing)}: it is no result of `shoal bench`")
+            raise LaunchError(f"{path} lacks {', '.join(missing)}: it is not a result of `shoal bench`")
         if not isinstance(report["machine"], dict) or not isinstance(report["machine"].get("packages"), dict):
             raise LaunchError(f"{path} does not say on which machine, and with which packages, it was measured")
     return reports

@@ -75,7 +75,7 @@ def test_a_plan_knows_it_before_it_is_read_and_hands_it_to_each_peer() -> None:
 @pytest.mark.parametrize(
     ("name", "num_peers", "said"),
     [
-        ("to_the_first", 3, r"is no all-reduce of 3 peers: rank 1, chunk 0: adds up .*; lacks that of rank 0, 2$"),
+        ("to_the_first", 3, r"is not an all-reduce of 3 peers: rank 1, chunk 0: adds up .*; lacks that of rank 0, 2$"),
         ("twice", 2, r"rank 0, chunk 0: adds up .*; has that of rank 0 more than once$"),
         ("lends", 4, r"rank 0, transfer 3 .*: may overwrite what is still lent to rank 0, transfer 2"),
         ("ring", 3, "there is an algorithm 'ring' already, give it another name"),

@@ -79,7 +79,7 @@ def test_a_policy_that_is_none_is_refused_before_anything_starts(changes: dict[s
 
 
 def test_a_folder_of_checkpoints_is_no_checkpoint_and_those_in_it_are_named(tmp_path: Path) -> None:
-    says = f"--resume: {tmp_path} is no checkpoint; give FOLDER/STEP"
+    says = f"--resume: {tmp_path} is not a checkpoint; give FOLDER/STEP"
     for found, names in (([], ""), ([10, 20], ": there are 00000010, 00000020")):
         written(tmp_path, found)
         with pytest.raises(LaunchError, match=f"^{re.escape(says + names)}$"):

@@ -24,8 +24,8 @@ def test_the_last_number_of_each_name_is_kept() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (torch.ones(3), r"loss must be one number, and has shape \(3,\): give its mean"),
-        (np.ones((1, 1)), r"loss must be one number, and has shape \(1, 1\)"),
+        (torch.ones(3), r"loss must be one number, got shape \(3,\): give its mean"),
+        (np.ones((1, 1)), r"loss must be one number, got shape \(1, 1\)"),
         ("0.3", "loss must be a number, got str '0.3'"),
         (None, "loss must be a number, got NoneType None"),
         (1j, "loss must be a number, got complex"),
