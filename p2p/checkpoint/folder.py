@@ -24,7 +24,8 @@ from .tensors import READ_ERRORS, Bytes, in_memory_order, read, write
 from .tree import Row, from_json, name_slots
 
 NAME: Final = re.compile(r"\d{8,}(~\d+)?")
-"""The name of a checkpoint: its step; for a replaced one, also `~` and the start that it was from."""
+"""The name of a checkpoint: its step; for a replaced one, also `~` and the start that it was from, or the next number
+that is free, if another run has that name."""
 
 GONE: Final = ".gone"
 """Suffix of a checkpoint that is being removed."""
@@ -137,15 +138,24 @@ def put(folder: Path, manifest: Manifest, rows: Sequence[Row], parts: Sequence[B
 
 
 def _make_way(path: Path) -> None:
-    """Rename an existing checkpoint of the same step, which another branch of the run wrote."""
+    """Rename an existing checkpoint of the same step, which another branch of the run wrote, or another run."""
     if path.exists():
-        try:
-            start = read_manifest(path).ancestry.start
-        except UnusableCheckpointError:
-            start = 0
-        aside = path.with_name(f"{path.name}~{start}")
+        run, start = _origin(path)
+        aside, number = path.with_name(f"{path.name}~{start}"), start
+        while aside.exists() and _origin(aside) != (run, start):  # of another run
+            number += 1
+            aside = path.with_name(f"{path.name}~{number}")
         remove(aside)
         path.rename(aside)
+
+
+def _origin(path: Path) -> tuple[str, int]:
+    """Run and start of a checkpoint; of a damaged one none, and 0."""
+    try:
+        ancestry = read_manifest(path).ancestry
+    except UnusableCheckpointError:
+        return "", 0
+    return ancestry.run, ancestry.start
 
 
 def remove_old(folder: Path, run: str, start: int, keep: int | None) -> None:

@@ -103,6 +103,18 @@ def test_a_checkpoint_without_one_of_its_files_is_named(whole: Path, tmp_path: P
     assert missing in look(path)
 
 
+def test_runs_that_share_a_folder_by_mistake_lose_no_checkpoint_to_each_other(tmp_path: Path) -> None:
+    runs = [digits * 16 for digits in ("ab", "cd", "ef")]
+    for run in runs:
+        written(tmp_path, [5], run=run)
+    names = ["00000005", "00000005~1", "00000005~2"]
+    assert [path.name for path in checkpoints(tmp_path)] == names
+    assert {read_manifest(path).ancestry.run for path in checkpoints(tmp_path)} == {*runs}
+    for _ in range(2):
+        written(tmp_path, [5], run=runs[-1])
+    assert {read_manifest(path).ancestry.run for path in checkpoints(tmp_path)} == {*runs}
+
+
 def test_the_last_ones_of_a_run_are_kept_and_those_of_another_are_left_alone(tmp_path: Path) -> None:
     written(tmp_path, [5], run="ef" * 16)
     written(tmp_path, [10, 20, 30], keep=2)
