@@ -1,8 +1,9 @@
 """Gradients that an update has used and the script has not dropped, to which the next backward pass adds.
 
 That trains as one process does, and a joiner has such sums after one step. But no state contains them, so a run that
-resumes from a checkpoint begins them anew, and makes other updates. The usual cause is a forgotten `zero_grad`, mostly
-of one of several optimizers.
+resumes from a checkpoint begins them anew, and makes other updates. Nor do they count in full where passes of some
+peers leave out a parameter, or where a step has micro-batches, which are weighted with the old sum in the first. The
+usual cause is a forgotten `zero_grad`, mostly of one of several optimizers.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +19,8 @@ NUM_LOOKS: Final = 4
 
 KEPT: Final = (
     "%s makes an update with gradients that were added to those of its last update, since `zero_grad` was not called. "
-    "No checkpoint contains such sums, so a run that resumes from one trains differently: call `zero_grad` of each "
+    "No checkpoint contains such sums, so a run that resumes from one trains differently; and they are too small where "
+    "a peer's pass reaches a parameter and another's does not, and with max_local_batch. Call `zero_grad` of each "
     "optimizer before each backward pass; this is said once"
 )
 
