@@ -1,16 +1,19 @@
 """A script's tensors as arrays. Recognizes torch's tensors without importing torch."""
 
 import importlib
+import logging
 import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, Final
 
 import numpy as np
 
 from collectives import BFLOAT16, Array, is_half, type_name
+
+logger = logging.getLogger("p2p")
 
 NUM_BUFFERS: Final = 8
 """Number of result sizes for which memory is kept for the next operation of the same size."""
@@ -20,6 +23,11 @@ READ_ONLY: Final = "the array is read-only: the result could not be written into
 OVERLAPS: Final = (
     "the tensor has several elements in one place of memory, as `expand` and `unfold` leave them, where only one "
     "result of theirs can be: pass tensor.clone(), or another one as `out`"
+)
+NOT_THROUGH: Final = (
+    "a backward pass went through a tensor that had become the result of an operation over all peers, which "
+    "autograd does not know: the gradient is that of this peer's own tensor, as if there had been no operation. Pass "
+    "tensor.detach().clone() if its result is to be a constant (reported once)"
 )
 NEGATED: Final = "the tensor is a negated view, whose memory holds other values: pass tensor.resolve_neg()"
 
@@ -79,9 +87,20 @@ def check_places(shape: Sequence[int], strides: Sequence[int], length: int) -> N
 
 
 def note_written(tensor: Any) -> None:
-    """Tell torch that a tensor has changed: a backward pass that needs its old values raises instead of being wrong."""
+    """Tell torch that a tensor has changed: a backward pass that needs its old values raises instead of being wrong.
+
+    One that only goes through it is logged, unless it may be a loss, which is mostly replaced to be shown.
+    """
     if not isinstance(tensor, np.ndarray) and not tensor.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(tensor)
+        if tensor.grad_fn is not None and tensor.numel() > 1:
+            tensor.register_hook(lambda gradient: _report_pass())
+
+
+@cache
+def _report_pass() -> None:
+    """Log, once, that a backward pass goes through the result of an operation."""
+    logger.warning(NOT_THROUGH)
 
 
 def as_result(tensor: Any, input: Array) -> Array:

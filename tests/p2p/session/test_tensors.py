@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import BFLOAT16, Array, type_name
-from p2p.session.tensors import NUM_BUFFERS, ResultBuffers, as_array, check_places, empty_tensor, type_of
+from p2p.session.tensors import NUM_BUFFERS, ResultBuffers, as_array, check_places, empty_tensor, note_written, type_of
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,19 @@ def test_a_shape_that_no_tensor_has_is_refused_before_memory_is_taken(
 
     with pytest.raises(error, match=complaint):
         empty_tensor(shape, None, empty)
+
+
+def test_a_backward_pass_through_the_result_of_an_operation_is_logged_and_that_of_a_loss_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    hidden, constant = weight * 2, weight.detach().clone()
+    loss = (weight + constant).sum()
+    note_written(constant)
+    note_written(loss)
+    loss.backward()
+    assert not caplog.messages
+    note_written(hidden)
+    (hidden + 1).sum().backward()
+    (said,) = caplog.messages
+    assert said.startswith("a backward pass went through a tensor that had become the result of an operation")
