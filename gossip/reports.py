@@ -4,8 +4,10 @@ A report counts as long as its sender repeats it (a lease), so that two members 
 mistake, or whose link recovered, do not block the view. Proof (the kernel's word) counts forever, and one proof or
 refused link is enough. Silence needs reports of a majority of the members that could have heard something, and then
 some time without changes, so that members that went together leave in one view (Rapid, Suresh et al. 2018, section
-4.2). If only two members cannot hear each other for long, one of them is cut, since a collective needs every pair.
-Flapping members count like silent ones if a quorum is left without them: if all flap, the network is the cause.
+4.2). A report outlives a silence that has just ended by its lease, so a member that hears the subject itself waits
+longer before it proposes the cut. If only two members cannot hear each other for long, one of them is cut, since a
+collective needs every pair. Flapping members count like silent ones if a quorum is left without them: if all flap, the
+network is the cause.
 """
 
 import math
@@ -57,15 +59,22 @@ class Cut:
 
     Attributes:
         gone: in rank order.
-        is_urgent: none of them is merely silent.
+        silent: those of them that are merely silent, by the reports of others or of this member.
         settles_at: when to propose a view without them; reports may change until then.
+        forced_at: when a member proposes it that hears one of the `silent` itself.
         redo_reason: why the same members should restart the step; empty: they should not.
     """
 
     gone: tuple[Member, ...] = ()
-    is_urgent: bool = True
+    silent: tuple[Member, ...] = ()
     settles_at: float = -math.inf
+    forced_at: float = -math.inf
     redo_reason: str = ""
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether none of them is merely silent."""
+        return not self.silent
 
 
 @dataclass(slots=True)
@@ -149,7 +158,8 @@ class Reports:
         self._watch_silence(now, silent)
         gone = tuple(member for member in self._view.members if member in certain or member in silent)
         restart = next((self._restart(key) for key in self._leases if key[0] in RESTARTS and key[3] == step), "")
-        found = Cut(gone, not silent, self._settles_at() if silent else -math.inf, restart)
+        times = (self._settles_at(), self._forced_at()) if silent else (-math.inf, -math.inf)
+        found = Cut(gone, self._silent, *times, restart)
         self._last = step, min((lease.until for lease in self._leases.values()), default=math.inf), found
         return found
 
@@ -227,7 +237,10 @@ class Reports:
             self._silent, self._silent_since = ordered, now
 
     def _settles_at(self) -> float:
-        return min(self._unsettled_since + self.config.force_cut_s, self._silent_since + self.config.stable_s)
+        return min(self._forced_at(), self._silent_since + self.config.stable_s)
+
+    def _forced_at(self) -> float:
+        return self._unsettled_since + self.config.force_cut_s
 
     def _restart(self, key: tuple[ReportKind, Member, Member, int]) -> str:
         kind, source, _, step = key

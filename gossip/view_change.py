@@ -5,6 +5,7 @@ agreement. Every decision carries its reason as a sentence.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
@@ -148,9 +149,8 @@ class ViewChange:
 
     def _observations(self, now: float) -> list[Report]:
         assert self.view is not None
-        silent_s = self._config.reports.silent_s
         is_first = self.me == next(member for member in self.view.members if not self._swim.is_gone(member))
-        known = {report.subject for report in self._own if report.kind is ReportKind.SILENT}
+        known = self._known_silent()
         found: list[Report] = []
         for member in self.view.members:
             if member == self.me:
@@ -163,17 +163,27 @@ class ViewChange:
             if self._refused.get(member, -math.inf) > now:
                 found.append(Report(ReportKind.REFUSED, member))
                 continue
-            patience = (
-                1 if member in known else self._swim.health_multiplier()
-            )  # ill health delays a report, and withdraws none
-            limit_s = silent_s * patience / 2 if self._swim.is_lost(member) else silent_s * patience
-            is_deaf = now - self._behind.get(member, now) >= self._config.reports.force_cut_s
-            is_unreached = self._undelivered.get(member, -math.inf) > now
-            if is_deaf or is_unreached or self._swim.silence_s(now, member) >= limit_s:
+            if self._is_silent(now, member, known):
                 found.append(Report(ReportKind.SILENT, member))
             if self._swim.flaps(now, member):
                 found.append(Report(ReportKind.FLAPPING, member))
         return [*found, self._restart_request] if self._restart_request is not None else found
+
+    def _known_silent(self) -> set[Member]:
+        """Members that this one reports as silent."""
+        return {report.subject for report in self._own if report.kind is ReportKind.SILENT}
+
+    def _is_silent(self, now: float, member: Member, known: Collection[Member]) -> bool:
+        """Whether to report `member` as silent; `known`: it is reported already."""
+        patience = 1 if member in known else self._swim.health_multiplier()  # delays a report, and withdraws none
+        limit_s = self._config.reports.silent_s * patience / (2 if self._swim.is_lost(member) else 1)
+        is_deaf = now - self._behind.get(member, now) >= self._config.reports.force_cut_s
+        is_unreached = self._undelivered.get(member, -math.inf) > now
+        return is_deaf or is_unreached or self._swim.silence_s(now, member) >= limit_s
+
+    def _hears(self, now: float, member: Member) -> bool:
+        """Whether this peer has nothing to report of `member`, whatever others report of it."""
+        return not (self._is_silent(now, member, self._known_silent()) or self._swim.flaps(now, member))
 
     # Conclusions
 
@@ -192,7 +202,19 @@ class ViewChange:
         has_finished = steps.finish is not None
         candidates = self.admission.candidates(now, steps.done, unfed, has_finished=has_finished) if is_active else []
         num_records = len(self.reports.records)
-        seen = (cut, now < cut.settles_at, candidates, [*self.leavers], is_active, steps.seated, self._own, num_records)
+        is_heard = any(self._hears(now, member) for member in cut.silent)
+        settles_at = cut.forced_at if is_heard else cut.settles_at
+        seen = (
+            cut,
+            settles_at,
+            now < settles_at,
+            candidates,
+            [*self.leavers],
+            is_active,
+            steps.seated,
+            self._own,
+            num_records,
+        )
         if seen == self._seen:
             return []  # called for every frame; few frames change anything
         self._seen = seen
@@ -213,8 +235,8 @@ class ViewChange:
             reason = f"everybody in view {self.view.number} who has the state is dead"
             decision = Decision(None, reason, quorum_lost=True, is_final=True)
         wanted = decision.successor if steps.seated and self.me not in cut.gone else None
-        self._settles_at = cut.settles_at if now < cut.settles_at and wanted is not None else math.inf
-        if now < cut.settles_at:
+        self._settles_at = settles_at if now < settles_at and wanted is not None else math.inf
+        if now < settles_at:
             wanted = None
         lagged_s = max((self.admission.lagged_s(now, member) for member in change.joiners), default=-math.inf)
         self._hold(now, steps.done if wanted is not None and lagged_s >= 0 else NOTHING_DONE)

@@ -229,7 +229,7 @@ def test_two_that_die_with_their_host_are_cut_by_the_first_who_notices() -> None
 
 def test_silence_needs_a_majority_of_those_who_could_hear() -> None:
     assert said(reports(), 0.0, (A, E), (B, E)).cut(0.0, STEP) == NOBODY
-    assert said(reports(), 0.0, (A, E), (B, E), (C, E)).cut(0.0, STEP) == Cut((E,), False, 0.3)
+    assert said(reports(), 0.0, (A, E), (B, E), (C, E)).cut(0.0, STEP) == Cut((E,), (E,), 0.3, 2.25)
 
 
 def test_a_report_that_is_said_twice_is_one_vote() -> None:
@@ -258,7 +258,7 @@ def test_who_is_dead_for_certain_is_not_merely_silent() -> None:
 
 def test_members_that_went_together_are_cut_together() -> None:
     new = said(reports(), 0.0, *product((A, B, C), (D, E)))
-    assert new.cut(0.0, STEP) == Cut((D, E), False, 0.3)
+    assert new.cut(0.0, STEP) == Cut((D, E), (D, E), 0.3, 2.25)
 
 
 def test_the_minority_of_a_partition_cuts_nobody() -> None:
@@ -288,13 +288,13 @@ def test_silence_settles_when_it_has_not_changed_for_a_while() -> None:
     new = said(reports(stable_s=0.3), 0.0, *product((A, B, C), (D,)))
     assert new.cut(0.0, STEP).settles_at == 0.3
     assert new.cut(0.2, STEP).settles_at == 0.3
-    assert said(new, 0.25, *product((A, B, C), (E,))).cut(0.25, STEP) == Cut((D, E), False, 0.55)
+    assert said(new, 0.25, *product((A, B, C), (E,))).cut(0.25, STEP) == Cut((D, E), (D, E), 0.55, 2.25)
 
 
 def test_who_is_reported_by_too_few_is_not_waited_for() -> None:
     six = view_of(7, *FIVE.members, Member("f", 1))
     new = said(reports(six, stable_s=0.3), 0.0, *product((A, B, C), (D,)), (A, E), (B, E))
-    assert new.cut(0.0, STEP) == Cut((D,), False, 0.3)
+    assert new.cut(0.0, STEP) == Cut((D,), (D,), 0.3, 2.25)
 
 
 def test_it_settles_when_a_bridge_is_old_at_the_latest_however_often_it_changes() -> None:

@@ -207,8 +207,23 @@ def test_silence_needs_a_majority_of_those_who_could_hear() -> None:
 
 def test_silence_settles_before_anybody_proposes() -> None:
     peer = seated(B, C, D)
-    assert bodies(Prepare, listen(peer, [B, C], 0.0, 0.5, Report(ReportKind.SILENT, D))) == []
-    assert bodies(Prepare, listen(peer, [B, C], 0.5, 0.8, Report(ReportKind.SILENT, D))) != []
+    listen(peer, [B, C], 0.0, 3.0)
+    assert bodies(Prepare, listen(peer, [B, C], 3.0, 3.3, Report(ReportKind.SILENT, D))) == []
+    assert bodies(Prepare, listen(peer, [B, C], 3.3, 3.8, Report(ReportKind.SILENT, D))) != []
+
+
+def test_g2_who_hears_a_member_proposes_nothing_by_reports_that_outlive_its_silence() -> None:
+    peer = seated(B, C, D)
+    effects = listen(peer, [B, C, D], 0.0, 0.5, Report(ReportKind.SILENT, D))
+    assert peer.reason == "3 of 4 members of view 2 are here; without d"
+    assert bodies(Prepare, [*effects, *listen(peer, [B, C, D], 0.5, 4.0)]) == []
+    assert peer.reason == "4 of 4 members of view 2 are here"
+
+
+def test_g2_who_hears_a_member_that_others_do_not_hear_for_long_proposes_a_view_without_it() -> None:
+    peer = seated(B, C, D)
+    assert bodies(Prepare, listen(peer, [B, C, D], 0.0, 2.2, Report(ReportKind.SILENT, D))) == []
+    assert bodies(Prepare, listen(peer, [B, C, D], 2.2, 2.6, Report(ReportKind.SILENT, D))) != []
 
 
 def test_of_who_is_lost_half_the_silence_is_enough() -> None:

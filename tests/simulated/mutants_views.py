@@ -240,6 +240,11 @@ VIEWS: dict[str, Mutant] = {
         breaks="I14 L1",
         scenario="one of four hears nobody, and everybody hears it",
     ),
+    "G2: who hears a member removes it by the reports of others": mutant(
+        (ViewChange, "_hears", lambda self, now, member: False),
+        breaks="I14",
+        scenario="G2: one of four is stopped, and heard again just before the others would remove it",
+    ),
     "who stays behind is waited for": mutant(
         (ViewChange, "mark_behind", lambda self, now, member: None),
         breaks="L1",
