@@ -147,7 +147,9 @@ class Beliefs:
         elif claim.state >= State.SUSPECT and mine.refutation <= claim.refutation < MOST_REFUTATIONS:
             self.say_of_itself(replace(mine, refutation=claim.refutation + 1))
             self.health.worsen()
-            return [Explain(f"{claim.accuser or 'somebody'} takes this peer for {claim.state.name.lower()}: denied")]
+            return [
+                Explain(f"{claim.accuser or 'another peer'} takes this peer for {claim.state.name.lower()}: denied")
+            ]
         return []
 
     def _believe_again(self, claim: Claim) -> Claim | None:
@@ -335,11 +337,12 @@ def _subject(claim: Claim) -> tuple[Member, int]:
 def _explain(claim: Claim, before: Claim | None) -> list[Effect]:
     match claim.state:
         case State.SUSPECT if before is None or before.state is not State.SUSPECT:
-            return [Explain(f"{claim.member} is suspect: {claim.accuser or 'somebody'} had no answer", claim)]
+            return [Explain(f"{claim.member} is suspect: {claim.accuser or 'another peer'} had no answer", claim)]
         case State.LOST:
             return [
                 Explain(
-                    f"{claim.member} is lost: nobody denied the suspicion, says {claim.accuser or 'somebody'}", claim
+                    f"{claim.member} is lost: it did not deny the suspicion, says {claim.accuser or 'another peer'}",
+                    claim,
                 )
             ]
         case State.ALIVE if before is not None and before.state is not State.ALIVE:

@@ -97,7 +97,7 @@ class StepMachine:
     ) -> list[Effect]:
         """End the view before and say READY for this one. `gone`, `has_stalled`: see `Installed`."""
         if self._giving_up.is_in_use and self.view is not None and self.view.members != view.members:
-            reason = "results of it were in use before its commit, and members have come or gone"
+            reason = "its results were in use before its commit, and members have joined or left"
             self._giving_up.give_up(self.done + 1, self.view.number, Cause.IN_USE, reason)  # others have other results
         self.finish = None if self.parting.is_void else self.finish
         self.parting.install(self.view, view, self.done + 1, self._progress)
@@ -168,7 +168,9 @@ class StepMachine:
             return []
         seated = {member: ready for member, ready in self._ready.items() if ready.seated}
         if not seated:
-            return [Removed(f"nobody in view {self.view.number} has the state: who had it has left, or died")]
+            return [
+                Removed(f"no member of view {self.view.number} has the state: those that had it have left, or died")
+            ]
         effects: list[Effect] = []
         if self._target is None:
             given_up = [ready.given_up for ready in self._ready.values() if ready.given_up is not None]
@@ -372,7 +374,7 @@ class StepMachine:
             return [effect for member in going for effect in self.part_from(member, step)]
         names = ", ".join(str(member) for member in self.view.members if member in stay)
         self.parting.why = (
-            f"the parameters of step {step} at {self._me} differ from those of {names}, who go on without it"
+            f"the parameters of step {step} at {self._me} differ from those of {names}, which continue without it"
         )
         return [Outvoted(step)]
 

@@ -281,7 +281,7 @@ class Core(CoreQueries):
             self._steps.parting.why = ""
         self._leave_by = min(self._leave_by, now + self._config.leave_s)
         if self.view is None or self.ended:
-            reason = "it takes part no more" if self.ended else "it had no seat"
+            reason = "it no longer takes part" if self.ended else "it had no seat"
             self.ended = True
             said = [Send(member, m.Leave()) for member in self._swim.alive()]
             return self._stamped([*self._heirs.withdraw(), *said, Left(reason)])

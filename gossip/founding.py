@@ -26,9 +26,9 @@ NO_HOSTS: Mapping[Any, str] = {}
 """`elsewhere` of a peer that replaces no member."""
 
 NOBODY_THERE = (
-    "this peer takes the place of a member of a run with others at {0}, and nobody there answers: whether they are "
-    "gone, or cut off and train on, cannot be told, so it founds no other run; if they are gone, end `shoal run` here "
-    "and start it again, which founds, or goes on from a checkpoint"
+    "this peer takes the place of a member of a run with others at {0}, and no peer there answers: they may be gone, "
+    "or cut off and still training, so it founds no other run; if they are gone, end `shoal run` here and start it "
+    "again: it then founds, or continues from a checkpoint"
 )
 
 
@@ -148,11 +148,11 @@ class Founding:
         is_first_start = 1 < self.size <= num_without + 1  # most likely: all that the first step needs wait
         left_s = (soonest if is_first_start else latest) - now
         if left_s > 0:
-            return False, f"waiting {left_s:.1f} s more for members of a swarm that may exist to call"
+            return False, f"waiting {left_s:.1f} s more, in case members of an existing swarm call"
         if unheard := self._unheard(alive, hosts):
             more = f" and {len(unheard) - MOST_NAMED} more" if len(unheard) > MOST_NAMED else ""
             return False, NOBODY_THERE.format(", ".join(unheard[:MOST_NAMED]) + more)
-        return True, "nobody knows a swarm" + (f"; {', '.join(silent)} did not answer" if silent else "")
+        return True, "no peer knows a swarm" + (f"; {', '.join(silent)} did not answer" if silent else "")
 
     def _silent(self, now: float, alive: Mapping[Member, str]) -> tuple[list[str], float]:
         """Addresses that have not said what they know, and how much longer to wait for them."""

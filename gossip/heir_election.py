@@ -153,10 +153,10 @@ class HeirElection:
         if not is_late or (heir is not None and self._swim.is_alive(heir)):
             return ElectionStatus(last, heir, is_lost)
         if heir is not None:
-            return ElectionStatus(last, heir, is_lost, f"peer {heir}, which was to go on")
+            return ElectionStatus(last, heir, is_lost, f"peer {heir}, which was to continue the run")
         missing = self._missing(last) or [claim for claim in self._waiting(last) if said.get(claim.member) != 0]
         names = ", ".join(f"peer {claim.member} of host {claim.contact.host}" for claim in missing)
-        return ElectionStatus(last, None, is_lost, names or "peers that nobody here has met")
+        return ElectionStatus(last, None, is_lost, names or "peers that no peer here has met")
 
     # Messages
 
@@ -195,7 +195,7 @@ class HeirElection:
         self._written = choice
         return [
             WriteRecord(AcceptorRecord(None, NO_BALLOT, None, choice)),
-            Explain(f"{choice.heir} goes on, which holds the newest state"),
+            Explain(f"{choice.heir} continues the run: it holds the newest state"),
         ]
 
     def withdraw(self) -> list[Effect]:

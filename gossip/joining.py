@@ -111,7 +111,7 @@ class Joining:
                 return [] if self._steps.seated else self.hear_head(now, source, lineage, body)
             case Refuse(reason=reason) if reason:
                 is_asked = not self._steps.seated and self._observing.has_asked(source)
-                return [Removed(f"{source} goes on without this peer: {reason}")] if is_asked else []
+                return [Removed(f"{source} continues without this peer: {reason}")] if is_asked else []
             case Refuse():
                 return [Refused(body)] if self._steps.view is None and self.run is not None else []
         return self.hear_lineage(now, source, body.lineage)
@@ -133,7 +133,7 @@ class Joining:
         """If no member of this peer's lineage is left, and others continue another one, return to that (R29)."""
         if self.views.lives(self._swim, self._observing.lineage) or not self._swim.is_alive(source):
             return []
-        self._reason = f"nobody is left of the members whose state it has, and {source} goes on in another lineage"
+        self._reason = f"no member whose state it has is left, and {source} continues in another lineage"
         return [Removed(self._reason)]
 
     def _hear_view(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
@@ -173,7 +173,7 @@ class Joining:
         if self._founding is None or self.run is None:
             return None
         if self._observing.knows_steps:
-            self._reason = "a run of which this peer has been told a committed step is gone, and it founds no other"
+            self._reason = "this peer knows a committed step of a run that is gone, so it founds no other"
             return None
         lineage = self._lineages.find(lambda source, heard_at: self._is_gone(now, source, heard_at))
         contacts = {claim.member: claim.contact for claim in self._swim.known_claims()}

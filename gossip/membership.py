@@ -160,9 +160,10 @@ class Membership:
 
     def _be_removed(self, view: View) -> list[Effect]:
         if self.view_change.leaving:
-            return self.end(f"view {view.number} goes on without it")
+            return self.end(f"view {view.number} continues without it")
         self.view_change.reason = (
-            f"the others have gone on without this peer: view {view.number} is of {', '.join(map(str, view.members))}"
+            f"the others have continued without this peer: view {view.number} consists of "
+            f"{', '.join(map(str, view.members))}"
         )
         return [Removed(self.view_change.reason)]
 

@@ -278,7 +278,7 @@ class Observing:
     def waits_for(self) -> str:
         """The steps or state that this peer waits for, and from which member; empty: none."""
         if self._loading is not None:
-            return f"the state after step {self._loading.step} is here, and its script is to load it"
+            return f"the state after step {self._loading.step} is here, and its script has yet to load it"
         if self._needs[0] == self._steps.done + 1:
             return f"its script waits for the result of operation {self._needs[0]}, which the members have committed"
         if self._asked.source is not None:

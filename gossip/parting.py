@@ -47,7 +47,9 @@ class Parting:
         if member in self._outvoted:
             return []
         self.is_void, self._outvoted = True, self._outvoted | {member}
-        return [Explain(f"{member} differs in step {step} from the members that stay, who do it over without it")]
+        return [
+            Explain(f"{member} differs in step {step} from the members that stay, which redo it without that member")
+        ]
 
     def go_damaged(self, step: int) -> list[Outvoted]:
         """Leave with `step`, which is open and not finished here, if this member is damaged."""

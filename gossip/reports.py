@@ -22,7 +22,7 @@ RESTARTS = {
     ReportKind.STALLED: "stalled: frames were lost",
     ReportKind.WITHDRAWN: "withdrawn by",
     ReportKind.ABORTED: "aborted by",
-    ReportKind.READABLE: "begun again over shared memory by",
+    ReportKind.READABLE: "restarted over shared memory by",
 }
 UNHEARD = ReportKind.SILENT, ReportKind.FLAPPING
 

@@ -331,5 +331,5 @@ def _why_too_few(view: View, change: Change) -> str:
     silent = ", ".join(str(member) for member in gone if member not in change.proven)
     unread = ", ".join(str(member) for member in gone if member in change.proven)
     why = [f"no proof that {silent} died, and is not stopped or cut off"] if silent else []
-    why += [f"it cannot be read what {unread} had agreed to before it died"] if unread else []
+    why += [f"what {unread} had agreed to before it died cannot be read"] if unread else []
     return f"no majority, and {', and '.join(why)}"

@@ -232,7 +232,7 @@ class ViewChange:
                 decision, reason=f"others in view {self.view.number} report that they do not hear this peer"
             )
         if not steps.seated and all(member in self.reports.proven for member in steps.possibly_seated()):
-            reason = f"everybody in view {self.view.number} who has the state is dead"
+            reason = f"all members of view {self.view.number} that have the state are dead"
             decision = Decision(None, reason, quorum_lost=True, is_final=True)
         wanted = decision.successor if steps.seated and self.me not in cut.gone else None
         self._settles_at = settles_at if now < settles_at and wanted is not None else math.inf

@@ -113,7 +113,9 @@ class OperationMismatch(ShoalError):
     """
 
     def __init__(self, reason: str, *, is_alone: bool = False) -> None:
-        outcome = "this peer has left, the run goes on" if is_alone else "nothing was summed, and no majority can go on"
+        outcome = (
+            "this peer has left, the run continues" if is_alone else "nothing was summed, and no majority can continue"
+        )
         advice = "; ".join([SAME_ON_ALL, *(hint for sign, hint in HINTS.items() if sign in f" {reason} ")])
         super().__init__(f"{reason}; {outcome}: {advice}")
         self.is_alone, self.is_recoverable = is_alone, not is_alone
@@ -149,8 +151,8 @@ class RootLost(ShoalError):
 
     def __init__(self, step: int, operation: str) -> None:
         super().__init__(
-            f"{operation}: that peer was gone before all had it, so step {step} has moved nothing of it, on any peer; "
-            "call it again with a root that is in `peer.view`"
+            f"{operation}: that peer was gone before all had it, so step {step} moved none of it, on any peer; call it "
+            "again with a root that is in `peer.view`"
         )
 
 
@@ -159,8 +161,8 @@ class ReplicasDiverged(ShoalError):
 
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(
-            f"{reason}; step {step} is not committed: start again from a checkpoint, where nothing changes parameters "
-            "that is not the same on all peers (a schedule by a local loss, a seed, Embedding(max_norm)), and devices "
+            f"{reason}; step {step} is not committed: start again from a checkpoint; nothing that differs between "
+            "peers (a schedule by a local loss, a seed, Embedding(max_norm)) may change parameters, and devices must "
             "compute the same bits"
         )
 
@@ -179,8 +181,8 @@ class QuorumLost(ShoalError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}; this side may not go on, since the others might; "
-            "this peer's state is kept: save it, and start the peers again"
+            f"{reason}; this side may not continue, since the others might; this peer's state is kept: save it, and "
+            "start the peers again"
         )
 
 
@@ -242,7 +244,8 @@ class TooSlow(ShoalError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"this peer is the slowest: {reason}; slow_peers is `leave`, so it leaves, and the others go on without it"
+            f"this peer is the slowest: {reason}; slow_peers is `leave`, so it leaves, and the others continue without "
+            "it"
         )
 
 
@@ -263,4 +266,4 @@ class DeviceLost(ShoalError):
 
     def __init__(self, reason: object) -> None:
         first, _, _ = str(reason).partition("\n")
-        super().__init__(f"the device of this peer has failed, so it leaves, and the others go on: {first}")
+        super().__init__(f"the device of this peer has failed, so it leaves, and the others continue: {first}")

@@ -279,8 +279,8 @@ def _say_where(peer: Peer, config: PeerConfig, view: View, done: int) -> None:
     members = f"{size} member{'s' if size > 1 else ''}"
     if config.only_founds and done > 0:
         raise ShoalError(
-            f"swarm {config.swarm} is under way, at step {done}, and --new only founds: this peer has left; "
-            "say --join, or give another --swarm"
+            f"swarm {config.swarm} is under way, at step {done}, and --new only founds: this peer has left; pass "
+            "--join, or another --swarm"
         )
     say(f"{'founded' if has_founded else 'joined'} swarm {config.swarm} at step {max(done, 0)}, {members}")
 

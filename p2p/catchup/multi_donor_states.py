@@ -108,7 +108,9 @@ class MultiDonorStates:
         except (MemoryError, OverflowError, ValueError):  # numpy has no arrays of 2^63 bytes
             del self._coming[first]
             num_bytes = sum(n for _, n in sizes)
-            raise RemoteProtocolError(f"{first} gives a state of {num_bytes} bytes, for which is no memory") from None
+            raise RemoteProtocolError(
+                f"{first} gives a state of {num_bytes} bytes, for which there is no memory"
+            ) from None
         early, coming.chunks = coming.chunks, {}
         for chunk, payload in early.items():
             self._keep(first, coming, chunk, payload)

@@ -51,7 +51,7 @@ FIND_S = 30.0
 
 NOWHERE = (
     f"this peer was removed in an operation that its script calls by itself, and for {FIND_S:g} s the members have not "
-    "called it in the same place of their loops, so that it has no result here"
+    "called it in the same place of their loops, so it has no result here"
 )
 
 EACH_PERCENT = 5

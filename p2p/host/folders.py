@@ -29,8 +29,8 @@ def absolute(path: Path) -> Path:
         return path.absolute()
     except FileNotFoundError:
         raise ShoalError(
-            f"nobody can say where {path} is, since the current folder was removed: go to another one, or give a path "
-            "that begins with /"
+            f"{path} cannot be found, since the current folder was removed: go to another one, or give a path that "
+            "begins with /"
         ) from None
 
 

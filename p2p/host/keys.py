@@ -115,12 +115,12 @@ def in_memory(key: Path) -> Path:
 def _read(key: Path) -> bytes:
     if str(key).startswith(PREFIX):
         raise SecurityError(
-            "the swarm key itself was given where its place is wanted: put it into a variable, and say env:NAME, or "
-            "into a file of mode 0600"
+            "this is the swarm key itself, not its place: put it into a variable, and pass env:NAME, or into a file "
+            "of mode 0600"
         )
     if (name := variable_of(key)) is not None:
         if name not in os.environ:
-            raise SecurityError(f"the swarm key should be in the variable {name} of the environment, which is not set")
+            raise SecurityError(f"the swarm key should be in the environment variable {name}, which is not set")
         return os.environb[os.fsencode(name)]
     try:
         if (given := descriptor_of(key)) is not None:

@@ -24,7 +24,7 @@ LABEL_MAX: Final = 24
 _DIGEST_BYTES: Final = 4
 
 NO_NAME: Final = (
-    "this process runs no script whose name the swarm could have (a notebook, or `python -c`?): say which swarm it is, "
+    "this process runs no script to name the swarm after (a notebook, or `python -c`?): name the swarm, "
     "p2p.join(swarm=...)"
 )
 

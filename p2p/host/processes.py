@@ -24,13 +24,13 @@ def read_host() -> str:
         number = int(os.readlink("/proc/self"))
     except OSError as error:
         raise RegistryError(
-            f"{error.filename} cannot be read ({error.strerror}), so that no peer could see whether another one lives: "
-            "mount /proc, all of it"
+            f"{error.filename} cannot be read ({error.strerror}), so peers cannot see whether others live: mount all "
+            "of /proc"
         ) from error
     if number != os.getpid():
         raise RegistryError(
             f"this process is number {os.getpid()}, and {number} in /proc, which is that of another PID namespace: "
-            "mount the own one there (`unshare --mount-proc`)"
+            "mount its own one there (`unshare --mount-proc`)"
         )
     return blake2b(b"%b %d" % (boot_id.strip(), namespace), digest_size=8).hexdigest()
 

@@ -329,8 +329,8 @@ class Registry:
             if not remote or not other.remote_control_address:
                 raise RegistryError(
                     f"process {other.pid} of swarm {self.swarm!r} shares {self.folder} with this one, but not its PID "
-                    f"namespace (theirs {other.host}, here {self.host}), so neither would see the other's death: "
-                    "start all in one PID namespace, or take them for two hosts, which meet by --bind and --seeds"
+                    f"namespace (theirs {other.host}, here {self.host}), so neither would see the other's death: start "
+                    "all in one PID namespace, or treat them as two hosts, which meet by --bind and --seeds"
                 )
 
     def _hold(self, peer_id: str) -> None:

@@ -72,7 +72,7 @@ class Neighbours:
         """
         is_here = claim.contact.host == self._registry.host
         if why := self._connect(claim):
-            logger.warning("peer %s cannot be reached: %s; this is tried again and again", claim.member, why)
+            logger.warning("peer %s cannot be reached: %s; this peer keeps trying", claim.member, why)
         return self._watch(claim.member, claim.contact) if is_here else ""  # on another host its pid means nothing
 
     def _connect(self, claim: Claim) -> str:
@@ -93,7 +93,7 @@ class Neighbours:
         if is_here and (self._registry.knows(member.peer_id) or not contact.remote_control):
             return contact.control, contact.data
         if not contact.remote_control:
-            raise ValueError("it is on another host and listens to its own only: start it with --bind or --seeds")
+            raise ValueError("it is on another host and listens only there: start it with --bind or --seeds")
         return contact.remote_control, contact.remote_data
 
     def _watch(self, member: Member, contact: Contact) -> str:

@@ -39,15 +39,15 @@ class OwnEntry:
         except (RegistryError, OSError) as error:
             if not self._has_failed:
                 logger.warning(
-                    "%s, and cannot be made again, which is tried every second (%s): peers that start here now found "
-                    "another run of swarm %s beside this one",
+                    "%s, and cannot be made again (%s; retried every second): peers that start here now found another "
+                    "run of swarm %s",
                     *(what, error, self._registry.swarm),
                 )
             self._has_failed = True
             return
         self._has_failed = False
         logger.warning(
-            "%s, and is there again, with its entry: peers that have started meanwhile may have founded another run of "
-            "swarm %s beside this one; set SHOAL_HOME to a folder that stays",
+            "%s, and is there again, with its entry: peers that started meanwhile may have founded another run of "
+            "swarm %s; set SHOAL_HOME to a folder that stays",
             *(what, self._registry.swarm),
         )

@@ -13,20 +13,20 @@ from ..host.registry import Registry
 from .seeds import Seeds
 
 RUN_IS_OVER = (
-    "nobody of the swarm is left: its run has ended, and this peer, which knows of committed steps of it, had no seat, "
-    "and founds no other one; start all peers again to go on from a checkpoint; several runs in one script (folds) "
-    'have names of their own, p2p.join(swarm=f"fold{k}")'
+    "no member of the swarm is left: its run has ended; this peer knows committed steps of it, but had no seat, so it "
+    "founds no other run; start all peers again to continue from a checkpoint; several runs in one script (folds) "
+    'need names of their own, p2p.join(swarm=f"fold{k}")'
 )
 
 ALL_DEAD = (
-    "all members have died, and this peer holds the state after step {0}, with which it could go on only where its "
-    "script waits for a step of its model; start all peers again to go on from a checkpoint"
+    "all members have died; this peer holds the state after step {0}, but can continue only where its script waits "
+    "for a step of its model; start all peers again to continue from a checkpoint"
 )
 NOT_HEARD = (
-    "all members have died, and nothing is heard of {0}; so that no two runs go on, this peer, which holds the state "
-    "after step {1}, does not: start all peers again to go on from a checkpoint"
+    "all members have died, and nothing is heard from {0}; this peer holds the state after step {1}, but does not "
+    "continue, so that no two runs do: start all peers again to continue from a checkpoint"
 )
-GOES_ON = "all members have died, and another peer, which holds a newer state or was there first, goes on"
+GOES_ON = "all members have died, and another peer, which holds a newer state or was there first, continues the run"
 
 
 class AllMembersDead(RegistryError):

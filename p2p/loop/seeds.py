@@ -28,7 +28,7 @@ CALL_S: Final = 0.25
 SILENT_S: Final = 5.0
 """A seed that is silent for this long is named in a warning; definite failures are named at once."""
 
-ITSELF: Final = "leads back to this very peer, which tells others that it is at {0}: give it that seed as --advertise"
+ITSELF: Final = "leads back to this peer, which advertises {0}: start this peer with that seed as --advertise"
 
 
 class Seeds:

@@ -44,16 +44,16 @@ class Stalls:
         self._transport.reopen_data(member.peer_id for member in self._num_broken)
         if self._number == _PATIENCE:
             logger.warning(
-                "step %d has stalled twice: what peers of other hosts were sent did not come, though all answer; "
-                "connections for data are opened anew. Does a proxy, a NAT or a firewall between hosts drop some "
-                "without a word, or the way between them all packets that are large (net.ipv4.tcp_mtu_probing=2)?",
+                "step %d has stalled twice: data sent to peers of other hosts did not arrive, though all answer; data "
+                "connections are reopened. Does a proxy, a NAT or a firewall between hosts silently drop some, or "
+                "does the path between them drop large packets (net.ipv4.tcp_mtu_probing=2)?",
                 step,
             )
         for member in [member for member, number in self._num_vain.items() if number == _PATIENCE]:
             logger.warning(
-                "peer %s answers, but new connections for data to it break, one after the other: what is sent there is "
-                "not acknowledged. The way there seems to lose large packets (net.ipv4.tcp_mtu_probing=2, or a smaller "
-                "MTU at both ends, may help). Who is not reached by most others, or one of two, has to go",
+                "peer %s answers, but new data connections to it break, one after the other: what is sent is not "
+                "acknowledged. The path there seems to lose large packets (net.ipv4.tcp_mtu_probing=2, or a smaller "
+                "MTU at both ends, may help). A peer that most others cannot reach, or one of two, has to leave",
                 member,
             )
 

@@ -330,12 +330,12 @@ def _memory_file(name: str) -> int:
         return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         who = "; a filter of system calls (seccomp) may deny it" if error.errno in _DENIED else ""
-        raise ArenaError(f"no arena can be had: memfd_create fails ({error.strerror}){who}") from error
+        raise ArenaError(f"cannot make an arena: memfd_create fails ({error.strerror}){who}") from error
 
 
 def _no_memory(size: int, error: OSError) -> ArenaError:
     advice = "; make it smaller" if error.errno in _TOO_LARGE else ""
-    return ArenaError(f"no arena of {size} bytes can be had: {error.strerror}{advice}")
+    return ArenaError(f"cannot make an arena of {size} bytes: {error.strerror}{advice}")
 
 
 def _find(folder: str, link: str, mode: int) -> int | None:

@@ -78,8 +78,8 @@ class Extents:
             asked, got = (each * self._extent_bytes for each in (num_pinned + num_refused, num_pinned))
             asked, got = (asked + outside_bytes) >> 10, got >> 10
             logger.warning(
-                "of %d KiB of memory that a device copies, %d KiB could be pinned (%s): copies of the rest are "
-                "several times slower, and right; `shoal doctor` says what limits it",
+                "of %d KiB of memory that a device copies, %d KiB could be pinned (%s): copies of the rest are right, "
+                "but several times slower; `shoal doctor` says what limits it",
                 *(asked, got, reason),
             )
 

@@ -73,7 +73,7 @@ class HostMemory:
             return
         inputs, result = Slots.of(arena, pieces.first_bytes), arena.allocate(pieces.first_bytes)
         if inputs is None or result is None:
-            logger.warning("%d bytes for an arena are not to be had; this peer exchanges through sockets", least)
+            logger.warning("an arena of %d bytes cannot be had; this peer exchanges through sockets", least)
             arena.close()
             return
         self._arena, self._slots = arena, (inputs, result)

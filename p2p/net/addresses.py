@@ -87,7 +87,7 @@ def check_address(address: str) -> None:
         endpoint = Endpoint.parse(address.removeprefix("tcp://"))
         is_multicast = _is_ip(endpoint.host, ipaddress.IPv4Address) and ipaddress.ip_address(endpoint.host).is_multicast
         if endpoint.port == 0 or endpoint.is_wildcard or is_multicast:
-            raise ValueError(f"nobody can be reached at {address}")
+            raise ValueError(f"no peer can be reached at {address}")
         return
     path = address.removeprefix("ipc://")
     if path == address or not path.startswith("/"):

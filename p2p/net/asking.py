@@ -41,7 +41,7 @@ def ask_status(config: TcpConfig, clock: Callable[[], float]) -> StatusAnswer:
             told.append(f"{seed} {verdict.value}")
     finally:
         context.term()
-    raise NetworkError(f"nobody says how swarm {config.swarm} stands: {'; '.join(told)}")
+    raise NetworkError(f"no seed says how swarm {config.swarm} stands: {'; '.join(told)}")
 
 
 def _ask(call: SeedCall, query: bytes, clock: Callable[[], float], until: float) -> tuple[bytes | None, Verdict]:

@@ -254,7 +254,7 @@ class Verdict(Enum):
     """Outcome of a call to an address, in words that follow the address in a message."""
 
     SILENT = "is silent: is a peer running there, is the address right and the port open?"
-    UNKNOWN = "has a name that nobody knew when this peer began: is it spelled right? It is looked up again and again"
+    UNKNOWN = "has a name that did not resolve when this peer began: is it spelled right? This peer keeps looking it up"
     ANSWERS = "was reached, but says nothing yet: is it of another version? Its log says so"
     OTHER_KEY = "hangs up: it has another key, or one side runs without a key (--insecure), or it is no peer"
     OTHER_SWARM = "belongs to another swarm, or to another --network: give all peers the same --swarm and --network"

@@ -46,7 +46,9 @@ _FAILURES: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it has no key, or another one",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it broke the handshake off",
 }
-_TOO_MANY: Final = f"more than {MOST_HALF_OPEN} connections say nothing, and the oldest of who opens most is cut"
+_TOO_MANY: Final = (
+    f"more than {MOST_HALF_OPEN} connections say nothing, and the oldest one of the address that opens most is cut"
+)
 _LOUD: Final = "it says more than a handshake does, before it was let in"
 _NO_ZMTP: Final = "it does not speak ZMTP 3, or says nothing"
 _ANY_FAILURE: Final = sum(_FAILURES)

@@ -270,7 +270,7 @@ class Assembly:
         decoded = _CODEC.decode(record)
         fits = isinstance(decoded, StateRecord) and bool(parts) if self.is_state else _is_whole(decoded, parts)
         if not fits or (isinstance(decoded, StepRecord) and decoded.finish.step != self.step):
-            raise RemoteProtocolError(f"step {self.step}: a record that does not fit the {len(parts)} parts beside it")
+            raise RemoteProtocolError(f"step {self.step}: a record that does not fit its {len(parts)} parts")
         assert isinstance(decoded, StateRecord | StepRecord)
         return Parcel(self.step, decoded, parts)
 

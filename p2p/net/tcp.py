@@ -96,7 +96,7 @@ class TcpOptions:
             return None
         bind = Endpoint(ANY, 0) if not self.bind else _parse("--bind", self.bind)
         if not (bind.is_wildcard or resolve(bind.host) or is_interface(bind.host)):
-            raise NetworkError(f"--bind {bind}: nobody knows the host {bind.host}; give an address of this machine")
+            raise NetworkError(f"--bind {bind}: the host {bind.host} is unknown; give an address of this machine")
         seeds = tuple(_parse("--seeds", seed.strip()) for seed in self.seeds.split(",")) if self.seeds else ()
         advertise = _parse_advertised(self.advertise) if self.advertise else None
         _check_ports("--bind", bind, num_peers)
@@ -113,8 +113,8 @@ class TcpOptions:
             raise SecurityError("--key and --insecure contradict each other: give one")
         if self.key is None and not self.insecure:
             raise SecurityError(
-                "TCP needs a key: make one with `shoal key new --out swarm.key`, copy it to every host and give "
-                "--key swarm.key; or say --insecure, if everybody on the network may take part"
+                "TCP needs a key: make one with `shoal key new --out swarm.key`, copy it to every host and give --key "
+                "swarm.key; or pass --insecure, if every host on the network may take part"
             )
         secret = None if self.key is None else read_key(self.key)
         network = Network(self.network)
@@ -173,7 +173,7 @@ def _parse_advertised(text: str) -> Endpoint:
     except ValueError:
         endpoint = _parse("--advertise", f"{text}:0")
     if endpoint.is_wildcard:
-        raise NetworkError(f"--advertise is what others connect to, and nobody can connect to {text!r}")
+        raise NetworkError(f"--advertise is what others connect to, and no peer can connect to {text!r}")
     return endpoint
 
 
@@ -190,8 +190,8 @@ def _check_distinct(known: Mapping[Endpoint, frozenset[str]]) -> None:
     for (addresses, port), seed in found.items():
         if other := found.get((addresses, port + 1)):
             raise NetworkError(
-                f"--seeds: {seed} and {other} cannot both be peers, each of which takes two ports from there on: "
-                f"those of one host are {PORTS_PER_PEER} ports apart"
+                f"--seeds: {seed} and {other} cannot both be peers, since each takes two ports from there on: those of "
+                f"one host are {PORTS_PER_PEER} ports apart"
             )
 
 

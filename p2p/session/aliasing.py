@@ -20,14 +20,14 @@ MOST_WORK: Final = 100_000
 """Limit of work to decide whether two strided tensors share an element; beyond it, they are assumed not to."""
 
 TWICE: Final = (
-    "an operation of this step, which is not committed yet, writes its result into memory of this tensor, and this one "
-    "would not see it: operations of a step are given what tensors held when they were called. Call `peer.wait()` in "
+    "an operation of this step, which is not committed yet, writes its result into memory of this tensor, and this "
+    "one would not see it: operations of a step read what tensors held when they were called. Call `peer.wait()` in "
     "between, or end the `peer.step` block, or pass another tensor as `out`"
 )
 WRITTEN: Final = (
-    "the tensor of operation {0} of this step ({1}) was written between its call and the end of the step, so what was "
-    "summed of it would be chance, and this step is given up: write it after `wait`, or behind the `peer.step` block "
-    "(clipping, zero_grad and optimizers write `grad`), or pass a copy"
+    "the tensor of operation {0} of this step ({1}) was written between its call and the end of the step, so its sum "
+    "would be random, and this step is given up: write it after `wait`, or after the `peer.step` block (clipping, "
+    "zero_grad and optimizers write `grad`), or pass a copy"
 )
 
 

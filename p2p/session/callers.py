@@ -167,6 +167,6 @@ class Callers:
 
 def _both(me: Caller, other: Caller, why: str) -> ShoalError:
     return ShoalError(
-        f"{me.call} was called in thread {me.thread.name!r}, and {other.call} in thread {other.thread.name!r}, "
-        f"which {why}: a peer is for one thread after the other; call it in one, or under a lock"
+        f"{me.call} was called in thread {me.thread.name!r}, and {other.call} in thread {other.thread.name!r}, which "
+        f"{why}: a peer serves one thread at a time; call it in one, or under a lock"
     )

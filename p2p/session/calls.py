@@ -96,7 +96,7 @@ class ScriptStep:
             self.session.history.announce()
         elif not self._is_committed:
             self.session.membership.check_usable()
-            raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
+            raise ShoalError(f"step {self.number}, which has this operation, was given up: call it again")
 
     def check_devices(self) -> None:
         """Before the commit: raise ShoalError if a device cannot be called now. The step stays open."""
@@ -240,9 +240,9 @@ class Calls:
         if isinstance(root, str):
             if root not in there:
                 names = ", ".join(there)
-                raise ValueError(f"root is a rank or a peer_id of `peer.view`, is {root!r}; members: {names}")
+                raise ValueError(f"root must be a rank or a peer_id of `peer.view`, is {root!r}; members: {names}")
             return root
-        wanted = f"root is a rank of `peer.view`, 0 to {len(there) - 1}, or a peer_id, is {root}"
+        wanted = f"root must be a rank of `peer.view`, 0 to {len(there) - 1}, or a peer_id, is {root}"
         try:
             rank = operator.index(root)
         except TypeError:
@@ -254,7 +254,7 @@ class Calls:
     def _run(self, tensor: Any, asked: OperationArgs, async_op: bool, commit: bool) -> Any:
         """Run a call. Returns a handle, or the value of the call."""
         if async_op and not commit:
-            raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
+            raise ValueError("async_op=True and commit=False: pass one, or use `async_op` for several at a time")
         if self._block is not None:
             if async_op or not commit:
                 raise ShoalError(IN_BLOCK)

@@ -27,17 +27,17 @@ NO_MODEL_HERE: Final = (
 NO_MODEL_THERE: Final = "the swarm's members have no model, and this peer has one: start it in a swarm of its own"
 
 UNFROZEN: Final = (
-    "if layers were unfrozen since the members began (`refresh`), a peer that comes now unfreezes them before the "
-    "wrap; where scripts plan that (`changes=`), nobody has to"
+    "if layers were unfrozen since the members began (`refresh`), a peer that joins now must unfreeze them before the "
+    "wrap; scripts that plan it (`changes=`) need not"
 )
 
-LEFT: Final = "this peer has left its swarm: call `p2p.join` to be another one"
+LEFT: Final = "this peer has left its swarm: call `p2p.join` to join as another peer"
 AMID_BATCH: Final = (
     "this peer is between two updates of one batch, and the members begin another batch, so it cannot follow them: "
     "start it again (`shoal run --restarts`); which updates a script makes in a step may depend on `peer.done`, not on "
     "a counter of its own"
 )
-INTERRUPTED: Final = "the step before was interrupted, so this peer leaves the others to it: join again"
+INTERRUPTED: Final = "the previous step was interrupted, so this peer leaves, and the others finish it: join again"
 
 NO_POLICIES: Final[Mapping[str, bytes]] = MappingProxyType({})
 

@@ -12,7 +12,7 @@ from ..loop.measuring import on_other_hosts
 from ..step.collective import AllReduce
 from ..step.operation import PART_BYTES, WHOLE_BYTES
 
-GUESSED: Final = "; no line was full yet, so how fast they are is guessed, alike for all"
+GUESSED: Final = "; no line was full yet, so one speed is assumed for all"
 
 
 def explain(loop: Loop, num_bytes: int) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def _why(loop: Loop, view: View | None, *, is_priced: bool) -> str:
     if missing := [str(other) for other in elsewhere if other.peer_id not in row.to]:
         return f"by size: the link to peer {', '.join(missing)} is not measured"
     if rows is None or rows.members != view.members:
-        return "by size: what was measured is gathered at the end of a training step, and none has come since"
+        return "by size: measurements are gathered at the end of a training step, and none has ended since"
     if agreed.untabulated is not None:
-        return f"by size: the table of what step {rows.step} has gathered is being made"
+        return f"by size: the table of what step {rows.step} gathered is being made"
     if rows is agreed.used:
-        return f"by size: not all members had measured their links when step {rows.step} has gathered what they know"
-    return f"by size: no receipt says yet that all members have the table of what step {rows.step} has gathered"
+        return f"by size: not all members had measured their links when step {rows.step} gathered what they know"
+    return f"by size: no receipt says yet that all members have the table of what step {rows.step} gathered"

@@ -127,7 +127,7 @@ class Membership:
     def _cannot_record(self, why: str) -> None:
         """Called by the ledger when it cannot record receipts any more."""
         if self._config.receipts_full == "warn":
-            logger.warning("%s; this peer goes on without receipts, since receipts_full is `warn`", why)
+            logger.warning("%s; this peer continues without receipts, since receipts_full is `warn`", why)
             return
         self._unrecorded = ShoalError(
             f"{why}; this peer leaves, since receipts_full is `stop`: make room and join again"
@@ -235,7 +235,7 @@ class Membership:
             self.keeper.check_is_newest(dead)
         former, history = self.loop, self.history
         lost = continued(former.resources.registry, history.known_view().lineage.hex(), history.done)
-        logger.warning("all members have died; this peer, %s, goes on: %s", former.peer_id, lost)
+        logger.warning("all members have died; this peer, %s, continues the run: %s", former.peer_id, lost)
         self._incarnations.begin_lineage()
         history.begin_lineage(lost)
         self.edge.give_again()
@@ -280,7 +280,7 @@ class Membership:
         finally:
             has_ended, self.leaving = reactor.stop(is_aside=is_aside), Leaving.OVER
             if not has_ended:
-                logger.warning("the loop of this peer has not ended within %g s, and goes on beside the script", END_S)
+                logger.warning("the loop of this peer has not ended within %g s, and runs beside the script", END_S)
             self.history.close()
             if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
                 logger.error("%s", self._unrecorded)  # not raised by any call

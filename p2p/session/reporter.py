@@ -259,7 +259,7 @@ class Reporter:
         here, _ = loop.resources.registry.read(apart_from=loop.peer_id)
         return [
             f"peer {entry.peer_id} is stopped (SIGSTOP or Ctrl-Z): `kill -CONT {entry.pid}` wakes it, and after "
-            f"`kill -KILL {entry.pid}`, which `shoal run --fence S` does by itself, the others go on without it"
+            f"`kill -KILL {entry.pid}`, which `shoal run --fence S` does by itself, the others continue without it"
             for entry in here
             if entry.peer_id in members and is_stopped(entry.pid)
         ]

@@ -45,15 +45,15 @@ class SameRun:
             return
         over: ShoalError = RunEnded(
             self._swarm,
-            f"the run that this peer was in, after {self._share.num_trained} steps of training, is over or "
-            f"elsewhere, and another one of swarm {self._swarm} is under way, after {other.num_trained}; this peer "
-            "does not join that: start it again to take part",
+            f"the run of this peer, after {self._share.num_trained} steps of training, is over or elsewhere, and "
+            f"another run of swarm {self._swarm} is under way, after {other.num_trained}; this peer does not join it: "
+            "start it again to take part",
         )
         if self._has_checkpoints() and not other.num_trained:  # a restarted process would be one of these members
             over = RemovedFromView(
-                f"nobody is left of the run that this peer was in, after {self._share.num_trained} steps of training, "
-                f"and others of swarm {self._swarm} begin, and may go on from a checkpoint, for which the script has "
-                "to begin, too",
+                f"no member is left of the run of this peer, after {self._share.num_trained} steps of training; others "
+                f"of swarm {self._swarm} begin, and may continue from a checkpoint, so this script has to begin again, "
+                "too",
                 is_final=True,
             )
         self._give_up(over)

@@ -6,7 +6,7 @@ from gossip import Member
 
 from .membership import Membership
 
-ADVICE: Final = "`shoal status` says what each peer is at; if a step takes so long, raise --step-timeout"
+ADVICE: Final = "`shoal status` shows what each peer is doing; if a step takes this long, raise --step-timeout"
 
 
 class StepDeadline:

@@ -18,11 +18,11 @@ logger = logging.getLogger("p2p")
 NUM_BUFFERS: Final = 8
 """Number of result sizes for which memory is kept for the next operation of the same size."""
 
-SHARED: Final = "out shares memory with the tensor: leave it away to have the tensor itself replaced"
+SHARED: Final = "out shares memory with the tensor: omit it to replace the tensor itself"
 READ_ONLY: Final = "the array is read-only: the result could not be written into it; pass a copy, or one as `out`"
 OVERLAPS: Final = (
-    "the tensor has several elements in one place of memory, as `expand` and `unfold` leave them, where only one "
-    "result of theirs can be: pass tensor.clone(), or another one as `out`"
+    "several elements of the tensor share one place in memory, as after `expand` or `unfold`, which can hold only one "
+    "result: pass tensor.clone(), or another tensor as `out`"
 )
 NOT_THROUGH: Final = (
     "a backward pass went through a tensor that had become the result of an operation over all peers, which "
@@ -155,9 +155,9 @@ def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dt
     try:
         shape = tuple(map(operator.index, shape))
     except TypeError:
-        raise TypeError(f"each size must be a whole number, and an argument of its own, are {shape}") from None
+        raise TypeError(f"each size must be a whole number, and an argument of its own, got {shape}") from None
     if min(shape, default=0) < 0:
-        raise ValueError(f"no size may be negative, are {shape}")
+        raise ValueError(f"no size may be negative, got {shape}")
     torch = importlib.import_module("torch")
     wanted = torch.empty(0, dtype=dtype or torch.float32, device="cpu")
     as_array(wanted)

@@ -7,8 +7,8 @@ from gossip.given_up import Cause, GivenUp
 from ..errors import OperationInterrupted, OperationMismatch, ShoalError
 
 OBSERVES: Final = (
-    "an exception ended a `peer.step` block of this peer while it only observed: it cannot skip a step of the members, "
-    "so it leaves, and they go on; start it again"
+    "an exception ended a `peer.step` block of this peer while it only observed: it cannot skip a step of the "
+    "members, so it leaves, and they continue; start it again"
 )
 
 

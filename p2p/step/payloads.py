@@ -23,5 +23,5 @@ def accept(counts: Array, operations: Sequence[Operation], view: View) -> Array:
         for rank, row in enumerate(rows):
             if accepted[rank, WEIGHT] and (what := codec.check(row)) is not None:
                 accepted[rank] = NO_SAMPLES
-                logger.warning("what peer %s has sent of this round counts for nothing: %s", view.members[rank], what)
+                logger.warning("what peer %s has sent for this round is ignored: %s", view.members[rank], what)
     return accepted

@@ -115,7 +115,7 @@ class Submission:
         try:
             if tuple(self.fingerprints) != record.fingerprints:
                 ours = ", ".join(operation.describe() for operation in self.operations)
-                raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
+                raise ValueError(f"step {self.step} is {ours} here, and differs at the members")
             members = [member.peer_id for member in record.view.members]
             for operation, result in zip(self.operations, results, strict=True):
                 operation.adopt(result, members)

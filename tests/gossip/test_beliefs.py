@@ -71,7 +71,7 @@ def test_a_suspicion_that_nobody_denies_becomes_a_loss() -> None:
     assert mind.suspect(10.0, B) == [Explain("b is suspect: a had no answer")]
     assert mind.next_deadline() == 13.0
     assert mind.roster.alive() == (B,)
-    assert run(mind, 13.0) == [Explain("b is lost: nobody denied the suspicion, says a")]
+    assert run(mind, 13.0) == [Explain("b is lost: it did not deny the suspicion, says a")]
     assert mind.is_lost(B)
     assert not mind.is_lost(B2)
     assert mind.roster.alive() == ()
@@ -156,7 +156,7 @@ def test_who_was_heard_just_now_is_not_lost() -> None:
 
 def test_without_suspicion_a_failed_probe_is_a_loss() -> None:
     mind = beliefs(A, B, suspicion_mult=0.0)
-    assert mind.suspect(0.0, B) == [Explain("b is lost: nobody denied the suspicion, says a")]
+    assert mind.suspect(0.0, B) == [Explain("b is lost: it did not deny the suspicion, says a")]
 
 
 def test_who_is_lost_to_others_and_was_not_suspect_here_has_time_to_deny_it() -> None:
@@ -172,7 +172,9 @@ def test_who_is_lost_to_others_and_was_not_suspect_here_has_time_to_deny_it() ->
 
 def test_what_is_said_of_itself_is_denied_while_that_is_possible() -> None:
     mind = beliefs(A, B)
-    assert mind.apply_claim(0.0, suspect(A, 4, accuser="")) == [Explain("somebody takes this peer for suspect: denied")]
+    assert mind.apply_claim(0.0, suspect(A, 4, accuser="")) == [
+        Explain("another peer takes this peer for suspect: denied")
+    ]
     assert mind.me == about(A, refutation=5)
     assert mind.news() == (mind.me,)
     assert mind.health.score == 1

@@ -276,7 +276,7 @@ def test_r6_the_seated_wait_for_the_joiner() -> None:
 def test_r12_without_a_seated_member_nothing_starts_and_nobody_waits() -> None:
     machine = StepMachine(B)
     machine.install(view_of(4, B, C))
-    reason = "nobody in view 4 has the state: who had it has left, or died"
+    reason = "no member of view 4 has the state: those that had it have left, or died"
     assert machine.receive(C, UNSEATED) == [Removed(reason)]
     assert machine.phase is Phase.INSTALLING
 

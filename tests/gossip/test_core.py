@@ -320,7 +320,7 @@ def test_who_leaves_says_so_until_a_view_goes_on_without_it() -> None:
     assert bodies(Leave, peer.leave(0.0)) == [(B, Leave()), (C, Leave())]
     assert peer.leaving
     assert bodies(Leave, peer.tick(0.25)) == [(B, Leave()), (C, Leave())]
-    assert only(Left, say(peer, B, Decide(after(view_of(peer), B, C)))) == [Left("view 3 goes on without it")]
+    assert only(Left, say(peer, B, Decide(after(view_of(peer), B, C)))) == [Left("view 3 continues without it")]
     assert peer.ended
 
 

@@ -243,7 +243,7 @@ def test_r6_who_is_not_given_the_state_is_told_why_by_whom_it_has_asked() -> Non
     say(peer, A, Ready(True, 4, b"digest", None))
     assert say(peer, C, refusal.body) == []
     (removed,) = say(peer, A, Refuse(True, (), "no memory left"))
-    assert (removed, peer.ended) == (Removed(f"{A} goes on without this peer: no memory left"), True)
+    assert (removed, peer.ended) == (Removed(f"{A} continues without this peer: no memory left"), True)
 
 
 def test_r6_who_has_its_state_has_its_seat_whatever_is_said_of_that() -> None:

@@ -18,7 +18,7 @@ ALL = {B: "two", C: "three"}
 NOBODY: Mapping[Member, str] = {}
 LONG_AGO = -100.0
 EXISTS = False, "the swarm exists: lineage 0102"
-FOUNDS = True, "nobody knows a swarm"
+FOUNDS = True, "no peer knows a swarm"
 
 
 def founding(own: str = "one", seeds: tuple[str, ...] = SEEDS, size: int = 1) -> Founding:
@@ -59,7 +59,7 @@ def test_who_was_met_and_is_no_seed_is_waited_for_as_long_as_it_lives() -> None:
 
 def test_nobody_founds_before_members_that_live_have_had_the_time_to_call() -> None:
     new = founding(seeds=("one",))
-    waits = False, "waiting 0.5 s more for members of a swarm that may exist to call"
+    waits = False, "waiting 0.5 s more, in case members of an existing swarm call"
     assert (new.decide(2.5, NOBODY, b"", 2.0)[0], new.due) == (False, 3.0), "there may be others to wait with by then"
     assert (new.decide(4.5, NOBODY, b"", 2.0), new.due) == (waits, 5.0)
     assert new.decide(5.0, NOBODY, b"", 2.0) == FOUNDS
@@ -82,7 +82,7 @@ def test_the_dead_do_not_count_as_waiting() -> None:
 
 
 OF_THE_RUN: Mapping[str, str] = {"host b": "two", "host c": "three"}
-WAITS = "this peer takes the place of a member of a run with others at {}, and nobody there answers: "
+WAITS = "this peer takes the place of a member of a run with others at {}, and no peer there answers: "
 
 
 def replacement(*have_none: Member) -> Founding:
@@ -107,7 +107,7 @@ def test_who_replaces_a_member_of_a_run_does_not_take_the_silence_of_its_hosts_f
 def test_of_many_hosts_a_few_are_named() -> None:
     new = founding(seeds=("one",))
     new.elsewhere = {f"host {number}": f"at {number}" for number in range(10)}
-    assert "at 6, at 7 and 2 more, and nobody there answers" in new.decide(1e9, NOBODY, b"", LONG_AGO)[1]
+    assert "at 6, at 7 and 2 more, and no peer there answers" in new.decide(1e9, NOBODY, b"", LONG_AGO)[1]
 
 
 def test_where_each_host_of_the_run_knows_none_who_replaces_a_member_founds() -> None:

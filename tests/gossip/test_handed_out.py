@@ -11,7 +11,7 @@ from gossip.progress import Finish, Progress, Ready
 from .machines import GENESIS, NOTHING, PAIR, TRIO, TRIO_LATER, ZERO, active, barrier, given_up
 from .members import A, B, C, view_of
 
-REASON = "results of it were in use before its commit, and members have come or gone"
+REASON = "its results were in use before its commit, and members have joined or left"
 IN_USE = given_up(Cause.IN_USE, reason=REASON)
 TOLD = replace(IN_USE, void_until=TRIO.number)
 LATER = view_of(4, A, B)

@@ -336,7 +336,7 @@ def test_who_has_begun_to_go_on_is_not_replaced() -> None:
     holds(peer, D, 9)
     peer.tick(BEAT_S)
     assert only(WriteRecord, say(peer, D, Died(chose(D)), BEAT_S)) == []
-    assert late(peer) == f"peer {D}, which was to go on"
+    assert late(peer) == f"peer {D}, which was to continue the run"
 
 
 def test_an_heir_that_is_heard_may_take_as_long_as_its_script_does() -> None:
@@ -397,7 +397,7 @@ def test_who_holds_nothing_says_for_whom_it_waits() -> None:
     holds(peer, D, 9)
     assert late(peer) == f"peer {D} of host two"
     holds(peer, D, 0)
-    assert late(peer) == "peers that nobody here has met"
+    assert late(peer) == "peers that no peer here has met"
 
 
 def test_of_so_many_peers_at_most_it_is_kept_what_they_hold() -> None:
@@ -415,7 +415,7 @@ def test_who_hears_of_another_lineage_once_nobody_is_left_comes_back_to_that() -
     assert only(Removed, say(peer, D, Head(-1, b"", 1, 1), stamp=elsewhere)) == [], "A lives"
     all_die(peer)
     (removed,) = only(Removed, say(peer, D, Head(-1, b"", 1, 1), stamp=elsewhere))
-    assert f"{D} goes on in another lineage" in removed.reason and peer.ended
+    assert f"{D} continues in another lineage" in removed.reason and peer.ended
 
 
 def test_who_is_not_alive_does_not_go_on() -> None:

@@ -206,7 +206,7 @@ def test_the_first_seed_founds_once_it_has_a_layout_and_nobody_knows_a_swarm() -
     assert new.foundation(9.0) is NOT_YET
     new.begin(RUN, follows=False)
     assert founded(new, 9.0) == (LINEAGE, 3, Policy.LIVE)
-    assert new.reason == "nobody knows a swarm"
+    assert new.reason == "no peer knows a swarm"
 
 
 def test_who_was_met_and_does_not_answer_is_waited_for() -> None:
@@ -237,7 +237,7 @@ def test_g15_nobody_founds_before_it_has_listened_for_a_while() -> None:
     assert new.foundation(2.9) is NOT_YET
     new.listen_anew(2.9)
     assert new.foundation(5.8) is NOT_YET
-    assert new.reason == "waiting 0.1 s more for members of a swarm that may exist to call"
+    assert new.reason == "waiting 0.1 s more, in case members of an existing swarm call"
     assert founded(new, 6.0) == (LINEAGE, 3, Policy.MAJORITY)
 
 

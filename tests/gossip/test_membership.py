@@ -471,9 +471,12 @@ def test_members_whom_nobody_has_introduced_are_met_by_the_view() -> None:
 def test_r8_who_is_excluded_is_removed_and_says_why() -> None:
     peer = seated(B)
     assert say(peer, B, Decide(after(view_of(peer), B))) == [
-        Removed("the others have gone on without this peer: view 3 is of b")
+        Removed("the others have continued without this peer: view 3 consists of b")
     ]
-    assert (peer.ended, peer.reason) == (True, "the others have gone on without this peer: view 3 is of b")
+    assert (peer.ended, peer.reason) == (
+        True,
+        "the others have continued without this peer: view 3 consists of b",
+    )
     assert say(peer, B, Ping(1, ())) == []
     assert peer.tick(99.0) == []
 

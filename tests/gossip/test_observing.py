@@ -503,7 +503,7 @@ def test_it_says_what_it_waits_for_and_for_whom() -> None:
     new.observing.segment_arrived(0.0, A, 3)
     assert new.observing.waits_for == f"the state comes from {A}"
     new.gets(3)
-    assert new.observing.waits_for == "the state after step 3 is here, and its script is to load it"
+    assert new.observing.waits_for == "the state after step 3 is here, and its script has yet to load it"
     new.loads(3)
     new.hears(5)
     assert new.observing.waits_for == f"it is at step 3, and fed by {A}, which was at step 5"

@@ -127,7 +127,7 @@ def test_who_has_not_finished_the_step_when_it_goes_differs_from_nobody(said: Pr
 def test_what_is_finished_after_somebody_had_to_go_does_not_count_either() -> None:
     machine = active()
     assert machine.part_from(C, 0) == [
-        Explain("c differs in step 0 from the members that stay, who do it over without it")
+        Explain("c differs in step 0 from the members that stay, which redo it without that member")
     ]
     machine.finished(0, b"bits", b"state")
     for member in (B, C):
@@ -147,7 +147,7 @@ def test_who_has_to_go_for_its_parameters_votes_until_the_others_go_on_and_is_re
     assert effects[-1] == Outvoted(0) and not peer.ended
     leave = Leave(0, finish=finish(0, view))
     assert bodies(Leave, peer.leave(0.0, 0)) == [(B, leave), (C, leave)]
-    reason = "the parameters of step 0 at a differ from those of b, c, who go on without it"
+    reason = "the parameters of step 0 at a differ from those of b, c, which continue without it"
     assert only(Removed, say(peer, B, Decide(after(view, B, C)))) == [Removed(reason)]
     assert peer.ended
 

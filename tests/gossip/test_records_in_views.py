@@ -22,7 +22,7 @@ def test_r13_a_later_view_in_the_record_may_be_one_without_this_peer() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     record = AcceptorRecord(after(view_of(peer), B, C), NO_BALLOT, None)
     assert only(Removed, peer.declare_dead(1.0, B, "SIGKILL", record)) == [
-        Removed("the others have gone on without this peer: view 3 is of b, c")
+        Removed("the others have continued without this peer: view 3 consists of b, c")
     ]
     assert peer.ended
 

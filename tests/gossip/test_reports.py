@@ -353,7 +353,7 @@ def test_silence_that_was_interrupted_begins_anew() -> None:
         (ReportKind.STALLED, "step 3 is stalled: frames were lost"),
         (ReportKind.WITHDRAWN, "step 3 is withdrawn by b"),
         (ReportKind.ABORTED, "step 3 is aborted by b"),
-        (ReportKind.READABLE, "step 3 is begun again over shared memory by b"),
+        (ReportKind.READABLE, "step 3 is restarted over shared memory by b"),
     ],
 )
 def test_the_open_step_starts_over_with_the_same_members(kind: ReportKind, reason: str) -> None:

@@ -133,7 +133,7 @@ def test_r15_who_withdraws_results_that_may_be_in_use_interrupts_the_step_for_al
 def test_r15_who_has_handed_results_out_gives_the_step_up_in_a_view_of_others() -> None:
     peer = seated(B, C)
     peer.mark_in_use(2)
-    reason = "results of it were in use before its commit, and members have come or gone"
+    reason = "its results were in use before its commit, and members have joined or left"
     effects = say(peer, B, Decide(after(view_of(peer), A, B)))
     assert bodies(Ready, effects) == [(B, saying(GivenUp(0, 2, Cause.IN_USE, reason)))]
     assert only(Aborted, say(peer, B, NOTHING)) == [Aborted(GivenUp(0, 2, Cause.IN_USE, reason, 2))]

@@ -114,7 +114,7 @@ def test_who_answers_nobody_is_asked_through_others_then_suspect_then_lost() -> 
     assert sent(effects, PingRequest)
     reasons = [e.reason for e in effects if isinstance(e, Explain)]
     assert "b is suspect: a had no answer" in reasons
-    assert "b is lost: nobody denied the suspicion, says a" in reasons
+    assert "b is lost: it did not deny the suspicion, says a" in reasons
     assert new.health_multiplier() > 1
     assert new.is_lost(B)
     assert not new.is_gone(B)

@@ -226,12 +226,12 @@ def test_r13_live_goes_on_alone_when_the_records_of_the_dead_were_read() -> None
     [
         ([], [], "no proof that a, b died, and is not stopped or cut off", False),
         ([A], [A], "no proof that b died, and is not stopped or cut off", False),
-        ([A, B], [A], "it cannot be read what b had agreed to before it died", True),
+        ([A, B], [A], "what b had agreed to before it died cannot be read", True),
         (
             [A],
             [],
             "no proof that b died, and is not stopped or cut off, "
-            "and it cannot be read what a had agreed to before it died",
+            "and what a had agreed to before it died cannot be read",
             False,
         ),
     ],

@@ -450,7 +450,7 @@ def test_r13_under_live_a_death_without_a_record_pauses_and_a_record_that_comes_
     view = view_of(peer)
     peer.declare_dead(0.0, B, "SIGKILL", fresh(view))
     effects = peer.declare_dead(0.0, C, "SIGKILL")
-    unread = "it cannot be read what c had agreed to before it died"
+    unread = "what c had agreed to before it died cannot be read"
     why = f"1 of 3 members of view 2 are here, no majority, and {unread}"
     assert only(Paused, effects) == [Paused(why, is_final=False)]
     effects = peer.declare_dead(0.5, C, "SIGKILL", fresh(view))
@@ -491,7 +491,7 @@ def test_r12_a_view_whose_seated_members_are_all_dead_is_paused_for_good() -> No
     say(peer, A, Decide(view_with(A, B, C)))
     say(peer, C, Ready(False, -1, b"", None))
     effects = peer.declare_dead(0.0, A, "SIGKILL")
-    reason = "everybody in view 2 who has the state is dead"
+    reason = "all members of view 2 that have the state are dead"
     assert only(Paused, effects) == [Paused(reason, is_final=False)]
     *_, last = only(Paused, run(peer, 0.0, 2.0))
     assert last.is_final
@@ -539,5 +539,5 @@ def test_who_leaves_is_remembered_until_a_view_goes_on_without_it() -> None:
 def test_the_removal_of_a_member_is_told_with_the_view_that_did_it() -> None:
     peer = trio(C)
     effects = say(peer, A, Decide(after(view_of(peer), A, B)))
-    assert only(Removed, effects) == [Removed("the others have gone on without this peer: view 3 is of a, b")]
+    assert only(Removed, effects) == [Removed("the others have continued without this peer: view 3 consists of a, b")]
     assert bodies(Ping, effects) == []

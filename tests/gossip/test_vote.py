@@ -6,7 +6,7 @@ from gossip.progress import Progress, Ready
 from .machines import DIGEST_0, GENESIS, PAIR, TRIO_LATER, ZERO, active, barrier, finish, finished
 from .members import A, B, C, D, view_of
 
-OUTVOTED = Explain("c differs in step 0 from the members that stay, who do it over without it")
+OUTVOTED = Explain("c differs in step 0 from the members that stay, which redo it without that member")
 OTHER = Progress(-1, GENESIS, finish(0, state_digest=b"other"))
 
 
@@ -34,7 +34,7 @@ def test_r2_who_has_other_parameters_than_most_leaves() -> None:
     machine.receive(B, OTHER)
     machine.receive(C, OTHER)
     assert machine.finished(0, b"bits", b"state")[-1] == Outvoted(0)
-    assert machine.parting.why == "the parameters of step 0 at a differ from those of b, c, who go on without it"
+    assert machine.parting.why == "the parameters of step 0 at a differ from those of b, c, which continue without it"
 
 
 def test_r2_who_says_that_it_is_outvoted_is_believed() -> None:

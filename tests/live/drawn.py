@@ -25,9 +25,9 @@ MOST: Final = 4
 OPERATIONS: Final = ("sum", "evaluate", "gather", "barrier")
 STEPS_BETWEEN: Final = (1, 3, 10, 20)
 STOPPED_S: Final = (0.1, 0.5, 2.0, 5.0)
-IS_OVER: Final = "nobody of the swarm is left"
+IS_OVER: Final = "no member of the swarm is left"
 """Message of a joiner that came when the run was just ending."""
-IS_OVER_NOW: Final = "is over, so there is nothing to join", "this peer does not join that: start it again to take part"
+IS_OVER_NOW: Final = "is over, so there is nothing to join", "this peer does not join it: start it again to take part"
 """Messages of a stopped peer that continued after the end of the run: to no swarm, or to one that a joiner founded."""
 
 

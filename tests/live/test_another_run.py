@@ -64,7 +64,7 @@ def test_who_was_stopped_until_its_run_was_over_does_not_go_on_in_another_one(sw
     newcomer.tell("stop")
     assert newcomer.end() == 0, newcomer.report()
     assert not any(line.startswith("end") for line in stopped.stdout), "it has not gone on in its loop"
-    assert stopped.stderr[-1].startswith("shoal: the run that this peer was in, after 5 steps of training, is over or")
+    assert stopped.stderr[-1].startswith("shoal: the run of this peer, after 5 steps of training, is over or")
     files = (swarm.receipts / f"{name(peer)}.receipts.jsonl" for peer in (stopped, others[0], newcomer))
     before, whole, after = ({each.lineage for each in read_receipts(path)} for path in files)
     assert before == whole and before.isdisjoint(after)

@@ -86,7 +86,7 @@ def test_who_calls_less_than_most_goes_alone_and_its_samples_are_on_no_receipt_o
     peers = swarm.start_all(3, CALLS_MORE)
     odd, *others = peers
     assert [peer.end() for peer in peers] == [1, 0, 0], "\n".join(peer.report() for peer in peers)
-    assert "ends before it, at peer" in odd.report() and "; this peer has left, the run goes on" in odd.report()
+    assert "ends before it, at peer" in odd.report() and "; this peer has left, the run continues" in odd.report()
     assert [peer.stdout[-1] for peer in peers] == ["steps 5", "steps 6", "steps 6"]
     files = swarm.receipt_files()
     for peer in others:
@@ -318,7 +318,9 @@ def test_a_removed_peer_ends_with_exit_code_3_and_says_why(swarm: Swarm) -> None
     assert removed.end() == 3, removed.report()
     (line,) = removed.stderr
     assert re.fullmatch(
-        rf"shoal: the others have gone on without this peer: view 3 is of {name(first)}; start this peer again .*", line
+        rf"shoal: the others have continued without this peer: view 3 consists of {name(first)}; "
+        "start this peer again .*",
+        line,
     )
     assert first.end() == 0, first.report()
 
@@ -401,7 +403,7 @@ def test_who_waits_too_long_for_a_straggler_hears_its_name(swarm: Swarm) -> None
     assert re.fullmatch(
         rf"timeout step 1 did not commit in 0.3 s: "
         rf"peer {name(straggler)} \(last heard \d\.\d s ago\) has called no operation of step 1 yet; "
-        r"`shoal status` says what each peer is at; if a step takes so long, raise --step-timeout",
+        r"`shoal status` shows what each peer is doing; if a step takes this long, raise --step-timeout",
         error,
     )
     straggler.tell("go on")
@@ -430,5 +432,5 @@ print("end", peer.last_step, peer.world_size, ones.tolist())
 def test_who_calls_an_operation_after_leaving_hears_that_it_has_left(swarm: Swarm) -> None:
     peer = swarm.start(CALL_AFTERWARDS)
     assert peer.end() == 0, peer.report()
-    told = "ShoalError this peer has left its swarm: call `p2p.join` to be another one"
+    told = "ShoalError this peer has left its swarm: call `p2p.join` to join as another peer"
     assert peer.stdout[1:] == [told] * 6 + ["end 1 1 [1.0, 1.0, 1.0]"]

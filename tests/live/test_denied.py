@@ -40,7 +40,7 @@ def test_where_memory_files_and_cores_are_denied_peers_run_and_say_which_call_it
     code, _, stderr = outcome(shoal(program=program))
     assert code == 0, stderr
     why = (
-        r"no arena can be had: memfd_create fails \(Operation not permitted\); a filter of system calls .* may deny it"
+        r"cannot make an arena: memfd_create fails \(Operation not permitted\); a filter of system calls .* may deny it"
     )
     goes_on = "this peer exchanges through sockets"
     assert sum(bool(re.fullmatch(rf"\[[01]\] {why}; {goes_on}", line)) for line in stderr) == 2, stderr
@@ -76,8 +76,8 @@ def test_a_path_in_a_folder_that_is_gone_is_one_line(
     code, stdout, stderr = outcome(shoal(program=lines, executable="/bin/sh", environ={**environ}))
     assert (code, stdout) == (2 if "run" in words else 1, [])
     assert stderr == [
-        f"shoal: nobody can say where {path} is, since the current folder was removed: go to another one, or give a "
-        "path that begins with /"
+        f"shoal: {path} cannot be found, since the current folder was removed: go to another one, or give a path that "
+        "begins with /"
     ]
 
 

@@ -59,7 +59,7 @@ def test_a_stopped_peer_with_a_device_comes_back_and_observes_first(swarm: Swarm
     for peer in peers:
         peer.expect("view of 2")
     stopped.send_signal(signal.SIGCONT)
-    back = stopped.expect_line(r"the others have gone on without this peer: view \d+ .*; this peer, .*, comes back")
+    back = stopped.expect_line(r"the others have continued without this peer: view \d+ .*; this peer, .*, comes back")
     stopped.expect_line(r"step \d+ 2 3", after=back)
     stop([*peers, stopped])
     check_receipts(swarm, everybody)

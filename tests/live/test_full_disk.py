@@ -135,7 +135,7 @@ def test_a_run_whose_disk_is_full_for_a_while_says_so_goes_on_and_leaves_nothing
     assert len(receipts) == 1 and len(said) == 3, writer.report()
     for line in (*receipts, *heard):
         assert re.fullmatch(
-            rf"receipts cannot be written to {disk}/receipts: .*No space left.* goes on without .*", line
+            rf"receipts cannot be written to {disk}/receipts: .*No space left.* continues without .*", line
         )
 
 

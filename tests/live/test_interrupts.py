@@ -142,7 +142,7 @@ def test_who_was_interrupted_in_the_middle_of_a_call_leaves_the_others_to_their_
     others = [swarm.start(AT_A_PLACE, "", min_peers=3) for _ in range(2)]
     peer = swarm.start(AT_A_PLACE, way, min_peers=3)
     assert peer.end() == 0, peer.report()
-    peer.expect("refused the step before was interrupted, so this peer leaves the others to it: join again")
+    peer.expect("refused the previous step was interrupted, so this peer leaves, and the others finish it: join again")
     assert [each.end() for each in others] == [0, 0], "\n".join(each.report() for each in others)
     assert {each.stdout[-1] for each in others} == {"done 2"}
 
@@ -209,7 +209,7 @@ def test_a_peer_leaves_in_a_handler_while_an_operation_waits_or_is_about_to(
     assert peer.end() == 0, peer.report()
     other.tell("go on")
     assert other.end() == 0, other.report()
-    ended = "ended this peer has left its swarm: call `p2p.join` to be another one"
+    ended = "ended this peer has left its swarm: call `p2p.join` to join as another peer"
     assert peer.stdout[1:] == [how] + [ended] * (then == "goes on"), peer.report()
     assert other.stdout[1:] == ["added 1.0"], other.report()
 
@@ -240,5 +240,5 @@ def test_a_signal_that_comes_as_a_peer_leaves_is_raised_when_it_has_left(
 ) -> None:
     peer = swarm.start(AS_IT_LEAVES, str(int(number)))
     assert peer.end() == 0, peer.report()
-    left = "has left: this peer has left its swarm: call `p2p.join` to be another one"
+    left = "has left: this peer has left its swarm: call `p2p.join` to join as another peer"
     assert peer.stdout[1:] == [f"raised {raised}", left], peer.report()

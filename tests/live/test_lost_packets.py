@@ -66,7 +66,7 @@ def test_who_is_behind_it_goes_and_comes_back_once_it_is_healed(new_lab: NewLab,
     for host in swarm.hosts[:2]:
         host.expect("[0] peers 2")
     said = [line for host in swarm.hosts for line in host.stderr]
-    assert any("answers, but new connections for data to it break" in line for line in said)
+    assert any("answers, but new data connections to it break" in line for line in said)
     lab.set(2, "*", "mtu=none")
     swarm.hosts[0].expect_line(r"\[0\] peers 3", after="[0] peers 2")
     swarm.end_well()

@@ -137,7 +137,7 @@ def test_who_differs_in_its_class_is_outvoted_there_and_comes_back(swarm: Swarm)
         each.expect("size 4")
     odd = ours[-1]
     odd.tell("odd")
-    odd.expect_line(".*go on without it; this peer, .*, comes back", is_error=True)
+    odd.expect_line(".*continue without it; this peer, .*, comes back", is_error=True)
     ours[0].expect_line("size 4 .*", after=ours[0].expect("size 3"))
     ends_well(*ours, alone)
     assert not any(each.complaints() for each in (*ours[:2], alone)), alone.report()
@@ -159,7 +159,7 @@ def test_who_is_alone_in_its_class_is_found_by_how_far_it_is(swarm: Swarm, is_fo
             assert each.end() == 1, each.report()
             assert any(line.startswith("shoal: parameters of step ") for line in each.stderr), each.report()
         return
-    other.expect_line(".*go on without it; this peer, .*, comes back", is_error=True)
+    other.expect_line(".*continue without it; this peer, .*, comes back", is_error=True)
     one.expect("size 2 number 4")
     ends_well(one, other)
     assert not one.complaints(), one.report()

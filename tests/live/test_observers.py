@@ -249,7 +249,7 @@ def test_a_stopped_peer_comes_back_by_itself(swarm: Swarm) -> None:
     for peer in peers:
         peer.expect("view of 2")
     stopped.send_signal(signal.SIGCONT)
-    back = stopped.expect_line(r"the others have gone on without this peer: view \d+ .*; this peer, .*, comes back")
+    back = stopped.expect_line(r"the others have continued without this peer: view \d+ .*; this peer, .*, comes back")
     for peer in peers:
         peer.expect_line("view of 3", after="view of 2")
     stopped.expect_line(r"step \d+ 2 3", after=back)
@@ -263,11 +263,11 @@ def test_a_peer_whose_parameters_change_in_its_memory_is_named_and_comes_back_wi
     peers = start_all(swarm, 2, 1000, min_peers=3)
     damaged = swarm.start(TRAIN, "1000", "damaged", min_peers=3)
     back = damaged.expect_line(
-        rf"the parameters of step 16 at {name(damaged)} differ from those of \w+, \w+, who go on without it; "
+        rf"the parameters of step 16 at {name(damaged)} differ from those of \w+, \w+, which continue without it; "
         rf"this peer, {name(damaged)}, comes back"
     )
     for peer in peers:
-        peer.expect(f"{name(damaged)} differs in step 16 from the members that stay, who do it over without it")
+        peer.expect(f"{name(damaged)} differs in step 16 from the members that stay, which redo it without that member")
     damaged.expect_line(r"step \d+ 2 3", after=back)
     stop([*peers, damaged])
     receipts = check_receipts(swarm, [*peers, damaged])
@@ -282,5 +282,5 @@ def test_a_stopped_peer_that_must_not_come_back_ends(swarm: Swarm) -> None:
         peer.expect("view of 2")
     stopped.send_signal(signal.SIGCONT)
     assert stopped.end() == 3, stopped.report()
-    assert re.search(r"have gone on without this peer.*start this peer again", stopped.stderr[-1]), stopped.report()
+    assert re.search(r"have continued without this peer.*start this peer again", stopped.stderr[-1]), stopped.report()
     stop(peers)

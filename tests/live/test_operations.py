@@ -141,7 +141,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
             print("result", *mine[:3])
         except p2p.RootLost as error:
             assert mine[0] == 100 * rank and peer.world_size == 2
-            assert "broadcast from peer" in str(error) and f"step {peer.last_step} has moved nothing" in str(error)
+            assert "broadcast from peer" in str(error) and f"step {peer.last_step} moved none" in str(error)
             assert peer.receipt.algorithms == ("nothing",)
             peer.broadcast(mine, root=1)
             print("again", *mine[:3], "of", peer.world_size)

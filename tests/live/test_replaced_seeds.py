@@ -72,7 +72,7 @@ def test_cut_off_it_founds_nothing_beside_the_others_says_why_and_takes_part_onc
         host.expect("[0] first 2")
     run.hosts[0].expect_line(
         r".*no seat after 8 s: this peer takes the place of a member of a run with others at tcp://\S+, tcp://\S+, and "
-        r"nobody there answers: .*",
+        r"no peer there answers: .*",
         is_error=True,
     )
     lab.set("all", "heal")

@@ -32,7 +32,9 @@ def test_a_name_of_several_hosts_is_refused_and_one_that_nobody_knows_is_named(n
         assert peer.end() == 2, peer.report()
         why = f"pods:7400 has 2 addresses, {here} of this machine and {there} of another"
         assert peer.stderr[-1].startswith(f"shoal: --seeds: {why}"), peer.report()
-    waiting.expect_line(r"\[0\].* seed tcp://nowhere\.invalid:7400 has a name that nobody knew when .*", is_error=True)
+    waiting.expect_line(
+        r"\[0\].* seed tcp://nowhere\.invalid:7400 has a name that did not resolve when .*", is_error=True
+    )
     waiting.kill()
     waiting.end()
 

@@ -72,7 +72,7 @@ def test_a_slow_peer_leaves_if_it_was_told_to_and_no_sample_is_lost(swarm: Swarm
         "slow_peers=leave from 2.5 times the others on in the swarm"
     )
     assert slow.end() == 4, slow.report()
-    assert "slow_peers is `leave`, so it leaves, and the others go on without it" in slow.stderr[-1]
+    assert "slow_peers is `leave`, so it leaves, and the others continue without it" in slow.stderr[-1]
     assert [peer.end() for peer in peers[:2]] == [0, 0], peers[0].report()
     files = swarm.receipt_files()
     assert files[name(peers[0])] == files[name(peers[1])]

@@ -292,7 +292,7 @@ def test_a_stopped_peer_holds_nobody_up_and_learns_that_it_was_removed(swarm: Sw
         peer.expect("view of 2")
     stopped.send_signal(signal.SIGCONT)
     assert stopped.end() == 3, stopped.report()
-    assert re.search(r"have gone on without this peer.*start this peer again", stopped.stderr[-1]), stopped.report()
+    assert re.search(r"have continued without this peer.*start this peer again", stopped.stderr[-1]), stopped.report()
     stop(peers)
     complete = swarm.receipt_files()[name(peers[0])]
     agreed_receipts(swarm, peers)

@@ -176,5 +176,5 @@ print("end", peer.last_step)
 def test_a_backward_pass_after_leaving_says_that_the_peer_has_left(swarm: Swarm) -> None:
     peer = swarm.start(AFTER_LEAVING)
     assert peer.end() == 0, peer.report()
-    told = "ShoalError this peer has left its swarm: call `p2p.join` to be another one"
+    told = "ShoalError this peer has left its swarm: call `p2p.join` to join as another peer"
     assert peer.stdout[1:] == [told] * 2 + ["end 0"], peer.report()

@@ -76,7 +76,7 @@ def test_what_is_no_script_has_no_default_name(shoal: Shoal, program: list[str])
     process = shoal(program=program)
     _, stderr = process.communicate(STAY)
     assert process.returncode == 1
-    assert "say which swarm it is, p2p.join(swarm=...)" in stderr
+    assert "name the swarm, p2p.join(swarm=...)" in stderr
 
 
 def test_who_only_joins_ends_with_0_when_the_run_is_over(shoal: Shoal, script: Script) -> None:
@@ -243,6 +243,6 @@ def test_joiners_that_were_told_of_a_run_whose_members_have_left_found_no_other(
     (code, stdout, stderr), (joined, *said) = map(outcome, joiners)
     assert not any("founded" in line for line in (*stderr, *said[1]))
     assert (code, stdout) == (1, [])
-    assert any("nobody of the swarm is left: its run has ended" in line for line in stderr), stderr
+    assert any("no member of the swarm is left: its run has ended" in line for line in stderr), stderr
     assert (joined, said[0]) == (0, [])
     assert any("shoal: the run of swarm x is over, so there is nothing to join" in line for line in said[1]), said

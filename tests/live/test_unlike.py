@@ -226,5 +226,5 @@ def test_a_joiner_of_a_loop_with_two_updates_finds_its_place_in_it(swarm: Swarm,
     assert [founder.end(), joiner.end()] == [0, 0], founder.report() + joiner.report()
     # It looks for its place without a seat (decision 90). With a seat it may be elsewhere if it received the state of
     # the barrier; then it returns.
-    assert sum("who go on without it" in line for line in joiner.stdout) <= 1, joiner.report()
+    assert sum("which continue without it" in line for line in joiner.stdout) <= 1, joiner.report()
     assert founder.stdout[-1] == joiner.stdout[-1]

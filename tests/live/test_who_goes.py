@@ -112,7 +112,7 @@ def ends_alone(odd: Process) -> None:
     """Check that the peer prints both sides' calls, in the script's terms, and what to do."""
     assert odd.end() == 1, odd.report()
     (line,) = [line for line in odd.stderr if line.startswith("shoal: operation ")]
-    assert "; this peer has left, the run goes on: call the same operation on every peer" in line, line
+    assert "; this peer has left, the run continues: call the same operation on every peer" in line, line
     assert "`peer.done`" in line and "a training step on 400 samples (TensorDataset" in line, line
     assert "all_reduce sum of float32 [2]" in line and "int64" not in line, line
 
@@ -149,7 +149,7 @@ def test_a_joiner_that_is_slow_is_given_the_results_of_operations_before_it_load
 
 def comes_back(peers: list[Process], odd: Process) -> None:
     """Check that the peer loads the parameters of the members that stay, which print nothing."""
-    odd.expect_line(".*go on without it; this peer, .*, comes back", is_error=True)
+    odd.expect_line(".*continue without it; this peer, .*, comes back", is_error=True)
     assert [each.end() for each in peers] == [0] * len(peers), "\n".join(each.report() for each in peers)
     ends = [each.expect("end").split() for each in peers]
     assert len({(done, weights) for _, done, _, weights in ends}) == 1, ends

@@ -72,7 +72,7 @@ def test_a_key_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("POND_KEY", KEY)
     assert read_key(Path("env:POND_KEY")) == SECRET
     monkeypatch.delenv("POND_KEY")
-    with pytest.raises(SecurityError, match="the variable POND_KEY of the environment, which is not set"):
+    with pytest.raises(SecurityError, match="the environment variable POND_KEY, which is not set"):
         read_key(Path("env:POND_KEY"))
     monkeypatch.setenv("POND_KEY", "secret")
     with pytest.raises(SecurityError, match="env:POND_KEY holds no swarm key"):
@@ -181,6 +181,6 @@ def test_the_command_makes_a_file_that_nobody_else_can_read(tmp_path: Path) -> N
 
 def test_a_key_in_place_of_where_it_is_is_refused_and_not_repeated() -> None:
     key = new_key()
-    with pytest.raises(SecurityError, match="say env:NAME") as refused:
+    with pytest.raises(SecurityError, match="pass env:NAME") as refused:
         read_key(Path(key))
     assert key not in str(refused.value)

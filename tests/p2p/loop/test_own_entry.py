@@ -70,7 +70,7 @@ def test_where_it_cannot_be_made_again_this_is_said_once_and_tried_on(
     for number in range(3):
         own.look(number * LOOK_S)
     (said,) = caplog.messages
-    assert "and cannot be made again, which is tried every second (cannot make the registry folder" in said
+    assert "and cannot be made again (cannot make the registry folder" in said
     home.unlink()
     own.look(3 * LOOK_S)
     assert registry.is_whole() and "is there again" in caplog.messages[1]

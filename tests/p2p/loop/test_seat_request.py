@@ -225,7 +225,7 @@ def test_who_replaces_a_member_of_a_run_on_several_hosts_does_not_found_on_silen
     one = enter(ONE, seeds=seeds, several_hosts=True, elsewhere={"another": ELSEWHERE})
     one.ask()
     one.wait()
-    assert not one.has_founded() and f"a run with others at {ELSEWHERE}, and nobody there answers" in one.core.reason
+    assert not one.has_founded() and f"a run with others at {ELSEWHERE}, and no peer there answers" in one.core.reason
     other = Claim(Member(OTHER, 1), State.ALIVE, Contact("", "", 1, 1, "another", ELSEWHERE, ELSEWHERE))
     one.core.meet(one.now, other)
     one.core.receive(one.now, Envelope(other.member, NO_VIEW, m.LineageAnswer(b"")))
@@ -333,7 +333,7 @@ def test_where_all_members_died_who_holds_the_newest_state_goes_on_and_the_other
     with pytest.raises(AllMembersDead, match="holds the state after step 9"):
         other.look()
     one.now += LOOK_S
-    with pytest.raises(RemovedFromView, match=r"all members have died, and another peer.*goes on"):
+    with pytest.raises(RemovedFromView, match=r"all members have died, and another peer.*continues the run"):
         one.look()
     assert new.look() == [] and new.request.role is Role.JOINER, "it has no state, and asks who goes on"
     assert {each.core.view for each in (one, other, new)} == {None}, "nobody goes on in the lineage of the dead"
@@ -382,7 +382,7 @@ def test_where_who_decides_is_not_heard_the_others_wait_and_then_name_it(enter: 
     other.lives_on(other.now + other.core_config.heir_s - 1.0)
     assert other.look() == []
     other.lives_on(other.now + 2.0)
-    with pytest.raises(RegistryError, match=f"nothing is heard of peer {'c' * 16} of host elsewhere.*after step 7"):
+    with pytest.raises(RegistryError, match=f"nothing is heard from peer {'c' * 16} of host elsewhere.*after step 7"):
         other.look()
 
 

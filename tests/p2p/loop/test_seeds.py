@@ -82,8 +82,8 @@ def test_a_seed_that_leads_back_to_the_peer_itself_is_named_with_what_it_tells_o
     assert seeds.explain() == f"seed control nat {Verdict.ANSWERS.value}"
     seeds.hear(A, peer)
     assert seeds.explain() == (
-        "seed control nat leads back to this very peer, which tells others that it is at control a: "
-        "give it that seed as --advertise"
+        "seed control nat leads back to this peer, which advertises control a: "
+        "start this peer with that seed as --advertise"
     )
 
 

@@ -185,7 +185,7 @@ def test_an_arena_has_whole_pages_with_room_for_regions() -> None:
 
 def test_memory_that_cannot_be_addressed_is_refused_at_the_start() -> None:
     fds = os.listdir("/proc/self/fd")
-    with pytest.raises(ArenaError, match=r"no arena of .* bytes can be had: .*; make it smaller"):
+    with pytest.raises(ArenaError, match=r"cannot make an arena of .* bytes: .*; make it smaller"):
         Arena(1 << 62, ME)
     assert len(os.listdir("/proc/self/fd")) == len(fds)
 

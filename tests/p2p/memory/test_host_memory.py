@@ -96,7 +96,7 @@ def test_who_is_refused_an_arena_says_so_and_goes_on_without(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"no arena of {size} bytes can be had: File too large; make it smaller" in record.getMessage()
+    assert f"cannot make an arena of {size} bytes: File too large; make it smaller" in record.getMessage()
     assert not peers.all[0].map(members(1)[0], ME)
     assert len(os.listdir("/proc/self/fd")) == fds
 

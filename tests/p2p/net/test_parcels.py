@@ -118,5 +118,5 @@ def test_a_record_that_does_not_fit_its_parts_is_refused(parcel: Parcel, is_stat
     assembly = Assembly(7, is_state=is_state)
     for segment in segments[:-1]:
         assembly.add(segment)
-    with pytest.raises(RemoteProtocolError, match=f"a record that does not fit the {len(parcel.parts)} parts"):
+    with pytest.raises(RemoteProtocolError, match=f"a record that does not fit its {len(parcel.parts)} parts"):
         assembly.add(segments[-1])

@@ -85,7 +85,7 @@ def test_seeds_with_an_ipv4_address_are_called_at_it() -> None:
         (
             TcpOptions(bind="nobody.invalid:7700"),
             1,
-            "--bind nobody.invalid:7700: nobody knows the host nobody.invalid; give an address of this machine",
+            "--bind nobody.invalid:7700: the host nobody.invalid is unknown; give an address of this machine",
         ),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_number_in_the_environment_that_is_none_is_named(name: str) -> None:
 
 
 def test_a_swarm_that_nothing_names_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"say which swarm it is, p2p\.join\(swarm=\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"name the swarm, p2p\.join\(swarm=\.\.\.\)"):
         PeerConfig.from_environment({"SHOAL_HOME": "/x", "SHOAL_SWARM": ""})
 
 

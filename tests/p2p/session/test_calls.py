@@ -66,11 +66,11 @@ def test_what_is_only_read_may_be_read_only_or_expanded_and_what_is_written_may_
     assert peer.all_gather(expanded).tolist() == [[1, 1, 1]]
     assert peer.reduce_scatter(np.frombuffer(b"abc", np.uint8))[0].tobytes() == b"abc"
     assert peer.all_gather(np.frombuffer(b"abc", np.uint8), commit=False).tobytes() == b"abc"
-    with pytest.raises(ValueError, match="several elements in one place"):
+    with pytest.raises(ValueError, match="several elements of the tensor share one place"):
         peer.broadcast(expanded)
     peer.broadcast(expanded, out=(result := torch.zeros(3)))
     assert result.tolist() == [1, 1, 1]
-    with pytest.raises(TypeError, match=r"root is a rank of `peer\.view`, 0 to 0, or a peer_id, is None"):
+    with pytest.raises(TypeError, match=r"root must be a rank of `peer\.view`, 0 to 0, or a peer_id, is None"):
         peer.broadcast(result, root=None)  # type: ignore[arg-type]
     peer.barrier()
 

@@ -66,7 +66,8 @@ def test_g16_who_was_removed_twice_behind_a_step_that_stalled_waits_before_it_as
             for _ in range(2):
                 with suppress(RemovedFromView):  # it is alone
                     removed = RemovedFromView(
-                        "the others have gone on without this peer: view 3 is of b", has_stalled=has_stalled
+                        "the others have continued without this peer: view 3 consists of b",
+                        has_stalled=has_stalled,
                     )
                     incarnations.begin_another(removed, is_wanted=True)
         finally:
@@ -112,7 +113,7 @@ def test_who_was_removed_and_finds_nobody_any_more_reports_that_it_was_removed()
     with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
         incarnations = Incarnations(PeerConfig(swarm="pond", home=Path(folder) / "home"))
         incarnations.loop.reactor.start()
-        removed = RemovedFromView("the others have gone on without this peer: view 3 is of b")
+        removed = RemovedFromView("the others have continued without this peer: view 3 consists of b")
         try:
             with pytest.raises(RemovedFromView):
                 incarnations.begin_another(removed, is_wanted=True)

@@ -81,7 +81,7 @@ def test_who_has_followed_a_run_does_not_load_the_state_of_another_one() -> None
     offer = other.offer(SECOND)
     assert one.same_run.is_other(REPLICA, offer.state, SECOND)
     with pytest.raises(
-        RunEnded, match=r"was in, after 3 steps of training, is over .* of swarm pond .*, after 0;"
+        RunEnded, match=r"run of this peer, after 3 steps of training, is over .* of swarm pond .*, after 0;"
     ) as over:
         one.load(offer)
     assert one.reasons == [over.value] and one.share.run == FIRST and over.value.exit_code == 0
@@ -104,7 +104,7 @@ def test_who_has_checkpoints_fails_where_others_begin_since_they_may_go_on_from_
     """Then the run is not over: after a restart this peer may be one of the founders."""
     one, founder = Peer().trains(FIRST), Peer()
     one.has_checkpoints = True
-    with pytest.raises(RemovedFromView, match=r"after 3 steps .* may go on from a checkpoint") as why:
+    with pytest.raises(RemovedFromView, match=r"after 3 steps .* may continue from a checkpoint") as why:
         one.load(founder.offer(SECOND))
     assert one.reasons == [why.value] and why.value.exit_code == 3 and why.value.is_final
     one, founder = Peer().trains(FIRST), Peer().trains(SECOND)

@@ -254,7 +254,7 @@ def test_a_peer_whose_device_fails_leaves_at_once_and_the_others_go_on(fail: Fai
             optimizer.zero_grad()
             if device is devices[0] and step == 2:
                 with pytest.raises(
-                    DeviceLost, match=r"so it leaves, and the others go on: CUDA error: .* encountered$"
+                    DeviceLost, match=r"so it leaves, and the others continue: CUDA error: .* encountered$"
                 ):
                     fail(peer, device, parallel)
                 assert is_over.wait(20.0)  # the other peer continues although this script does not end

@@ -242,7 +242,7 @@ def test_one_of_three_founders_that_calls_something_else_goes_alone_and_hears_so
     assert error.is_alone and not error.is_recoverable
     sides = f"{alone(11).describe()} at peer b, {alone(10).describe()} at peer a"
     assert str(error).startswith(
-        f"operation 0 of step 0 is {sides}; this peer has left, the run goes on: call the same"
+        f"operation 0 of step 0 is {sides}; this peer has left, the run continues: call the same"
     )
     assert "`peer.done`" in str(error)
     assert odd.open_step.notify_if_given_up() == group.all[0].open_step.notify_if_given_up() == []

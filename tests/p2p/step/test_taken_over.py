@@ -36,7 +36,7 @@ def test_a_fed_step_waits_for_the_calls_of_that_step() -> None:
 @pytest.mark.parametrize(
     ("results", "reason"),
     [
-        ([bytes(8)], r"step 0 is all_reduce sum of float64 \[1\] by one-shot here, and another one at the members"),
+        ([bytes(8)], r"step 0 is all_reduce sum of float64 \[1\] by one-shot here, and differs at the members"),
         ([bytes(9)], r"a result of all_reduce sum of float64 \[1\] by one-shot has 9 bytes"),
     ],
 )
