@@ -39,7 +39,7 @@ DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT
 
 IMPORTED_ANEW: Final = (
     "this process is a worker that imports the script anew (start method spawn or forkserver, the default from Python "
-    "3.14 on), and would be one more peer: put what trains under `if __name__ == '__main__':`"
+    "3.14 on), and would be one more peer: put the training under `if __name__ == '__main__':`"
 )
 
 _joined: Final[weakref.WeakKeyDictionary[Peer, int]] = weakref.WeakKeyDictionary()

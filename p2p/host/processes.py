@@ -29,8 +29,8 @@ def read_host() -> str:
         ) from error
     if number != os.getpid():
         raise RegistryError(
-            f"this process is number {os.getpid()}, and {number} in /proc, which is that of another PID namespace: "
-            "mount its own one there (`unshare --mount-proc`)"
+            f"this process is number {os.getpid()}, but {number} in /proc, which is that of another PID namespace: "
+            "mount its own /proc (`unshare --mount-proc`)"
         )
     return blake2b(b"%b %d" % (boot_id.strip(), namespace), digest_size=8).hexdigest()
 

@@ -55,7 +55,7 @@ def why_too_few_threads(needed: int, groups: str | None = None, root: Path = CGR
         return ""
     used = left.most - left.number
     return (
-        f"at most {left.most} threads can run here, {used} do, and {needed} more have to start: "
+        f"at most {left.most} threads can run here; {used} run, and {needed} more must start: "
         f"{left.advice.format(used + needed)}"
     )
 

@@ -117,7 +117,7 @@ class Neighbours:
             return ""
         if start != contact.process_start:
             os.close(fd)
-            return f"process {contact.pid} is another one by now"
+            return f"process {contact.pid} is now another one"
         self._processes[fd] = member
         self._transport.watch(fd)
         if (threads := Threads.open(contact.pid, contact.process_start)) is not None:

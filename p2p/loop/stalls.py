@@ -45,8 +45,8 @@ class Stalls:
         if self._number == _PATIENCE:
             logger.warning(
                 "step %d has stalled twice: data sent to peers of other hosts did not arrive, though all answer; data "
-                "connections are reopened. Does a proxy, a NAT or a firewall between hosts silently drop some, or "
-                "does the path between them drop large packets (net.ipv4.tcp_mtu_probing=2)?",
+                "connections are reopened. Does a proxy, a NAT or a firewall between hosts silently drop some of "
+                "them, or does the path between them drop large packets (net.ipv4.tcp_mtu_probing=2)?",
                 step,
             )
         for member in [member for member, number in self._num_vain.items() if number == _PATIENCE]:

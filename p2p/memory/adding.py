@@ -125,7 +125,7 @@ class DeviceSum:
                     if mark is not None:  # its result may lie over an input, which the host would need
                         raise DeviceLost(f"in the middle of a sum {short}") from None
                     adding.is_short = True
-                    logger.warning("of the device's memory %s, for a part of a sum: the host adds from now on", short)
+                    logger.warning("of the device's memory, %s, for a part of a sum: the host adds from now on", short)
                     return None
             return mark
 

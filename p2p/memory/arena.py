@@ -284,7 +284,7 @@ class RemoteArena(Memory):
         except OSError as error:
             raise MappingRefused(f"the doorbell of peer {peer_id} cannot be opened: {error.strerror}") from error
         if remote_doorbell is None:
-            raise MappingRefused(f"the doorbell of peer {peer_id} is not in process {pid}: it ends")
+            raise MappingRefused(f"the doorbell of peer {peer_id} is not in process {pid}: that process is ending")
         mapping.remote_doorbell = RemoteDoorbell(remote_doorbell)
         return mapping
 

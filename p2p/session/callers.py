@@ -38,7 +38,7 @@ class Caller:
             self._callers.check_process(self.call)
         before = self._callers.in_call.setdefault("now", self)  # atomic
         if before.thread is not self.thread:
-            raise _both(self, before, "is in it")
+            raise _both(self, before, "is still running")
         opener = self._callers.opener
         if before is self and opener is not None and opener.thread is not self.thread:  # and not within another call
             try:
@@ -134,7 +134,7 @@ class Callers:
             return
         if opener.call == BACKWARD_CALL and under_way is not None and (under_way.is_over or under_way.is_mine):
             return
-        raise _both(me, opener, "has a step open with it")
+        raise _both(me, opener, "has a step open")
 
     def open_step(self) -> None:
         """Record that the current caller has opened a step."""
@@ -162,7 +162,7 @@ class Callers:
         self.check_process(call)
         under_way = self._pass
         if under_way is not None and not under_way.is_mine and not under_way.is_over:
-            raise _both(Caller(self, call), under_way.begun_by, "is in it")
+            raise _both(Caller(self, call), under_way.begun_by, "is still running")
 
 
 def _both(me: Caller, other: Caller, why: str) -> ShoalError:

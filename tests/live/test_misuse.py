@@ -41,7 +41,7 @@ def test_of_two_threads_that_call_at_once_one_raises_and_the_other_gets_its_sum(
     refusal = both.expect("refused")
     assert re.match(
         r"refused peer\.all_reduce was called in thread '(first|second)', and peer\.all_reduce in thread "
-        r"'(?!\1)(first|second)', which is in it",
+        r"'(?!\1)(first|second)', which is still running",
         refusal,
     )
     waited_for.tell("go on")
@@ -297,7 +297,7 @@ with p2p.join() as peer:
 def test_a_worker_that_imports_the_script_anew_is_no_other_peer(swarm: Swarm) -> None:
     peer = swarm.start(IMPORTED_ANEW)
     assert peer.end() == 0 and peer.expect("worker") == "worker 1 1"
-    assert any("put what trains under `if __name__ == '__main__':`" in line for line in peer.stderr), peer.report()
+    assert any("put the training under `if __name__ == '__main__':`" in line for line in peer.stderr), peer.report()
 
 
 def test_who_has_no_room_for_receipts_says_so_once_and_goes_on_without(swarm: Swarm) -> None:

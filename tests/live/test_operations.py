@@ -101,7 +101,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
         (peer.broadcast, {"algorithm": "tree"}, "algorithm must be one of one-shot, binary-tree, ring, is 'tree'"),
         (peer.all_gather, {"algorithm": "direct"}, "algorithm must be one of one-shot, ring, is 'direct'"),
         (peer.reduce_scatter, {"op": "product"}, "product"),
-        (peer.all_gather, {"async_op": True, "commit": False}, "take one"),
+        (peer.all_gather, {"async_op": True, "commit": False}, "pass one"),
     ):
         try:
             call(sent, **given)

@@ -579,8 +579,8 @@ def as_limited_user(user_id: int, limit: int, *command: str) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "code", "said"),
     [
-        (["-m", "p2p", "run", "-n", "2"], 2, "nothing was started: at most 12 threads can run here, 1 do, and 12 more"),
-        ([], 1, "this peer cannot run: at most 4 threads can run here, 1 do, and 5 more"),
+        (["-m", "p2p", "run", "-n", "2"], 2, "nothing was started: at most 12 threads can run here; 1 run, and 12 more"),
+        ([], 1, "this peer cannot run: at most 4 threads can run here; 1 run, and 5 more"),
     ],
 )
 def test_where_too_few_threads_can_be_started_one_line_says_so(

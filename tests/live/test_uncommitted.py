@@ -61,7 +61,7 @@ with p2p.join(arena_bytes=ARENA_BYTES) as peer:
     try:
         peer.all_reduce(one, commit=False, async_op=True)
     except ValueError as error:
-        assert "take one" in str(error), error
+        assert "pass one" in str(error), error
     else:
         raise AssertionError
     peer.all_reduce(one, op="max", commit=False)

@@ -28,14 +28,14 @@ def test_of_the_groups_around_a_process_the_narrowest_counts(tmp_path: Path) -> 
     groups = "12:cpu:/old\n0::/a/b\n"
     assert why_too_few_threads(10, groups, tmp_path) == ""
     assert why_too_few_threads(12, groups, tmp_path) == (
-        f"at most 100 threads can run here, 90 do, and 12 more have to start: raise {tmp_path}/a/pids.max to 102 "
+        f"at most 100 threads can run here; 90 run, and 12 more must start: raise {tmp_path}/a/pids.max to 102 "
         "(TasksMax= of the service, --pids-limit of the container)"
     )
 
 
 def test_of_version_1_the_group_of_its_controller_counts_and_in_a_container_where_it_is_mounted(tmp_path: Path) -> None:
     write(tmp_path / "pids", 10, 12)  # a limit that was lowered
-    assert "at most 10 threads can run here, 10 do," in why_too_few_threads(1, "3:cpu,pids:/docker/01\n", tmp_path)
+    assert "at most 10 threads can run here; 10 run," in why_too_few_threads(1, "3:cpu,pids:/docker/01\n", tmp_path)
     assert why_too_few_threads(1, "3:cpu:/docker/01\n", tmp_path) == ""
 
 
@@ -100,7 +100,7 @@ def test_in_a_group_as_many_can_be_started_as_its_limit_leaves(group: Path) -> N
         (group / "cgroup.procs").write_text(str(process.pid))
         stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
-    assert stdout.startswith("at most 4 threads can run here, 1 do, and 100 more have to start: raise "), stdout
+    assert stdout.startswith("at most 4 threads can run here; 1 run, and 100 more must start: raise "), stdout
 
 
 LIMITED = "os.geteuid() or os.setresuid(54321, 54321, 54321)\nresource.setrlimit(resource.RLIMIT_NPROC, (4, 4))\n"
@@ -110,7 +110,7 @@ def test_a_user_can_have_as_many_as_its_limit_leaves_in_all_of_its_processes() -
     with ask(LIMITED + STARTS) as process:
         stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
-    assert stdout.startswith("at most 4 threads can run here, ") and "(`ulimit -u 10" in stdout, stdout
+    assert stdout.startswith("at most 4 threads can run here; ") and "(`ulimit -u 10" in stdout, stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="there is no process of root")
