@@ -138,9 +138,9 @@ def test_a_backward_pass_through_the_result_of_an_operation_is_logged_and_that_o
     loss = (weight + constant).sum()
     note_written(constant)
     note_written(loss)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert not caplog.messages
     note_written(hidden)
-    (hidden + 1).sum().backward()
+    (hidden + 1).sum().backward()  # type: ignore[no-untyped-call]
     (said,) = caplog.messages
     assert said.startswith("a backward pass went through a tensor that had become the result of an operation")
