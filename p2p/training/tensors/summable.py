@@ -23,6 +23,11 @@ def summable_of(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]
             raise ValueError(
                 f"parameter {name} is {parameter.dtype} on {parameter.device}: it must be one of {needed}, on {AMONG}"
             )
+        if getattr(parameter, "grad_dtype", None) not in (None, parameter.dtype):  # since torch 2.9
+            raise ValueError(
+                f"parameter {name} is {parameter.dtype}, but its grad_dtype is {parameter.grad_dtype}: gradients are "
+                "averaged in the type of their parameter, so leave grad_dtype as it is"
+            )
     return [parameter for _, parameter in reversed(named)]
 
 

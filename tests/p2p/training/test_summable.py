@@ -18,3 +18,12 @@ def test_a_parameter_without_memory_is_refused() -> None:
         ValueError, match=r"parameter weight is torch.float32 on meta: it must be .* CPU or a CUDA device"
     ):
         summable_of("", nn.Linear(2, 2, device="meta"))
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch has grad_dtype since 2.9")
+def test_a_parameter_whose_gradient_has_another_type_is_refused_with_both() -> None:
+    model = nn.Linear(2, 2, dtype=torch.bfloat16)
+    summable_of("", model)
+    model.bias.grad_dtype = torch.float32
+    with pytest.raises(ValueError, match=r"bias is torch\.bfloat16, but its grad_dtype is torch\.float32"):
+        summable_of("", model)
