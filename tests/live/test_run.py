@@ -592,10 +592,8 @@ def test_where_too_few_threads_can_be_started_one_line_says_so(
     limited = as_limited_user(user_id, 12 if program else 4, sys.executable, *program, path)
     limit = rf"the limit of user {user_id} \(`ulimit -u \d+`, or LimitNPROC= of the service\)"
     alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    ended, stdout, stderr = outcome(shoal(program=limited, executable="/bin/sh", environ=alone))
-    assert (ended, stdout) == (code, []) and re.fullmatch(f"shoal: {said} more must start: raise {limit}", *stderr), (
-        stderr
-    )
+    ended, stdout, (line,) = outcome(shoal(program=limited, executable="/bin/sh", environ=alone))
+    assert (ended, stdout) == (code, []) and re.fullmatch(f"shoal: {said} more must start: raise {limit}", line), line
 
 
 def test_the_version_is_the_same_everywhere(shoal: Shoal) -> None:
