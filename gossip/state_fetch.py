@@ -26,7 +26,8 @@ class StateFetch:
         self.source: Member | None = None
         self.step = NOTHING_DONE
         self.took_s = 0.0
-        self._at = self._since = self._asked_since = -math.inf
+        self._at = self._since = -math.inf
+        self._asked_since = math.inf
         self._coming_s = self._state_s = math.inf
 
     @property
@@ -36,7 +37,7 @@ class StateFetch:
 
     def ask(self, now: float, donor: Member) -> None:
         """`donor` is asked for a state."""
-        self._asked_since = self._asked_since if self.members else now
+        self._asked_since = min(self._asked_since, now)
         self.members[donor] = None
 
     def is_coming(self, now: float, is_gone: Callable[[Member], bool]) -> bool:
@@ -47,15 +48,15 @@ class StateFetch:
         """A segment of the state after `step` has arrived. Returns whether it is useful: `source` was asked for it."""
         if source not in self.members:
             return False
-        if self.source != source:
+        if (self.source, self.step) != (source, step):
             self._since = now
         self.source, self.step, self._at = source, step, now
-        self.took_s, self._coming_s = now - self._since, now - self._asked_since
+        self.took_s, self._coming_s = now - self._since, now - min(self._asked_since, self._since)
         return True
 
     def state_arrived(self) -> None:
-        """The state has arrived completely."""
-        self._state_s = self._coming_s
+        """The state has arrived completely, whether it is of use or not: the next request is another one."""
+        self._state_s, self._asked_since = self._coming_s, math.inf
 
     def drop(self) -> None:
         """The arrived state is of no use."""
@@ -63,5 +64,5 @@ class StateFetch:
 
     def loaded(self) -> None:
         """A state was loaded: all requests are settled."""
-        self.members = {}
+        self.members, self._asked_since = {}, math.inf
         self.drop()

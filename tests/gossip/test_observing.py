@@ -445,7 +445,7 @@ def proven(took_s: float) -> Observer:
     """An observer that has run two steps on the state after step 15, whose transfer took 350 commits."""
     new = Observer(NOTHING_DONE, b"")
     assert new.hears(15, now=0.0) == query(15)
-    assert new.observing.segment_arrived(10.0, A, 3) and new.observing.segment_arrived(10.0 + took_s, A, 3)
+    assert new.observing.segment_arrived(10.0, A, 15) and new.observing.segment_arrived(10.0 + took_s, A, 15)
     new.gets(15, now=10.0 + took_s)
     new.loads(15)
     new.fed(*range(16, 400))

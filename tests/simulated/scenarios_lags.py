@@ -105,20 +105,20 @@ def _it_never_comes_near() -> None:
     stage = _train(SAME)
     late: list[object] = []
 
-    def comes(source: Member, left_s: int) -> None:
+    def comes(source: Member, step: int, left_s: int) -> None:
         joiner = stage.peer(JOINER)
-        joiner.core.state_segment_arrived(joiner.now(), source, joiner.done + 1)
+        joiner.core.state_segment_arrived(joiner.now(), source, step)
         if left_s:
-            stage.clock.after(1.0, None, "comes", comes, source, left_s - 1)
+            stage.clock.after(1.0, None, "comes", comes, source, step, left_s - 1)
         else:
             stage.table.send_data(*stage.table.on_table.pop(0))
 
     def is_late(source: Member, target: Member, frame: object) -> bool:
-        is_first = isinstance(frame, Snapshot) and target.peer_id == JOINER and frame not in late
-        if is_first:
-            late.append(frame)
-            stage.clock.after(0.0, None, "comes", comes, source, 4)
-        return is_first
+        if not isinstance(frame, Snapshot) or target.peer_id != JOINER or frame in late:
+            return False
+        late.append(frame)
+        stage.clock.after(0.0, None, "comes", comes, source, frame.step, 4)
+        return True
 
     stage.table.holds = is_late
     stage.until(lambda: _is_seated(stage), within_s=60.0)
