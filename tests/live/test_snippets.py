@@ -32,7 +32,8 @@ def test_the_script_in_the_readme_trains_with_a_joiner(swarm: Swarm) -> None:
     assert [peer.end() for peer in peers] == [0, 0, 0], joined.report()
     ends = {peer.stdout[-1].partition(":")[0] for peer in peers}
     assert ends == {"epoch 5, step 474"}, ends
-    assert [peer.complaints() for peer in peers] == [[], [], []]
+    said = [line for peer in peers for line in peer.complaints()]
+    assert all("That state is in epoch" in line for line in said), said  # of a joiner that was given it amid its loop
 
 
 BEFORE = """

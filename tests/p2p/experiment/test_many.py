@@ -74,7 +74,7 @@ def test_two_hundred_deaths_are_well_under_300_kb() -> None:
     found = checked(text)
     assert {"e1", "e240", "row240"} <= found.ids
     assert "peer 200: starting" in text, "each peer can be found"
-    assert "Of 201 peers those" in text and text.count("%</td></tr>") == MOST_SPLITS
+    assert "Of 201 peers, those" in text and text.count("%</td></tr>") == MOST_SPLITS
     assert len(text.encode()) < 225_000
 
 

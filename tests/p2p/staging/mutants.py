@@ -123,16 +123,16 @@ def _wait_for_fetched(self: Staged) -> None:
         mark.wait()
 
 
-def _without_hold(hand_out: Callable[..., Any]) -> Callable[..., Any]:
+def _without_order(deliver: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self: Any, *given: Any) -> Any:
         ways = self._staged if isinstance(self._staged, list) else [self._staged]
         for staged in ways:
-            staged.hold = _nothing
+            staged.order_after_stores = _nothing
         try:
-            return hand_out(self, *given)
+            return deliver(self, *given)
         finally:
             for staged in ways:
-                del staged.hold
+                del staged.order_after_stores
 
     return changed
 
@@ -331,10 +331,10 @@ MUTANTS = {
     "the gradients are not waited for": _missing("training", 21, (Staged, "fetch", _fetch_the_last_only)),
     "whether they are finite is not waited for": _missing("training", 0, (Staged, "fetch", _fetch_the_first_only)),
     "gradients are handed out before they are stored": _missing(
-        "training", 0, (StagedBucket, "result_views", _without_hold(StagedBucket.result_views))
+        "training", 0, (StagedBucket, "result_views", _without_order(StagedBucket.result_views))
     ),
     "results are handed out before they are stored": _missing(
-        "calls", 0, (StagedCall, "deliver_result", _without_hold(StagedCall.deliver_result))
+        "calls", 0, (StagedCall, "deliver_result", _without_order(StagedCall.deliver_result))
     ),
     "a result counts as stored since the step before": _missing(
         "training", 0, (StagedBucket, "fetch", _fetch_as_stored_before(StagedBucket.fetch))
@@ -382,7 +382,9 @@ MUTANTS = {
     "a digest is fetched at the end of a step": _missing("steady", 0, (GradientReducer, "begin_digest", _rest_in_vain)),
     "what a step shows is read on the device": _missing("steady", 0, (Mirror, "read", _read_in_place)),
     "what a step shows is read before it is fetched": _missing("steady", 0, (Mirror, "read", _read_at_once)),
-    "buffers are written before they are stored": _missing("steady", 0, (Mirror, "write", _without_hold(Mirror.write))),
+    "buffers are written before they are stored": _missing(
+        "steady", 0, (Mirror, "write", _without_order(Mirror.write))
+    ),
     "gradients of several streams are written on the last one": _missing(
         "streams", 0, (Staged, "beside", lambda self, stream: nullcontext())
     ),
