@@ -67,10 +67,11 @@ class _Connection(Enum):
 # does not speak ZMTP 3. So we retry: it may have been a proxy, or an old name. A process that has another key, or exits
 # during the handshake, hangs up: HANDSHAKE_FAILED_NO_DETAIL and DISCONNECTED, and libzmq retries.
 _STRANGE: Final = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_OURS: Final = _Connection.TAKEN, _Connection.GARBLED, _Connection.RETRYING  # libzmq does not retry these
 _TRANSITIONS: Final[dict[tuple[_Connection, int], _Connection]] = {
     (_Connection.BROKEN, zmq.EVENT_CLOSED): _Connection.REFUSED,
     (_Connection.OPEN, zmq.EVENT_DISCONNECTED): _Connection.BROKEN,
-    **{(connection, zmq.EVENT_CONNECTED): _Connection.SHAKING for connection in [*_Connection][:5]},
+    **{(connection, zmq.EVENT_CONNECTED): _Connection.SHAKING for connection in _Connection if connection not in _OURS},
     **{(connection, event): _Connection.TAKEN for connection in _Connection for event in _STRANGE},
     (_Connection.SHAKING, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): _Connection.BROKEN,
     (_Connection.GARBLED, zmq.EVENT_CONNECT_RETRIED): _Connection.BROKEN,  # it was a peer, and libzmq does retry
