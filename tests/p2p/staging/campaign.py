@@ -27,7 +27,7 @@ from p2p.training.state.replica_state import FlatState
 from p2p.training.state.state_copies import NUM_SLOTS, StateCopies
 from p2p.training.tensors.layouts import in_memory_order
 from p2p.training.tensors.staged_buckets import StagedBucket, make_staged_bucket
-from tests.p2p.staging.lent_states import copy_lent_states
+from tests.p2p.staging.lent_states import LateCopies, copy_lent_states
 from tests.p2p.staging.mirroring import mirror_in_turns
 from tests.p2p.staging.on_streams import fill_on_streams, wait_on_streams, watched
 from tests.p2p.staging.pair import Make, play
@@ -126,15 +126,15 @@ def handles(seeds: range, make: Make = StandIn) -> None:
 
 def states(seeds: range, make: Make = StandIn) -> None:
     """A state is sent to a joiner while the script changes it, after each copy has begun."""
-    device = make(0)
+    device, late = make(0), LateCopies()
     slots = [device.empty(SLOT_BYTES, np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
-    copies = StateCopies(device, device.device_of, slots)
+    copies = StateCopies(device, late.delaying(device.device_of), slots)
     for seed in seeds:
-        _replay(seed, device, partial(_copy_states, device, copies))
+        _replay(seed, device, partial(_copy_states, device, copies, late))
     copies.end()
 
 
-def _copy_states(device: Any, copies: StateCopies, drawn: random.Random) -> None:
+def _copy_states(device: Any, copies: StateCopies, late: LateCopies, drawn: random.Random) -> None:
     where = device.where
     drawn_ones = [_numbers("zeros", drawn.choice(SIZES), drawn.choice(DTYPES)).to(where) for _ in range(4)]
     tensors = [_strided(each, "turned") for each in drawn_ones]
@@ -147,7 +147,9 @@ def _copy_states(device: Any, copies: StateCopies, drawn: random.Random) -> None
     for step in range(3):
         for tensor in tensors:
             tensor.fill_(step + 1)  # an update
+        late.is_updated.set()
         mark = device.mark()
+        late.is_updated.clear()
         for _ in range(drawn.choice([0, 1, 1, 2])):
             now = [in_memory_order(tensor).view(torch.uint8).cpu().numpy().tobytes() for tensor in tensors]
             expected.append(now)
@@ -155,6 +157,7 @@ def _copy_states(device: Any, copies: StateCopies, drawn: random.Random) -> None
             known.append((drawn.choice([b"", bytes(16), digest]), digest))
             states.append(copies.begin(FlatState(b"a tree", tensors, (), frozen), mark, lambda: None, known[-1][0]))
         copies.order_after_copies()
+    late.is_updated.set()
     copies.end()
     for state, wanted, (said, digest) in zip(states, expected, known, strict=True):
         kept = {*frozen} if said else set()

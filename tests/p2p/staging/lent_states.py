@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from torch import Tensor
 
@@ -16,10 +16,33 @@ from p2p.training.state.replica_state import FlatState, lent
 from p2p.training.state.state_copies import StateCopies
 from tests.p2p.net.parcels import A, B, view_of
 
+T = TypeVar("T")
+
 LATE_S: Final = 0.02
 """Time for which a copy waits for an update that would wrongly come before it."""
 
 CHUNK_BYTES: Final = 1 << 16
+
+
+class LateCopies:
+    """Lets a thread that copies a state be late: it waits for an update, if that does not wait for the copy."""
+
+    def __init__(self) -> None:
+        self.is_updated = threading.Event()
+
+    def wait(self) -> None:
+        """Wait for the update, or, once for each update, until it is clear that it waits for us."""
+        if not self.is_updated.wait(LATE_S):
+            self.is_updated.set()
+
+    def delaying(self, call: Callable[..., T]) -> Callable[..., T]:
+        """`call`, late."""
+
+        def late(*given: object) -> T:
+            self.wait()
+            return call(*given)
+
+        return late
 
 
 def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: random.Random) -> None:
@@ -29,9 +52,9 @@ def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: rand
     for step in range(3):
         for tensor in tensors:
             tensor.fill_(step + 1)  # an update
-        is_updated = threading.Event()
+        late_copies = LateCopies()
         for _ in range(drawn.choice([0, 1, 1, 2])):
-            late = partial(_aside_late, copies, is_updated)
+            late = partial(_aside_late, copies, late_copies)
             frozen = drawn.choice([[], [0, 2], [len(tensors) - 1]])
             state = replace(lent(FlatState(b"a tree", tensors, [len(tensors) - 1], frozen)), run_in_background=late)
             now = [bytes(part) for part in state.tensors]
@@ -53,7 +76,7 @@ def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: rand
         copies.order_after_copies()
         for tensor in tensors:
             tensor.fill_(-1 if tensor.dtype.is_signed else 99)
-        is_updated.set()
+        late_copies.is_updated.set()
     copies.end()
     for parcel, wanted in zip(given, expected, strict=True):
         assert parcel.is_whole is not None
@@ -64,12 +87,6 @@ def copy_lent_states(copies: StateCopies, tensors: Sequence[Tensor], drawn: rand
 
 
 def _aside_late(
-    copies: StateCopies, is_updated: threading.Event, copy: Callable[[], None], then: Callable[[], None]
+    copies: StateCopies, late: LateCopies, copy: Callable[[], None], then: Callable[[], None]
 ) -> Callable[[], bool]:
-    """Start the thread late: after the update, if that does not wait for it."""
-
-    def begin() -> None:
-        is_updated.wait(LATE_S)
-        copy()
-
-    return copies.aside(lambda: None, begin, then)
+    return copies.aside(lambda: None, late.delaying(copy), then)
