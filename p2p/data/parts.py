@@ -11,13 +11,14 @@ class Parts:
         keep: factor on the micro-batches before it.
         is_last: no further micro-batch of the step follows; is_used: the current one had a backward pass.
         num_samples: handed out; num_last: of these, in the current one.
+        is_interrupted: a pass of the slice has raised, and no step was committed since.
         refusal: why no step may use the slice; empty: it may.
         drop: drops the gradients of micro-batches whose step is not going to end.
     """
 
     def __init__(self) -> None:
         self.fraction = self.keep = 1.0
-        self.is_last, self.is_used = True, False
+        self.is_last, self.is_used, self.is_interrupted = True, False, False
         self.num_samples, self.num_last, self.refusal = 0, 0, ""
         self.drop: Callable[[], None] = lambda: None
         self._handed_out, self._has_passes = 0.0, False
@@ -25,13 +26,19 @@ class Parts:
     def begin(self) -> None:
         """Begin another slice."""
         self.end()
-        self.is_used, self.num_samples, self._handed_out = False, 0, 0.0
+        self.is_used = self.is_interrupted = False
+        self.num_samples, self._handed_out = 0, 0.0
 
     def hand_out(self, fraction: float, num_samples: int, *, is_last: bool) -> None:
         """Note that the script receives a micro-batch with `fraction` of the slice."""
         self.fraction, self.keep, self.is_last, self.is_used = fraction, 1.0, is_last, False
         self.num_samples, self.num_last = self.num_samples + num_samples, num_samples
         self._handed_out += fraction
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the current micro-batch is the whole slice."""
+        return self.is_last and self.num_samples == self.num_last
 
     def add(self) -> None:
         """Note that a backward pass that does not end the step was added to the micro-batches."""
@@ -57,4 +64,4 @@ class Parts:
 
     def spend(self) -> None:
         """Note that the step with these passes is committed."""
-        self._has_passes = False
+        self._has_passes = self.is_interrupted = False

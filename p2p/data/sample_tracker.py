@@ -288,10 +288,10 @@ class SampleTracker:
         """Add nothing to the open step; its samples are used up all the same."""
         self.is_skipped = True
 
-    def drop(self) -> None:
-        """Drop the weight of passes that have not ended the step: the script has dropped their gradients."""
-        if not self._joined:  # else parts of it are in the buckets
-            self._accumulated = 0
+    def drop(self, *, is_whole: bool = False) -> None:
+        """Drop the weight of passes that have not ended the step; `is_whole`: their parts in buckets, too."""
+        if is_whole or not self._joined:
+            self._accumulated = self._joined = 0
 
     def fail(self, place: int) -> None:
         """Add nothing to the open step: this peer cannot load the sample at index `place` of its slice."""

@@ -262,8 +262,8 @@ def gradients_may_be_zeroed_at_any_time(peer: Peer) -> None:
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), (turn, ours - theirs)
 
 
-def drop_passes(peer: Peer, model: nn.Module) -> None:
-    """In every other step the first peer drops its first pass."""
+def drop_passes(peer: Peer, model: nn.Module, *, are_zeros_known: bool = True) -> None:
+    """In every other step the first peer drops its first pass, or fills its gradients with zeros."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parallel = wrap(peer, model, optimizer)
     parallel.num_samples(3)
@@ -274,9 +274,11 @@ def drop_passes(peer: Peer, model: nn.Module) -> None:
         optimizer.zero_grad()
         with parallel.no_sync():
             (parallel(x[peer.rank, 0]).square().mean() / 2).backward()
+        if turn == 2:  # written in place, and not dropped
+            nn.utils.clip_grad_norm_(model.parameters(), 1e9)
         loss = parallel(x[peer.rank, 1]).square().mean()
         if drops and peer.rank == 0:
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=turn == 1 or not are_zeros_known)
             loss.backward()
         else:
             (loss / 2).backward()
@@ -300,7 +302,7 @@ def passes_that_zero_grad_has_dropped_weigh_nothing(peer: Peer) -> None:
 
 @case
 def so_do_those_of_a_model_of_one_parameter(peer: Peer) -> None:
-    drop_passes(peer, nn.Linear(4, 1, bias=False))
+    drop_passes(peer, nn.Linear(4, 1, bias=False), are_zeros_known=False)
 
 
 def train_on_tokens(peer: Peer, max_local_batch: int | None) -> None:

@@ -431,9 +431,7 @@ def a_hook_that_sets_a_gradient_which_was_taken_is_named(peer: Peer) -> None:
     raises(p2p.ShoalError, words, lambda: parallel(torch.ones(2, 4)).sum().backward())
     hook.remove()
     parallel(torch.ones(2, 4)).sum().backward()
-    assert peer.done == 2 and weight.grad is None, "all had been interrupted, so nobody has added anything"
-    parallel(torch.ones(2, 4)).sum().backward()
-    assert peer.done == 3 and weight.grad is not None
+    assert peer.done == 2 and weight.grad is not None
 
 
 @case
@@ -457,30 +455,6 @@ def a_setting_that_is_not_that_of_the_founder_is_named(peer: Peer) -> None:
     told = torch.tensor(len(said))
     peer.all_reduce(told)
     assert told == 1, "one of the two has founded the run"
-
-
-@case
-def who_raises_in_backward_goes_on_by_whatever_it_calls(peer: Peer) -> None:
-    model, optimizer = linear()
-    fails: list[bool] = []
-
-    def fail(_: object) -> None:
-        if fails[-1]:
-            raise RuntimeError("no memory, say")
-
-    model.get_parameter("0.bias").register_post_accumulate_grad_hook(fail)  # type: ignore[no-untyped-call]
-    wrap(peer, model, optimizer)
-    fails.append(peer.rank == 1)
-    for turn in range(3):
-        optimizer.zero_grad()
-        if fails[-1]:
-            raises(RuntimeError, "no memory", model(torch.ones(2, 4)).sum().backward)
-            fails.append(False)
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-        assert peer.receipt is not None
-        assert [entry.weight for entry in peer.receipt.contributions] == ([1, 0] if turn == 0 else [1, 1])
-    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
 
 
 @case

@@ -8,7 +8,7 @@ from torch.optim import swa_utils
 
 import p2p
 from p2p import Peer
-from tests.live.habit_cases import CASES, Said, main, only
+from tests.live.raising_cases import CASES, Said, main, only
 from tests.live.training_cases import assert_same_everywhere, case, linear, raises, wrap
 
 __all__ = ["CASES", "main"]

@@ -24,6 +24,7 @@ from ..state.forward_state import ForwardState
 from ..state.model_changes import ModelChanges
 from .forwards import Forwards
 from .hooks import follow, weakly
+from .interrupted_pass import withdraw_pass
 from .reducer import GradientReducer
 from .updates import Updates
 
@@ -136,10 +137,9 @@ class Passes:
         self._has_begun = False
 
     def withdraw_interrupted(self) -> None:
-        """After an interrupted pass: withdraw its samples from the step, which the next pass may end."""
+        """Withdraw a pass that has raised, if there is one."""
         if self.is_under_way:
-            self._session.withdraw()
-            self._share.void()
+            withdraw_pass(self._session, self._gradients)
             self._reset()
 
     def forward(self, model: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -310,7 +310,7 @@ class Passes:
     def _put(self, parameter: torch.nn.Parameter) -> None:
         self._noted(parameter.grad)
         if self._under_no_sync:
-            self._gradients.reach_with(parameter)
+            self._gradients.keep(parameter)
         else:
             bucket = self._gradients.add(parameter)
             if self._ends_step and not bucket.missing:

@@ -24,6 +24,7 @@ from ..tensors.sparse_buckets import SparseBucket, tables_of
 from ..tensors.staged_buckets import make_staged_bucket
 from ..tensors.summable import check_one_device, summable_of
 from .models import Models
+from .no_sync_passes import NoSyncPasses, has_values
 
 logger = logging.getLogger("p2p")
 
@@ -60,6 +61,7 @@ class GradientReducer:
         self._share = session.share
         self._nonfinite = nonfinite
         self._bucket_bytes, self._algorithm = bucket_bytes, algorithm
+        self._kept = NoSyncPasses()
         self.build_buckets()
 
     def build_buckets(self) -> None:
@@ -144,9 +146,10 @@ class GradientReducer:
                 self.reached.append(name)
                 self._turns += self._of_models[name]
 
-    def reach_with(self, parameter: torch.Tensor) -> None:
-        """Add the model of `parameter`, which a pass has reached, to the open step."""
+    def keep(self, parameter: torch.Tensor) -> None:
+        """Leave the gradient of a pass under `no_sync` in `grad`. Its model belongs to the open step."""
         self.reach(self._place[parameter][0].model)
+        self._kept.added(parameter)
 
     def model_of(self, parameter: torch.Tensor) -> str | None:
         """Name of the model for which `parameter` is summed; None: it is not."""
@@ -156,6 +159,7 @@ class GradientReducer:
     def begin_step(self) -> None:
         """Empty the buckets."""
         self._begin_reaching()
+        self._kept.begin_step()
         for bucket in self._buckets:
             bucket.begin_step()
 
@@ -206,13 +210,8 @@ class GradientReducer:
                     self.add(bucket.parameters[index])
 
     def are_dropped(self, first: torch.nn.Parameter) -> bool:
-        """Whether `zero_grad` has set all gradients to None since earlier passes; `first`: the first of this pass.
-
-        An addition to a gradient increments its `_version`. Zeros are inconclusive, since gradients may be zeros.
-        """
-        if first.grad is None or first.grad._version or first.grad.requires_grad:  # `create_graph` adds out of place
-            return False
-        return all(each.grad is None for each in self.parameters if each is not first)
+        """Whether `zero_grad` has dropped the gradients of passes under `no_sync`; `first`: the first of this pass."""
+        return self._kept.are_dropped(first, self.parameters)
 
     def drop(self) -> None:
         """Set `grad` to None for the models of the step."""
@@ -344,7 +343,7 @@ class GradientReducer:
             if parameter is first:
                 is_kept = bucket.was_added_to(index)
             else:
-                is_kept = bucket.has_committed_grad(index) and _has_values(parameter.grad)
+                is_kept = bucket.has_committed_grad(index) and has_values(parameter.grad)
             if is_kept:
                 yield parameter
 
@@ -370,7 +369,7 @@ class GradientReducer:
         """Whether a committed gradient of `parameters` is still to be used: neither dropped nor all zeros."""
         for parameter in parameters:
             bucket, index = self._place.get(parameter, (None, 0))
-            if bucket is not None and bucket.has_committed_grad(index) and _has_values(parameter.grad):
+            if bucket is not None and bucket.has_committed_grad(index) and has_values(parameter.grad):
                 return True
         return False
 
@@ -379,11 +378,6 @@ class GradientReducer:
         if model not in self._models:
             raise ValueError(f"got gradients for {model!r}, which is not one of the models {', '.join(self._models)}")
         return match(dict(self._models[model].named_parameters()), self._place, given)
-
-
-def _has_values(gradient: torch.Tensor | None) -> bool:
-    """Whether it is more than zeros. Reads it, if it is dense."""
-    return gradient is not None and bool(gradient._nnz() if gradient.is_sparse else gradient.any())
 
 
 def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:
