@@ -24,6 +24,10 @@ OTHER_MODEL: Final = (
     "start this peer again with the model as it is now, or plan the change in all scripts (`changes=`), which needs "
     "no restart"
 )
+REFUSES: Final = (
+    "`load_state_dict` of {0} raised {1!r}: it refuses its state, which the members or the checkpoint have; start this "
+    "peer with a script whose {0} takes it"
+)
 
 
 class Stateful(Protocol):
@@ -188,8 +192,9 @@ def unpack_into(
 
     Raises:
         FrozenDiffer: it leaves out frozen parameters that differ here. No state was changed.
-        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat.
-        RemoteProtocolError: it does not fit for another reason, or a part refuses its state. No tensor was changed.
+        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat. Or a
+            part refuses its state; parts may have changed, and no tensor.
+        RemoteProtocolError: it does not fit for another reason. No tensor was changed.
     """
     if state.known and frozen_digest(tensors, frozen) != state.known:
         raise FrozenDiffer
@@ -210,10 +215,13 @@ def unpack_into(
             raise ValueError(f"{len(parts)} parts here, {len(states)} in the swarm")
         for part, part_state in zip(parts, states, strict=True):
             _check_groups(part, part_state)
-        for part, part_state in zip(parts, states, strict=True):
-            _load(part, part_state)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise RemoteProtocolError(f"received a state that does not fit this replica: {error!r}") from None
+    for part, part_state in zip(parts, states, strict=True):
+        try:
+            _load(part, part_state)
+        except Exception as error:
+            raise JoinRefused(REFUSES.format(type(part).__name__, error)) from error
     with torch.no_grad():
         for name, tensor in tensors.items():
             if name not in left_out:  # unseen by autograd: an earlier graph may still be differentiated, unused

@@ -382,6 +382,26 @@ def test_the_state_of_another_number_of_parts_is_refused_and_changes_nothing() -
     assert joiner.packed() == before
 
 
+def test_a_part_that_refuses_its_state_is_named_with_its_error_and_no_tensor_is_changed() -> None:
+    class Vocabulary:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"size": self.size}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            if state["size"] != self.size:
+                raise KeyError(f"{self.size} words, not {state['size']}")
+
+    ours = torch.zeros(3)
+    with pytest.raises(
+        JoinRefused, match=r"`load_state_dict` of Vocabulary raised KeyError\('5 words, not 4'\)"
+    ) as said:
+        unpack_into(pack({"weight": torch.ones(3)}, [Vocabulary(4)], SAMPLES), {"weight": ours}, [Vocabulary(5)])
+    assert isinstance(said.value.__cause__, KeyError) and not ours.any()
+
+
 def test_the_state_of_an_optimizer_with_other_groups_is_refused_and_changes_nothing() -> None:
     def in_two_groups(parameters: Any) -> torch.optim.Optimizer:
         first, *others = parameters
