@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data import adamw, mlp, sgd
+from ..data import GLOBAL_BATCH, adamw, mlp, sgd
 from ..registry import case
 from ..run import Run
 
@@ -97,6 +97,21 @@ def batches_accumulated_under_no_sync(run: Run) -> None:
         (functional.mse_loss(parallel(x), y) / 2).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@case(quick=True)
+def a_pass_under_no_sync_whose_gradients_one_rank_fills_with_zeros(run: Run) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    parallel = run.wrap(model, optimizer)
+    for x, y in run.own_loader(number=6 * GLOBAL_BATCH):
+        optimizer.zero_grad()
+        if run.rank == 0:  # it looks at the gradients of its part
+            with parallel.no_sync():
+                functional.mse_loss(parallel(x), y).backward()
+            optimizer.zero_grad(set_to_none=False)
+        functional.mse_loss(parallel(x), y).backward()
+        optimizer.step()
 
 
 @case(refused="no step was committed between two batches")

@@ -11,6 +11,7 @@ from torch.nn import functional
 from ..data import GLOBAL_BATCH, adamw, dataset, mlp, sgd
 from ..registry import case
 from ..run import Run
+from .accumulation import in_parts
 
 
 def damaged(x: Tensor, step: int) -> Tensor:
@@ -158,6 +159,31 @@ def samples_that_are_not_a_number_skipped(run: Run) -> None:
         if step == 100:
             break
     run.keep(has_ended=step < 100)
+
+
+@case(elastic=True)
+def a_batch_that_has_no_memory_in_backward_tried_again_in_parts(run: Run) -> None:
+    model = mlp()
+    optimizer = adamw(model)
+    parallel = run.wrap(model, optimizer)
+    fails = [False]
+
+    def fail(gradient: Tensor) -> None:
+        if fails[-1]:
+            raise RuntimeError("no memory")
+
+    next(model.parameters()).register_hook(fail)  # type: ignore[no-untyped-call]  # of the gradient that comes last
+    for step, (x, y) in enumerate(run.loader()):
+        optimizer.zero_grad()
+        fails.append(step in (2, 3))
+        try:
+            functional.mse_loss(parallel(x), y).backward()
+        except RuntimeError as error:
+            assert str(error) == "no memory"
+            fails.append(False)
+            optimizer.zero_grad()
+            in_parts(parallel, x, y)
+        optimizer.step()
 
 
 @case(quick=True, elastic=True)

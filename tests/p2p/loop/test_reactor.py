@@ -212,7 +212,7 @@ def test_who_waits_for_much_sleeps_for_data_alone_and_then_for_anything(diary: D
     assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
     slept = diary.lines.index("wait for data")
     assert diary.lines[slept : slept + 3] == ["wait for data", "data", "advance"]
-    assert diary.timeouts_s[-1] > 0 and diary.lines.count("data") == 1
+    assert any(timeout_s > 0 for timeout_s in diary.timeouts_s) and diary.lines.count("data") == 1
 
 
 def test_who_has_looked_in_vain_several_times_sleeps_at_once_until_a_wait_is_short() -> None:
