@@ -172,7 +172,7 @@ def a_batch_that_has_no_memory_in_backward_tried_again_in_parts(run: Run) -> Non
         if fails[-1]:
             raise RuntimeError("no memory")
 
-    next(model.parameters()).register_hook(fail)  # type: ignore[no-untyped-call]  # of the gradient that comes last
+    next(model.parameters()).register_hook(fail)  # of the gradient that comes last
     for step, (x, y) in enumerate(run.loader()):
         optimizer.zero_grad()
         fails.append(step in (2, 3))
