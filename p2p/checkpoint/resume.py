@@ -33,6 +33,9 @@ ROW_BYTES: Final = 8704
 MOST_WORDS: Final = 600
 """Characters of a reason or path in such a message: each takes up to 6 bytes."""
 
+OF_MODEL: Final = {"trained", "made", "begun"}
+"""Keys of the first part of a state that is neither an optimizer nor from `extra`."""
+
 PIECE_BYTES: Final = 16 << 20
 """Bytes of a state that are sent per step."""
 
@@ -113,15 +116,26 @@ def misfit(tree: Any, ours: Any) -> str:
         theirs = there[index] if index < len(there) else "missing"
         if mine != theirs:
             return f"its model differs: tensor {index} is {mine} here, {theirs} there"
-    num_here, num_there = (len(each["parts"]) - 2 for each in (ours, tree))  # without the optimizer and the keeper
+    num_here, num_there = _num_given(ours), _num_given(tree)
     if num_here != num_there:
-        return f"it has the states of {num_there} objects in `extra`, but this script passes {num_here}"
+        return f"it has {num_there} optimizers and objects in `extra`, but this script passes {num_here}"
+    if len(ours["parts"]) != len(tree["parts"]):  # rounds have a part more
+        names = ["p2p.DataParallel", "p2p.DiLoCo"][:: 1 if len(ours["parts"]) < len(tree["parts"]) else -1]
+        return "this script trains with {}, and it is of {}".format(*names)
     return ""
 
 
+def _num_given(tree: Any) -> int:
+    """The number of optimizers and objects in `extra` of a state; after them it has parts of the wrapper."""
+    parts = tree["parts"]
+    of_model = (index for index, part in reversed([*enumerate(parts)]) if part.keys() >= OF_MODEL)
+    return next(of_model, len(parts))
+
+
 def _made(tree: Any) -> Any:
-    """The steps after which the model was changed; stored in the last part but one, before that of the keeper."""
-    return tree["parts"][-2].get("made", [])
+    """The steps after which the model was changed."""
+    part = tree["parts"][_num_given(tree) :][:1]
+    return part[0]["made"] if part else []
 
 
 def _rows(tree: Any) -> list[str]:

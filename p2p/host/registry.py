@@ -389,7 +389,7 @@ class Registry:
         ago_s = 0.0 if ended_ns is None else max(0.0, (self._entered().incarnation - ended_ns) / 1e9)  # or set back
         if ended_ns is not None and ago_s < last_run.JUST_NOW_S:
             logger.warning(
-                "the last run of swarm %r ended %.0f s ago: this peer founds another one, from step 0 "
+                "the last run of swarm %r ended %.0f s ago: this peer founds another one, from step 0 or a checkpoint "
                 "(with `shoal run --join` it would not)",
                 self.swarm,
                 ago_s,

@@ -1,11 +1,18 @@
+from typing import Any
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from p2p.checkpoint.resume import Offer, choose, misfit
 from p2p.errors import ShoalError
 from p2p.net.trees import unpack_tree
-from tests.p2p.checkpoint.states import make_state
+from p2p.training.state.forward_state import ForwardState
+from p2p.training.state.module_state import ModuleState
+from p2p.training.state.replica_state import Stateful, pack
+from tests.p2p.checkpoint.states import SAMPLES, make_state
 
 
 def offer(start: int, step: int, *, run: str = "r", is_forced: bool = False) -> Offer:
@@ -60,5 +67,25 @@ def test_another_model_is_described_by_its_first_tensor_that_differs() -> None:
     assert why == (
         "its model differs: tensor 0 is 0.weight float32[3, 2, 2, 2] here, 0.weight float32[5, 2, 2, 2] there"
     )
-    with_schedule = {**ours, "parts": [ours["parts"][0], {}, *ours["parts"][1:]]}
-    assert misfit(ours, with_schedule) == "it has the states of 0 objects in `extra`, but this script passes 1"
+
+
+def wrapped(num_extra: int, num_after: int) -> Any:
+    """The state of a wrapper with an optimizer, `num_extra` schedules and `num_after` parts after that of the model."""
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1) for _ in range(num_extra)]
+    of_model = ModuleState(model, ForwardState(model, lambda: -1), {})
+    parts: list[Stateful] = [optimizer, *schedules, of_model, *[optimizer] * num_after]
+    return unpack_tree(pack(dict(model.state_dict()), parts, SAMPLES).tree)
+
+
+def test_another_number_of_objects_in_extra_is_said_with_both_numbers() -> None:
+    assert misfit(wrapped(1, 1), wrapped(1, 1)) == ""
+    why = "it has 2 optimizers and objects in `extra`, but this script passes 1"
+    assert misfit(wrapped(1, 1), wrapped(0, 1)) == misfit(wrapped(1, 2), wrapped(0, 2)) == why
+
+
+def test_a_checkpoint_of_the_other_wrapper_is_named_as_such() -> None:
+    why = "this script trains with p2p.DiLoCo, and it is of p2p.DataParallel"
+    assert misfit(wrapped(0, 1), wrapped(0, 2)) == why
+    assert misfit(wrapped(0, 2), wrapped(0, 1)) == ("this script trains with p2p.DataParallel, and it is of p2p.DiLoCo")

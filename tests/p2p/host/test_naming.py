@@ -79,7 +79,7 @@ def test_who_founds_where_a_run_has_just_ended_is_told(tmp_path: Path, caplog: p
     one.warn_of_end()
     one.mark_member()
     assert [record.message for record in caplog.records] == [
-        "the last run of swarm 'pond' ended 0 s ago: this peer founds another one, from step 0 "
+        "the last run of swarm 'pond' ended 0 s ago: this peer founds another one, from step 0 or a checkpoint "
         "(with `shoal run --join` it would not)"
     ]
     assert last_run.ended_at_ns(one.lock) is None
