@@ -101,6 +101,7 @@ class Zygote:
         try:
             self._receive(IMPORT_S)
         except BaseException:
+            self._process.kill()  # it has no forks yet, and may still import for seconds
             self.close()
             raise
 

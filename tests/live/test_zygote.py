@@ -220,3 +220,27 @@ def has_ended(pid: int) -> bool:
         return True
     with open(fd, "rb") as handle:
         return bool(select.select([handle], [], [], HANG_S)[0])
+
+
+WAITS_FOR_THE_END = """
+import os, select, signal, sys
+os.kill(os.getppid(), signal.SIGUSR1)
+poll = select.poll()
+poll.register(int(sys.argv[1]), select.POLLHUP)
+poll.poll()
+"""
+
+
+def test_an_interrupt_while_modules_are_imported_ends_the_zygote_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slow.py").write_text(WAITS_FOR_THE_END)
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Zygote(
+                {**environment(), "PYTHONPATH": os.pathsep.join((environment()["PYTHONPATH"], str(tmp_path)))}, ["slow"]
+            )
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert capfd.readouterr().err == ""

@@ -144,7 +144,7 @@ def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:
 
 
 def check_expectations(experiment: Experiment) -> None:
-    """ExperimentError: an expectation names an unknown figure, or a figure of events that the file does not have."""
+    """ExperimentError: an expectation names an unknown figure, or one of events or hosts that the file lacks."""
     known: dict[str, Sequence[str]] = dict.fromkeys(COUNTS, ())
     for do in ("", *DOS):
         keys = (f"{do}_{name}_ms_{suffix}".removeprefix("_") for name in TIMES for suffix in SUFFIXES)
@@ -164,6 +164,18 @@ def check_expectations(experiment: Experiment) -> None:
                 f"{experiment.where(key)}{key} is of each {' and '.join(known[key])}, and there is no such event: "
                 "add one, or leave it out"
             )
+        if lacks := _lacks(key, experiment):
+            raise ExperimentError(f"{experiment.where(key)}{key} is of {lacks}: leave it out")
+
+
+def _lacks(key: str, experiment: Experiment) -> str:
+    """The subject of a figure that the file does not have, in words; empty: it has that."""
+    num_hosts = 0 if experiment.network is None else len(experiment.network.hosts)
+    if key in ("clock_width_ms_max", "clock_off_ms_max") and num_hosts < 2:
+        return "two hosts of a [network], and there are none"
+    if key == "at_step_off_share" and all(event.at_step is None for event in experiment.events):
+        return "events that wait for at_step, and there is none"
+    return ""
 
 
 def failures(evaluated: Sequence[Evaluated], expect: Mapping[str, Bound]) -> list[str]:

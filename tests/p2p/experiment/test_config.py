@@ -131,6 +131,21 @@ def test_a_time_of_events_that_the_file_does_not_have_is_refused(key: str, of: s
         check_expectations(parse(HEAD + KILL.replace("kill", "restart_all") + f'[expect]\n{key} = "< 5"\n'))
 
 
+@pytest.mark.parametrize("key", ["clock_width_ms_max", "clock_off_ms_max"])
+def test_a_bound_of_clocks_is_refused_without_two_hosts(key: str) -> None:
+    check_expectations(parse(LAB + f'do = "join"\n[expect]\n{key} = "< 5"\n'))
+    says = f"line 8: {key} is of two hosts of a [network], and there are none: leave it out"
+    with pytest.raises(ExperimentError, match=re.escape(says)):
+        check_expectations(parse(HEAD + KILL + f'[expect]\n{key} = "< 5"\n'))
+
+
+def test_a_share_of_events_at_a_step_is_refused_without_such_events() -> None:
+    expect = '[expect]\nat_step_off_share = "< 0.1"\n'
+    check_expectations(parse(HEAD + KILL + expect))
+    with pytest.raises(ExperimentError, match="line 8: at_step_off_share is of events that wait for at_step, and"):
+        check_expectations(parse(HEAD + KILL.replace("at_step", "at_s") + expect))
+
+
 def test_variables_without_effect_are_those_that_peers_are_given_whatever_the_file_says(tmp_path: Path) -> None:
     config = LaunchConfig(
         target=Target.script(tmp_path / "a.py"),
