@@ -33,7 +33,7 @@ PASSED_OVER: Final = (
     "after `optimizer.step`, or leave the loop without training on the batch"
 )
 NOT_COUNTED: Final = (
-    "no step was committed between two batches: call backward once per batch; "
+    "no step was committed between two batches: call backward once per batch, or `model.skip_step()` to leave it out; "
     "to accumulate gradients, pass `max_local_batch` to the loader"
 )
 OTHER_BATCH: Final = (
