@@ -30,8 +30,7 @@ class SampleTracker:
         contributors: peer_ids of the members on the last receipt, in rank order.
         planned_for: the same on the last receipt of training, or else on the first: members with a slice of the next
             batch. Members may change in an operation that a script calls between a batch and its step.
-        tracks: of all loaders.
-        parts: micro-batches of the current slice.
+        tracks, parts: of all loaders; micro-batches of the current slice.
         is_void: this peer adds nothing to the open step; is_skipped: at the request of its script.
         is_after_batch: the last step used a loader's batch, and since then neither was another batch requested nor has
             a pass begun. The script's actions meanwhile (a schedule) belong to the state, a forward pass evaluates.
@@ -68,12 +67,7 @@ class SampleTracker:
     # Loaders.
 
     def make(self, sampler: Sampler, description: str, *, is_cut: bool = False) -> Track:
-        """The next loader of the script, which the swarm may be using already.
-
-        Raises:
-            ShoalError: another loader hands out the same samples in the same order.
-            JoinRefused: the swarm's members have another loader in its place.
-        """
+        """As `Tracks.make`."""
         return self.tracks.make(sampler, description, is_cut=is_cut)
 
     def plan(self, track: Track) -> Plan:
@@ -327,6 +321,12 @@ class SampleTracker:
         """Discard this peer's share of a step, since a member's state is about to be loaded."""
         self.spend()
         self._num_updates = 0
+
+    def give_up_batch(self) -> None:
+        """Add nothing of a loader's batch to any step: it is of a plan before those that this peer has missed."""
+        if self._current is not None:
+            self.give_up_step()
+            self.is_void = True
 
     # Committed steps.
 

@@ -140,7 +140,12 @@ class Tracks:
         return tuple(sampler.epoch(sampler.drop_tail(state)) for sampler, state in made if sampler is not None)
 
     def make(self, sampler: Sampler, description: str, *, is_cut: bool) -> Track:
-        """As `SampleTracker.make`."""
+        """The next loader of the script, which the swarm may be using already.
+
+        Raises:
+            ShoalError: another loader hands out the same samples in the same order.
+            JoinRefused: the swarm's members have another loader in its place.
+        """
         if any(track.description == description for track in self._all[: self._num_made]):
             raise ShoalError(
                 f"a loader with these arguments already exists ({description}), and this one would start again with "

@@ -54,8 +54,7 @@ class Membership:
     """Membership of one peer, with the state that it brings and may receive.
 
     Attributes:
-        share: of the samples.
-        history, replica: what is committed, and the state that it brings.
+        share, history, replica: the samples, what is committed, and the state that it brings.
         edge: when the state after the last committed step is complete.
         unusable, too_slow: why this peer cannot continue, and whether that is because it is slow; None: it can.
         leaving: stage of leaving.
@@ -86,8 +85,7 @@ class Membership:
             self.share,
             lambda: self.history.done,
             keep=lambda: self.replica.keep(),
-            # a later request wakes it
-            give=lambda: self.post(self._completion(), is_urgent=self.loop.is_asked_for_state),
+            give=lambda: self.post(self._completion(), is_urgent=self.loop.is_asked_for_state),  # or a request wakes it
             write=self._write,
         )
         self._has_asked = self._was_interrupted = False
@@ -205,6 +203,8 @@ class Membership:
         if isinstance(self.unusable, RemovedFromView):
             self.return_after(self.unusable, is_asked=True)
             self.history.view = None
+            if not self.trains_model:
+                self.share.give_up_batch()
         return self.take_seat(timeout_s=timeout_s)
 
     def return_after(self, removed: RemovedFromView, *, is_asked: bool = False) -> None:
@@ -339,9 +339,9 @@ class Membership:
             JoinRefused: within a batch, between steps. Within a step the loop is told instead.
         """
         self.same_run.check(self.replica, offer)
+        if self.share.is_amid_batch and state_digest is None:
+            raise JoinRefused(AMID_BATCH)
         if self.share.is_amid_batch:
-            if state_digest is None:
-                raise JoinRefused(AMID_BATCH)
             self.post(partial(self.loop.not_loaded, offer, JoinRefused(AMID_BATCH)))
             return
         try:
@@ -389,7 +389,7 @@ class Membership:
 
     def offer_or_withhold_state(self) -> Callable[[], None]:
         """A command that offers or withholds the state: scripts may call operations before `optimizer.step`."""
-        is_certain = not self.trains_model or self.edge.is_certain
+        is_certain = self.edge.is_certain if self.trains_model else not self.edge.is_past_request
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
 
     def _write(self) -> None:

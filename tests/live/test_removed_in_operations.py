@@ -96,6 +96,74 @@ def test_it_has_the_result_of_the_same_operation_later_and_then_the_state(swarm:
     assert all(receipt == complete[receipt.step] for receipt in its_own), "of what it was given it has no receipt"
 
 
+CUSTOM = """
+import os, signal, sys
+import numpy as np
+import p2p
+
+stops, what = sys.argv[1:]
+is_last = False
+
+def at(place):
+    global stops
+    if stops == place and peer.done == 25:
+        stops = ""
+        print("stops")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+def train(indices):
+    global is_last
+    has_sample = np.zeros(len(dataset), np.int64)
+    with peer.step() as step:
+        at("step")
+        has_sample[indices] = step.samples > 0
+        peer.all_reduce(has_sample)
+    assert has_sample.max() == 1 and has_sample.sum() == peer.receipt.num_samples, has_sample
+    is_last = peer.done > 40 and len(peer.receipt.contributions) == 3
+
+def batches():
+    for _ in loader.epochs():
+        for indices in loader:
+            yield indices
+            if is_last:
+                return
+
+dataset = list(range(60))
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.on_view_change(lambda view: print("view of", len(view.members)))
+    loader = peer.loader(dataset, epochs=100_000, global_batch=6)
+    for indices in batches():
+        while True:
+            try:
+                train(indices)
+                at("operation")
+                peer.barrier()
+                break
+            except p2p.RemovedFromView:
+                peer.wait_view()
+                if what == "next":
+                    break
+    print("end", peer.done, peer.samples)
+"""
+"""Without a model: the script comes back by itself, and calls the step of its batch again, or goes on to the next."""
+
+
+@pytest.mark.light
+@pytest.mark.torch
+@pytest.mark.parametrize(("stops", "what"), [("step", "again"), ("step", "next"), ("operation", "next")])
+def test_what_it_holds_of_a_loader_counts_no_more_and_it_comes_back_with_a_batch(
+    swarm: Swarm, stops: str, what: str
+) -> None:
+    peers = [swarm.start(CUSTOM, place, what, min_peers=3) for place in (stops, "no", "no")]
+    come_back(peers)
+    assert [peer.end() for peer in peers] == [0, 0, 0], peers[0].report()
+    assert len({peer.expect("end") for peer in peers}) == 1
+    receipts = read_receipts(swarm.receipts / f"{name(peers[1])}.receipts.jsonl")
+    parts = sorted(part for receipt in receipts for each in receipt.contributions for part in each.samples)
+    assert [start for start, _ in parts] == [0, *(start + number for start, number in parts[:-1])], "each sample once"
+
+
 def come_back(peers: list[Process]) -> None:
     stopped, *others = peers
     stopped.expect("stops")

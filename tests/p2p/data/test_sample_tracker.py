@@ -479,6 +479,21 @@ def test_no_batch_is_under_way_behind_a_step_that_was_taken_back() -> None:
     assert not share.is_amid_batch
 
 
+def test_a_batch_counts_in_no_step_behind_those_that_its_peer_has_missed() -> None:
+    share = founded("a", "b")
+    share.give_up_batch()
+    assert share.counts == (UNKNOWN_SAMPLE, 1, 1), "of no loader"
+    track = share.make(SAMPLER, "twelve")
+    share.begin_loader_batch(track, Slice(0, 3))
+    share.give_up_batch()
+    assert track.is_spent and share.counts == NO_SAMPLES
+    share.spend()
+    share.begin_loader_batch(track, Slice(6, 3))
+    share.spend()
+    share.give_up_batch()
+    assert not share.is_amid_batch and share.counts == NO_SAMPLES
+
+
 def test_a_loader_of_fewer_epochs_than_a_checkpoint_has_is_over(caplog: pytest.LogCaptureFixture) -> None:
     first, again = Lockstep("a"), Lockstep("a")
     loaders = first.loaders([*range(6)], global_batch=2, epochs=3)

@@ -131,6 +131,26 @@ def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_that_nobody_can_begin_w
     one.withdraw("the test is over")
 
 
+def test_a_peer_without_a_model_gives_no_state_between_an_operation_and_the_next_batch(tmp_path: Path) -> None:
+    """A joiner begins with a batch, so it would call something else than the members that are in such an operation."""
+    one = Session(PeerConfig(swarm="pond", home=tmp_path / "home", min_peers=1))
+    one.take_seat()
+    track = one.share.make(Sampler(12, 6, epochs=1), "twelve")
+    gives = []
+    for _ in range(2):
+        one.begin_batch()
+        one.share.begin_loader_batch(track, Slice(0, 6))
+        for _ in range(2):
+            is_posted = threading.Event()
+            one.membership.post(one.membership.offer_or_withhold_state())
+            one.membership.post(is_posted.set)
+            assert is_posted.wait(20.0)
+            gives.append(one.loop._donor._packer is not None)
+            one.run_alone(all_reduce(np.ones(3)))
+    assert gives == [True, False, True, False]
+    one.leave()
+
+
 def test_who_waits_for_a_seat_again_has_the_time_of_a_step_again_and_of_a_seat(sessions: list[Session]) -> None:
     one, *others = sessions
     is_over, is_removed = threading.Event(), threading.Event()
