@@ -4,8 +4,11 @@ The samples of such a script are not known, so it cannot be refused: its user is
 """
 
 import logging
+import math
 from collections.abc import Collection
 from typing import Final
+
+from ..step.call_path import call_site
 
 logger = logging.getLogger("p2p")
 
@@ -19,6 +22,15 @@ NO_STATE: Final = (
     "the state with an operation that all call in each iteration (examples/custom_loop.py averages models, with "
     "weight 0 for a joiner), or wrap the model (reported once)"
 )
+
+NO_PLACE: Final = (
+    "this peer joined at step %d, and reduces tensors of one type and shape at several places of its loop, each in a "
+    "step of its own. Its first call met whichever of these the others called then, so the results may be mixed up, "
+    "on every peer, from then on. Make all operations of an iteration one step (`with peer.step():`, one tensor, or "
+    "`peer.combine` with names), or read the data from a peer.loader (reported once)"
+)
+MOST_CALLS: Final = 100
+"""First calls of a late peer that are looked at."""
 
 UNUSED: Final = (
     "samples of its own, after a step with {0} forward pass{1} in training without a backward pass (to leave out a "
@@ -42,7 +54,8 @@ class OwnData:
         self._num_before = 0
         self._has_said_change = self._has_said_rank = self._has_said_state = self._has_said_loader = False
         self._has_used_loader = False
-        self._began_at = 0
+        self._began_at = self._num_calls = 0
+        self._places: dict[object, bytes] = {}
 
     def ask_rank(self, rank: int) -> None:
         """Called when the script of a peer without a seat reads its rank, without a loader."""
@@ -62,13 +75,22 @@ class OwnData:
 
     @property
     def is_late(self) -> bool:
-        """Whether others had committed steps before this peer's script began, and it was not warned yet."""
-        return self._began_at > 0 and not self._has_said_state
+        """Whether others had committed steps before this peer's script began, which has made few calls since."""
+        return self._began_at > 0 and self._num_calls < MOST_CALLS
 
-    def add_up(self) -> None:
-        """Called when the script of a late peer that receives no state reduces numbers to a sum or mean."""
-        self._has_said_state = True
-        logger.warning(NO_STATE, self._began_at)
+    def reduce(self, op: str, dtype: str, shape: tuple[int, ...], *, is_alone: bool) -> None:
+        """Called when a late peer that receives no state reduces a tensor; `is_alone`: in a step of its own.
+
+        Sums and means of several numbers may be gradients or parameters; counters are not.
+        """
+        self._num_calls += 1
+        if op in ("sum", "mean") and math.prod(shape) > 1 and "float" in dtype and not self._has_said_state:
+            self._has_said_state = True
+            logger.warning(NO_STATE, self._began_at)
+        place = call_site() if is_alone else b""
+        if is_alone and self._places.setdefault((op, dtype, shape), place) != place:
+            self._num_calls = MOST_CALLS
+            logger.warning(NO_PLACE, self._began_at)
 
     def use_loader(self) -> None:
         """Called when a training step on samples of a loader is committed."""

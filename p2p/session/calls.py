@@ -199,15 +199,14 @@ class Calls:
         with self._session.callers.call("peer.all_reduce"):
             collective = _ALL_REDUCES[OPS.index(op)] if op in OPS else AllReduce(op)  # refused later
             handle = self._run(tensor, OperationArgs(collective, algorithm, out), async_op, commit)
-            if self._session.history.own_data.is_late and op in ("sum", "mean"):
-                self._tell_what_is_not_given(tensor)
+            if self._session.history.own_data.is_late:
+                self._tell_what_is_not_given(tensor, op, is_alone=commit and not async_op and self._block is None)
             return handle if async_op else None
 
-    def _tell_what_is_not_given(self, tensor: Any) -> None:
-        """Count an operation on several numbers, which may be gradients or parameters; counters are not."""
-        has_state = self._session.membership.trains_model or self._session.share.tracks.epochs
-        if math.prod(tensor.shape) > 1 and "float" in str(tensor.dtype) and not has_state:
-            self._session.history.own_data.add_up()
+    def _tell_what_is_not_given(self, tensor: Any, op: str, *, is_alone: bool) -> None:
+        """Warn a late peer without a model or loader; `is_alone`: this operation is a step of its own."""
+        if not (self._session.membership.trains_model or self._session.share.tracks.epochs):
+            self._session.history.own_data.reduce(op, str(tensor.dtype), tuple(tensor.shape), is_alone=is_alone)
 
     def broadcast(
         self, tensor: Any, root: int | str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2p.data.own_data import OwnData
+from p2p.data.own_data import MOST_CALLS, OwnData
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -85,7 +85,32 @@ def test_who_adds_up_with_others_that_were_there_before_it_is_told_once_that_it_
     assert not data.is_late
     data.join(0, 64)
     assert data.is_late
-    data.add_up()
+    for op, dtype, shape in (
+        ("sum", "torch.float32", ()),
+        ("sum", "torch.int64", (3,)),
+        ("max", "torch.float32", (3,)),
+    ):
+        data.reduce(op, dtype, shape, is_alone=False)
+    assert said(caplog) == [], "counters, and no gradients"
+    for _ in range(MOST_CALLS):
+        data.reduce("mean", "torch.float32", (3,), is_alone=False)
     (line,) = said(caplog)
     assert "joined at step 64" in line and "received none of their state" in line
+    assert not data.is_late
+
+
+def test_a_late_peer_that_reduces_alike_tensors_at_several_places_is_told_once_that_they_may_be_mixed_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = OwnData()
+    data.join(0, 64)
+    for _ in range(3):
+        data.reduce("mean", "torch.float32", (), is_alone=False)
+        data.reduce("mean", "torch.float32", (), is_alone=False)
+        data.reduce("mean", "torch.float32", (), is_alone=True)
+        data.reduce("mean", "torch.float64", (), is_alone=True)
+    assert said(caplog) == [], "others of one type are in a step together"
+    data.reduce("mean", "torch.float64", (), is_alone=True)
+    (line,) = said(caplog)
+    assert "joined at step 64" in line and "results may be mixed up" in line
     assert not data.is_late
