@@ -85,8 +85,8 @@ class _Joiner:
     join: Join
     since: float
     """When it first asked."""
-    lags_since: float
-    """Since when it has lagged; inf: it does not."""
+    needs_since: float
+    """Since when it has needed the state in its first barrier, because it lags or is fed nothing; inf: it does not."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Admission:
     """The joiners that one member knows of.
 
     Attributes:
-        lags_until: until then some joiner lags, as far as is known.
+        in_need_until: until then some joiner needs the state in its first barrier, as far as is known.
     """
 
     def __init__(self, config: AdmissionConfig) -> None:
@@ -114,14 +114,16 @@ class Admission:
         self._commits: deque[tuple[float, int]] = deque()
         self._start = NOTHING_DONE
         self._whole = NOTHING_DONE
-        self.lags_until = -math.inf
+        self.in_need_until = -math.inf
 
     def receive_join(self, now: float, joiner: Member, join: Join) -> None:
         """`joiner` asks for a seat, perhaps again. Joiners are admitted in the order of their first asking."""
         known = self._joiners.get(joiner)
-        lags_since = min(now, math.inf if known is None else known.lags_since) if join.lags else math.inf
-        self._joiners[joiner] = _Joiner(now, join, now if known is None else known.since, lags_since)
-        self.lags_until = now + self._config.lease_s if join.lags else self.lags_until
+        needs_since = math.inf
+        if join.lags or not join.follows:
+            needs_since = min(now, math.inf if known is None else known.needs_since)
+            self.in_need_until = now + self._config.lease_s
+        self._joiners[joiner] = _Joiner(now, join, now if known is None else known.since, needs_since)
 
     def resume(self, now: float) -> None:
         """This process was stopped: JOINs may have been repeated unheard, so all count as repeated now."""
@@ -181,9 +183,9 @@ class Admission:
         """This member can give the state after `step`, until another one is committed."""
         self._whole = step
 
-    def lagged_s(self, now: float, joiner: Member) -> float:
-        """How long `joiner` has lagged; below 0: it does not."""
-        return now - self._joiners[joiner].lags_since
+    def needed_s(self, now: float, joiner: Member) -> float:
+        """How long `joiner` has needed the state in its first barrier; below 0: it does not."""
+        return now - self._joiners[joiner].needs_since
 
     def followers(self, now: float) -> list[Member]:
         """Peers to be fed with every committed step."""
@@ -196,19 +198,21 @@ class Admission:
         """Joiners that may have a seat now; `done` is the last step that was committed here.
 
         The steps that an observer lacks must be in flight: committed in this view, and it is not one of the `unfed`. A
-        lagging joiner needs the state. It is a candidate while this member has the state and has not finished the open
-        step; nor does this member finish that step before the view is installed (`ViewChange.holds_step`), since after
-        an update no member has a complete state.
+        lagging joiner, or one that is fed nothing, needs the state. It is a candidate while this member has the state
+        and has not finished the open step; nor does this member finish that step before the view is installed
+        (`ViewChange.holds_step`), since after an update, or between the operations of an iteration, no member has a
+        complete state.
         """
         self._expire(now)
+        is_whole = done < FIRST or (self._whole == done and not has_finished)
         found: list[Member] = []
         for member, joiner in self._joiners.items():
             lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
             needed = done if member in unfed else max(lacks_from, done - self._most_lacking(now, joiner))
             if joiner.join.lags:
-                needed = NOTHING_DONE if self._whole == done and not has_finished else done
+                needed = NOTHING_DONE if is_whole else done
             may_enter = self._counts(joiner.join) and now >= self._held_until(member.peer_id)
-            if may_enter and _is_current(joiner.join, max(needed, min(done, FIRST))):
+            if may_enter and _is_current(joiner.join, max(needed, min(done, FIRST)), is_whole=is_whole):
                 found.append(member)
         return found
 
@@ -266,6 +270,6 @@ class Admission:
         return float(penalty.amount * 0.5 ** (max(0.0, now - penalty.at) / self._config.half_life_s))
 
 
-def _is_current(join: Join, done: int) -> bool:
-    """Whether a joiner lacks no step up to `done`."""
-    return not join.follows or join.done >= max(done, NOTHING_DONE)
+def _is_current(join: Join, done: int, *, is_whole: bool) -> bool:
+    """Whether a joiner lacks no step up to `done`; one that is fed nothing: whether there is a state for it."""
+    return join.done >= max(done, NOTHING_DONE) if join.follows else is_whole

@@ -162,7 +162,7 @@ class Core(CoreQueries):
     def state_available(self, now: float, step: int) -> list[Effect]:
         """The host can give the state after `step`, until another one is committed."""
         self._view_change.admission.state_available(step)
-        return self._follow_up(now, []) if self.has_lagging_joiner(now) else []
+        return self._follow_up(now, []) if self.has_joiner_in_need(now) else []
 
     # Steps and states for a peer without a seat
 

@@ -125,9 +125,9 @@ class CoreQueries:
         """Claims with status about this peer and all others that are not gone, for displays of the swarm."""
         return self._swim.me, *self._swim.known_claims()
 
-    def has_lagging_joiner(self, now: float) -> bool:
-        """Whether the core must be told as soon as the state can be given: a joiner lags. Any thread may ask."""
-        return now < self._view_change.admission.lags_until and self.view is not None and not self.ended
+    def has_joiner_in_need(self, now: float) -> bool:
+        """Whether the core must be told as soon as the state can be given, to a joiner. Any thread may ask."""
+        return now < self._view_change.admission.in_need_until and self.view is not None and not self.ended
 
     def host_of(self, member: Member) -> str:
         """Host in the contact of `member`; empty: not known."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from .acceptor import reading
-from .admission import Admission
+from .admission import FIRST, Admission
 from .agreement import Agreement, Result
 from .commit import Phase, StepMachine
 from .config import CoreConfig
@@ -238,14 +238,15 @@ class ViewChange:
         self._settles_at = settles_at if now < settles_at and wanted is not None else math.inf
         if now < settles_at:
             wanted = None
-        lagged_s = max((self.admission.lagged_s(now, member) for member in change.joiners), default=-math.inf)
-        self._hold(now, steps.done if wanted is not None and lagged_s >= 0 else NOTHING_DONE)
-        is_long = lagged_s >= self._config.admission.lag_s  # the member whose turn it is has not proposed it
+        needed_s = max((self.admission.needed_s(now, member) for member in change.joiners), default=-math.inf)
+        is_short = wanted is not None and needed_s >= 0 and steps.done >= FIRST
+        self._hold(now, steps.done if is_short else NOTHING_DONE)
+        is_long = needed_s >= self._config.admission.lag_s  # the member whose turn it is has not proposed it
         self.agreement.want(now, wanted, 0.0 if is_long else self._delay(cut))
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]
 
     def _hold(self, now: float, done: int) -> None:
-        """A lagging joiner is wanted, and needs the state after step `done`; NOTHING_DONE: there is none."""
+        """A joiner is wanted that needs the state after step `done`; NOTHING_DONE: there is none."""
         if done not in (NOTHING_DONE, self._held) and now >= self._hold_again:
             config = self._config.admission
             self._held_until, self._hold_again = now + config.lag_s, now + config.load_timeout_s

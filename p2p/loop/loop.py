@@ -204,7 +204,7 @@ class Loop:
     @property
     def is_asked_for_state(self) -> bool:
         """Whether a peer waits for the state or a share of it, or lags. For any thread."""
-        return self._donor.is_asked or self.core.has_lagging_joiner(self.now())
+        return self._donor.is_asked or self.core.has_joiner_in_need(self.now())
 
     def state_complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, committed in `view`, may be copied with `packer`, until the next commit."""

@@ -20,9 +20,10 @@ ALL_DONE = 10**6
 
 
 def admission(**config: Any) -> Admission:
-    """Admission of A, which is alone in view 1."""
+    """Admission of A, which is alone in view 1, and can give the state after step 3."""
     new = Admission(AdmissionConfig(**config))
     new.install(view_of(1, A))
+    new.state_available(3)
     return new
 
 
@@ -89,8 +90,14 @@ def test_who_has_a_seat_asks_no_more() -> None:
 # Lag of followers
 
 
-def test_who_does_not_follow_is_admitted_as_it_is() -> None:
-    assert asked(admission(), 0.0, D).candidates(0.0, ALL_DONE) == [D]
+def test_r9_who_does_not_follow_is_admitted_as_it_is_where_there_is_a_state_for_it() -> None:
+    new = asked(admission(), 0.0, D)
+    assert new.candidates(0.0, FIRST - 1) == [D], "the swarm begins"
+    assert new.candidates(0.0, ALL_DONE) == [], "the script may be amid an iteration"
+    new.state_available(ALL_DONE)
+    assert new.candidates(0.0, ALL_DONE) == [D]
+    assert new.candidates(0.0, ALL_DONE, has_finished=True) == [], "others may have finished the step, too"
+    assert new.needed_s(0.7, D) == 0.7
 
 
 @pytest.mark.parametrize(("done", "candidates"), [(8, []), (9, [D]), (10, [D]), (11, [D])])
@@ -178,7 +185,7 @@ def test_r9_who_lacks_no_older_step_than_the_lag_or_only_one_is_current(gaps: li
 def test_r9_who_follows_is_fed_whether_it_is_current_or_not() -> None:
     new = asked(admission(), 0.0, D, join=following(0))
     assert asked(new, 0.0, E).followers(0.0) == [D]
-    assert new.candidates(0.0, 9) == [E]
+    assert new.candidates(0.0, 3) == [E]
 
 
 def test_r9_who_followed_is_fed_until_its_first_barrier_is_complete() -> None:
@@ -288,6 +295,7 @@ def test_r8_a_join_counts_in_the_view_that_it_names_and_in_the_next(number: int,
         new = Admission(AdmissionConfig())
         new.install(view_of(installed, A))
         new.receive_join(0.0, D, Join(SAME, view_number=number))
+        new.state_available(3)
         found += [installed] if new.candidates(0.0, 3) else []
     assert found == counts
 

@@ -79,10 +79,10 @@ def test_r9_who_lags_is_admitted_as_it_is_while_the_state_can_be_given() -> None
 
 def test_r9_who_did_not_lag_meanwhile_does_not_lag_for_long() -> None:
     new = admission(following(0, lags=True), following(0, step_us=10**6), committed=100)
-    assert new.lagged_s(1.0, D) < 0
+    assert new.needed_s(1.0, D) < 0
     new.receive_join(CONFIG.lag_s, D, following(0, lags=True))
     new.receive_join(CONFIG.lag_s + 0.5, D, following(0, lags=True))
-    assert new.lagged_s(CONFIG.lag_s + 1.0, D) == 1.0
+    assert new.needed_s(CONFIG.lag_s + 1.0, D) == 1.0
 
 
 def test_r9_who_lags_and_has_no_state_is_not_admitted() -> None:
@@ -97,7 +97,7 @@ def test_r9_who_lags_is_proposed_while_the_state_can_be_given() -> None:
     for step in (1, 2, 3):
         peer.finished(0.0, step, b"bits", b"state")
     say(peer, B, following(1, lags=True), NO_VIEW, 0.05)
-    assert peer.has_lagging_joiner(0.05) and not peer.has_lagging_joiner(2 * CONFIG.lease_s)
+    assert peer.has_joiner_in_need(0.05) and not peer.has_joiner_in_need(2 * CONFIG.lease_s)
     assert bodies(Decide, peer.tick(0.1)) == [], "nobody has the state"
     peer.state_available(0.1, 3)
     assert bodies(Decide, peer.tick(0.1)) == [(B, Decide(view_with(A, B, founding_size=1)))]
@@ -164,7 +164,7 @@ def test_r9_whose_turn_it_is_not_proposes_who_lags_for_long() -> None:
 
 def test_nobody_is_lagged_by_whom_it_does_not_know() -> None:
     peer = founder(founding_size=1)
-    assert not peer.has_lagging_joiner(0.0) and peer.state_available(0.0, 0) == []
+    assert not peer.has_joiner_in_need(0.0) and peer.state_available(0.0, 0) == []
 
 
 # At the observer

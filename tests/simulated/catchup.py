@@ -124,7 +124,7 @@ class CatchUp:
             has_seat = peer.view is not None and peer.view.since(member) is not None
             is_later = step <= peer.done and not has_seat and not self.is_own(peer.done + 1)
             is_early = has_seat and step == peer.done and self.is_own(step + 1) and self._fits()
-            if is_early and self._world.peers[member].catch_up.follows:
+            if is_early:
                 peer.declare_dead(member, "it came in an operation, where nobody has a whole state", None)
                 return
             if not served and (is_later or (step == peer.done and has_seat)):

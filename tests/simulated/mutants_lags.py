@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable
 
+import gossip.admission
 import gossip.pace
 from gossip import Member
-from gossip.admission import Admission
+from gossip.admission import Admission, _is_current
 from gossip.core import Core
 from gossip.core_queries import CoreQueries
 from gossip.effects import Effect
@@ -106,6 +107,11 @@ LAGS: dict[str, Mutant] = {
         (Admission, "candidates", _are_always_whole),
         breaks="S10 L1",
         scenario="LAGS: the members call operations of their own in a row",
+    ),
+    "R9: who is fed nothing has a seat where nobody can give it the state": mutant(
+        (gossip.admission, "_is_current", lambda join, done, *, is_whole: _is_current(join, done, is_whole=True)),
+        breaks="L1",
+        scenario="LAGS: a peer without a model comes, and an operation follows each step of the members",
     ),
     "R9: the step in which who lags is proposed is finished as others are": mutant(
         (CoreQueries, "holds_step", lambda self, now: False),

@@ -115,7 +115,7 @@ ROWS: dict[str, Mutant] = {
         (StragglerDetector, "committed", _keep_verdict(StragglerDetector.committed)), breaks="S24", seed=20000003
     ),
     "R24: each judges when it has heard enough": mutant(
-        (StragglerDetector, "committed", _judge_at_any_step(StragglerDetector.committed)), breaks="S24", seed=20000048
+        (StragglerDetector, "committed", _judge_at_any_step(StragglerDetector.committed)), breaks="S24", seed=20000098
     ),
     "R22: a table is used when it is made": mutant(
         (AgreedRows, "tabulated", _use_at_once), breaks="S24", scenario=AGREE

@@ -255,7 +255,7 @@ STEPS: dict[str, Mutant] = {
     ),
     "R4: READY says what is so now": mutant((StepMachine, "beat", _beat_what_is_ready_now), breaks="R4", seed=0),
     "R4: the board shows a finish before the core hears of it": mutant(
-        (Peer, "_finish", _finish_on_the_board_first), breaks="S8 S4 S5 never", seed=20
+        (Peer, "_finish", _finish_on_the_board_first), breaks="S8 S4 S5 S19 never", seed=20
     ),
     "R5: the highest level instead of the lowest": mutant((gossip.levels, "min", max), breaks="S8 S4 S5 never", seed=4),
     "R5: what was finished survives the redo": mutant(

@@ -206,6 +206,23 @@ def _the_view_comes_late() -> None:
     stage.end_well()
 
 
+@scenario("LAGS: a peer without a model comes, and an operation follows each step of the members")
+def _where_an_iteration_begins() -> None:
+    for seed in range(5):
+        _come_without_a_model(seed)
+
+
+def _come_without_a_model(seed: int) -> None:
+    stage = ScriptedSimulation(seed=seed, num_peers=2, follows=0.0, compute_s=0.02, own_every=2)
+    stage.until_trained(5)
+    stage.launch(JOINER)
+    stage.until(lambda: _is_seated(stage))
+    if num_removed := stage.invariants.seen["removed"]:
+        raise Failure("L1", f"it had a seat where nobody could give it the state, {num_removed} times")
+    stage.until_trained(2, "p1", "p2", JOINER)
+    stage.end_well()
+
+
 @scenario("LAGS: an observer stands still until there is no room for what it is fed")
 def _there_is_no_room() -> None:
     for seed in range(5):

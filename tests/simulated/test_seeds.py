@@ -40,7 +40,7 @@ CALLED = (*range(FIRST_CALLED, FIRST_CALLED + 8), 91_000_434, 91_000_509)
 """Runs in which peers call seeds, of which the first founds, also when it restarts. In the last two a peer has observed
 a swarm that dies, and holds a later step than the swarm that is founded in its place."""
 
-HELD = range(FIRST_HELD + 227, FIRST_HELD + 229)
+HELD = FIRST_HELD + 189, FIRST_HELD + 199
 """Runs in which scripts of slow observers are also held."""
 
 FOUND = {
