@@ -14,6 +14,7 @@ class Parts:
         is_interrupted: a pass of the slice has raised, and no step was committed since.
         refusal: why no step may use the slice; empty: it may.
         drop: drops the gradients of micro-batches whose step is not going to end.
+        is_amid_pass: whether a pass has begun and not ended.
     """
 
     def __init__(self) -> None:
@@ -21,6 +22,7 @@ class Parts:
         self.is_last, self.is_used, self.is_interrupted = True, False, False
         self.num_samples, self.num_last, self.refusal = 0, 0, ""
         self.drop: Callable[[], None] = lambda: None
+        self.is_amid_pass: Callable[[], bool] = lambda: False
         self._handed_out, self._has_passes = 0.0, False
 
     def begin(self) -> None:
@@ -39,6 +41,11 @@ class Parts:
     def is_single(self) -> bool:
         """Whether the current micro-batch is the whole slice."""
         return self.is_last and self.num_samples == self.num_last
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the script goes on to another batch after a pass that has raised."""
+        return self.is_interrupted or self.is_amid_pass()
 
     def add(self) -> None:
         """Note that a backward pass that does not end the step was added to the micro-batches."""

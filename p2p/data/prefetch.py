@@ -80,6 +80,7 @@ class Prefetch:
         self._loader = DataLoader(dataset, batch_sampler=self._forecast, **options)
         self._iterator: Iterator[Any] | None = None
         self._begun_with = 0
+        self._is_amid = False  # between a batch of the DataLoader and its end in the forecast
 
     def renew(self) -> None:
         """At the start of an epoch: restart workers if the script has changed the dataset since they began.
@@ -116,6 +117,8 @@ class Prefetch:
 
     def _get(self, wanted: Indices, source: Iterator[Indices]) -> Any:
         forecast = self._forecast
+        if self._is_amid:  # a signal handler has raised: which batch comes next is not known
+            self.close()
         if not forecast.is_right(wanted):
             forecast.begin_anew(source)
         while True:
@@ -125,6 +128,7 @@ class Prefetch:
                 WORKER_DEATHS.take_over()
             batch: Any = None
             failure: Exception | None = None
+            self._is_amid = True
             try:
                 with WORKER_DEATHS.raised_here():
                     batch = next(self._iterator)
@@ -134,7 +138,7 @@ class Prefetch:
                     continue
                 failure = RuntimeError(f"the dataset raised {type(end).__name__}")
             except Exception as error:
-                if self._is_of_no_batch(error):
+                if self._is_of_no_batch(error) or not forecast.in_hand:
                     self.close()
                     raise
                 failure = error
@@ -142,6 +146,7 @@ class Prefetch:
                 self.close()
                 raise
             is_wanted = forecast.in_hand.popleft() == (forecast.number, wanted)
+            self._is_amid = False
             if failure is not None and (is_wanted or self._is_of_dead_worker(failure)):
                 raise failure
             if is_wanted:
@@ -171,6 +176,7 @@ class Prefetch:
             end()
         WORKER_DEATHS.forget()
         self._forecast.in_hand.clear()
+        self._is_amid = False
 
     def _is_of_no_batch(self, error: Exception) -> bool:
         """Whether the error belongs to no batch, whose worker continues: from `timeout=`, or a signal handler."""

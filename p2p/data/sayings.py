@@ -33,8 +33,9 @@ PASSED_OVER: Final = (
     "after `optimizer.step`, or leave the loop without training on the batch"
 )
 NOT_COUNTED: Final = (
-    "no step was committed between two batches: call backward once per batch, or `model.skip_step()` to leave it out; "
-    "to accumulate gradients, pass `max_local_batch` to the loader"
+    "no step was committed between two batches: call backward once per batch; to accumulate gradients, pass "
+    "`max_local_batch` to the loader; to leave out a batch, also one whose forward pass or loss has raised, call "
+    "`model.skip_step()` instead of `continue`"
 )
 OTHER_BATCH: Final = (
     "a step was committed but did not count this loader's batch: a step counts the samples of one loader, the last "

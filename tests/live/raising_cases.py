@@ -1,6 +1,7 @@
 """Scripts that go on after a backward pass has raised."""
 
 import contextlib
+from functools import partial
 
 import torch
 from torch import nn
@@ -73,6 +74,60 @@ def a_batch_of_a_loader_that_raises_is_trained_on_in_parts_or_comes_again(peer: 
             parallel(x).square().mean().backward()
         if turn == 0:
             assert_gradients(model, gradients(model, model(data[:8]).square().mean()))
+        optimizer.step()
+        assert peer.receipt is not None
+        counted.append([entry.num_samples for entry in peer.receipt.contributions])
+    assert counted[:2] == [[4, 4], [4, 0]] and sum(map(sum, counted)) == 24, counted
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def a_pass_that_raises_may_be_repeated_without_a_forward_pass(peer: Peer) -> None:
+    """If it was under `no_sync`, it has added to gradients of passes before: the next one counts behind `zero_grad`."""
+    model, optimizer = linear()
+    fails = make_failing(model)
+    parallel = wrap(peer, model, optimizer)
+    for turn, x in enumerate(torch.randn(3, 2, 2, 4)):
+        is_one, is_mixed = peer.rank == 1, turn == 1
+        counted = x[:1] if is_mixed else x
+        expected = gradients(model, model(counted.flatten(0, 1)).square().mean())
+        loss = parallel(x[peer.rank]).square().mean()
+        if is_one:
+            fails.append(True)
+            with parallel.no_sync() if turn else contextlib.nullcontext():
+                raises(RuntimeError, "no memory", partial(loss.backward, retain_graph=True))
+            fails.append(False)
+            if turn == 2:
+                optimizer.zero_grad()
+        with Said() as lines:
+            loss.backward()
+        assert [" adds nothing to the step" in line for line in lines] == [is_mixed] * is_one, lines
+        assert_gradients(model, expected)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert peer.receipt is not None
+        weights = {entry.peer_id: entry.weight for entry in peer.receipt.contributions}
+        assert sorted(weights.values()) == ([0, 1] if is_mixed else [1, 1])
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def a_batch_is_handed_out_again_that_raises_under_no_sync(peer: Peer) -> None:
+    data = torch.randn(24, 4)
+    model, optimizer = linear()
+    fails = make_failing(model)
+    parallel = wrap(peer, model, optimizer)
+    counted: list[list[int]] = []
+    for turn, x in enumerate(peer.loader(data, global_batch=8, epochs=1, shuffle=False)):
+        optimizer.zero_grad()
+        fails.append(peer.rank == 1 and turn == 1)
+        with parallel.no_sync():
+            backward = (parallel(x[:2]).square().mean() / 2).backward
+            if fails[-1]:
+                raises(RuntimeError, "no memory", backward)
+                continue
+            backward()
+        (parallel(x[2:]).square().mean() / 2 if len(x) > 2 else 0 * parallel(x).sum()).backward()
         optimizer.step()
         assert peer.receipt is not None
         counted.append([entry.num_samples for entry in peer.receipt.contributions])

@@ -89,7 +89,7 @@ class Passes:
         self._take = weakly(self._take_gradient)
         self._hooks = [follow(each, self._take) for each in gradients.parameters]
         session.share.check_model = lambda: gradients.watch.check()
-        session.share.parts.drop = gradients.begin_step
+        session.share.parts.drop, session.share.parts.is_amid_pass = gradients.begin_step, lambda: self.is_under_way
         session.share.change_model = self._make_changes
         session.history.kept.add(self)
         self._has_begun = False
@@ -136,10 +136,10 @@ class Passes:
         self._hooks = [follow(each, self._take) for each in self._gradients.parameters]
         self._has_begun = False
 
-    def withdraw_interrupted(self) -> None:
-        """Withdraw a pass that has raised, if there is one."""
+    def withdraw_interrupted(self, first: torch.nn.Parameter | None = None) -> None:
+        """Withdraw a pass that has raised, if there is one; `first`: the next one has reached it."""
         if self.is_under_way:
-            withdraw_pass(self._session, self._gradients)
+            withdraw_pass(self._session, self._gradients, first)
             self._reset()
 
     def forward(self, model: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -270,7 +270,7 @@ class Passes:
             self._gradients.drop_refused_grad(parameter)
             raise
         if self.is_under_way and callers.is_pass_over:
-            self.withdraw_interrupted()
+            self.withdraw_interrupted(parameter)
         if not self.is_under_way:
             self._check_device()
             self.updates.check_is_wanted(parameter)

@@ -209,6 +209,11 @@ class GradientReducer:
                 if bucket.parameters[index].grad is not None:
                     self.add(bucket.parameters[index])
 
+    def is_of_one_pass(self, first: torch.nn.Parameter) -> bool:
+        """Whether `grad` is that of a single pass, which has begun after one that has raised."""
+        bucket, index = self._place[first]
+        return index not in bucket.missing or (first.grad is not None and not first.grad._version)
+
     def are_dropped(self, first: torch.nn.Parameter) -> bool:
         """Whether `zero_grad` has dropped the gradients of passes under `no_sync`; `first`: the first of this pass."""
         return self._kept.are_dropped(first, self.parameters)

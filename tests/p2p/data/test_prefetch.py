@@ -1,7 +1,10 @@
 """Batches are the requested ones, whatever their loading raises."""
 
+import sys
+from itertools import count
 from pathlib import Path
 from threading import Event
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,7 +26,7 @@ class Numbers:
         return index
 
     def special(self) -> None:
-        raise NotImplementedError
+        raise RuntimeError("special")
 
 
 class Hangs(Numbers):
@@ -83,3 +86,38 @@ def test_a_batch_asked_for_again_after_an_interruption_is_no_other_batch() -> No
     with pytest.raises(KeyboardInterrupt):
         prefetch.get([[2, 3]], iter(ASKED[2:]))
     assert load_all(prefetch) == ASKED
+
+
+class Alarm(Exception):
+    """Raised by a handler of the script's own."""
+
+
+def get_interrupted(prefetch: Prefetch, number: int, kind: type[BaseException]) -> bool:
+    """Raise `kind` in the call or return of that number in the request for the first batch. Returns whether it was."""
+    left = number
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        left -= frame.f_code.co_filename == Prefetch.get.__code__.co_filename
+        if left < 0:
+            sys.setprofile(None)
+            raise kind
+
+    try:
+        sys.setprofile(look)
+        prefetch.get([ASKED[0]], iter(ASKED[1:]))
+    except kind:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.mark.parametrize("kind", [Alarm, KeyboardInterrupt])
+def test_a_handler_may_raise_anywhere_in_a_request(kind: type[BaseException]) -> None:
+    for number in count():
+        prefetch = Prefetch(Numbers(), {"num_workers": 0, "collate_fn": list})
+        if not get_interrupted(prefetch, number, kind):
+            break
+        assert load_all(prefetch)[0] == ASKED[0], number
+    assert number > 20
