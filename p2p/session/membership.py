@@ -88,7 +88,7 @@ class Membership:
             give=lambda: self.post(self._completion(), is_urgent=self.loop.is_asked_for_state),  # or a request wakes it
             write=self._write,
         )
-        self._has_asked = self._was_interrupted = False
+        self._has_asked = self._was_interrupted = self._has_announced = False
         self.leaving = Leaving.NOT_YET
         self._deferred: BaseException | None = None
         self.loop.reactor.start()
@@ -265,12 +265,11 @@ class Membership:
         """Tell the others, wait until they can continue without this peer, and close. Idempotent.
 
         In a signal handler, while this thread drives the loop, it only begins: the waiting operation raises, and the
-        next call, by the `with` block or at the interpreter's exit, does the rest. With `is_aside` another thread is in
-        a call, and is told that this peer has left.
+        next call, by the `with` block or at exit, does the rest. `is_aside`: another thread is in a call, and is told.
         """
         reactor = self.loop.reactor
         drives = reactor.drive_lock.is_mine
-        if not self.has_left:
+        if not self._has_announced:  # also after a handler has raised amid it
             self._begin_leaving(is_aside=is_aside, is_told=is_aside or drives)
         if drives or self.leaving is not Leaving.BEGUN:
             return
@@ -290,7 +289,7 @@ class Membership:
             raise self._deferred
 
     def _begin_leaving(self, *, is_aside: bool, is_told: bool) -> None:
-        if self.keeper is not None and not is_aside:
+        if self.keeper is not None and not is_aside and not self.has_left:
             self.keeper.begin_leaving()
         self.leaving, self.unusable = Leaving.BEGUN, ShoalError(LEFT)
         self.loop.resources.registry.ends_well = ends_well()
@@ -299,6 +298,7 @@ class Membership:
         if is_told:
             self.loop.inbox.tell(self.unusable)
         self.loop.reactor.post(self.loop.leave, is_aside=is_aside)
+        self._has_announced = True
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal handler: whether this peer will raise `interruption` itself, once it can be interrupted."""

@@ -1,6 +1,7 @@
 """Sessions of one host, with an empty model: production peers, each with a script in a thread."""
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -81,6 +83,29 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
     one.leave()
     for thread in threads:
         thread.join()
+
+
+class Alarm(Exception):
+    """Of a handler of the script."""
+
+
+@pytest.mark.parametrize("where", ["_begin_leaving", "end", "unpin", "post"])
+def test_who_calls_leave_again_after_a_handler_has_raised_in_it_tells_the_others(
+    sessions: list[Session], where: str
+) -> None:
+    one = sessions[0]
+
+    def ring(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call" and frame.f_code.co_name == where and "/p2p/" in frame.f_code.co_filename:
+            sys.setprofile(None)
+            raise Alarm
+
+    sys.setprofile(ring)
+    with pytest.raises(Alarm):
+        one.leave()
+    assert not one.membership.loop.core.leaving
+    one.leave()
+    assert one.membership.loop.core.leaving
 
 
 def test_a_launcher_is_told_of_each_change_though_its_records_are_overwritten_before_the_next_report(
