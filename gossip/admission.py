@@ -142,6 +142,7 @@ class Admission:
         self._entering = [member for member in view.members if member in following]
         for member in asking:
             self.forget(member)
+        self.in_need_until = self.in_need_until if self._joiners else -math.inf
 
     def seated(self, done: int) -> None:
         """The barrier of the installed view is complete; the view starts from step `done`."""

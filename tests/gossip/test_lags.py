@@ -101,6 +101,7 @@ def test_r9_who_lags_is_proposed_while_the_state_can_be_given() -> None:
     assert bodies(Decide, peer.tick(0.1)) == [], "nobody has the state"
     peer.state_available(0.1, 3)
     assert bodies(Decide, peer.tick(0.1)) == [(B, Decide(view_with(A, B, founding_size=1)))]
+    assert not peer.has_joiner_in_need(0.1), "it is a member"
 
 
 def trained(me: Member) -> Core:

@@ -22,12 +22,12 @@ from tests.live.launches import SHOAL, ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
 
-MOST_CALLS = 270
+MOST_CALLS = 285
 """Limit of calls of this repository's functions for an all-reduce of 4 KB between two peers of one host.
 
-245 calls are in each of 40 all-reduces, or 259 if one of the peers slept in all of them, as on a busy machine. Before a
-removed peer could return to operations outside of its steps there were 217 and 235: eleven of the new calls get the
-loop of the current incarnation, and most others its waiting time.
+Some 247 calls are in each of 40 all-reduces, or 261 to 271 if one of the peers slept in all of them, as on a busy
+machine. Before a removed peer could return to operations outside of its steps there were 217 and 235: eleven of the
+new calls get the loop of the current incarnation, and most others its waiting time.
 """
 
 OWN = f"{ROOT}/examples/own_schedule.py:recursive_doubling"
