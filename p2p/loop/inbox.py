@@ -72,7 +72,7 @@ class Inbox:
     def explain_out(self, member: Member, silent_s: float, *, is_dead: bool) -> None:
         """`member` is out, and has not left: it is dead, or was silent for `silent_s` here. Explains a death once."""
         if not is_dead:
-            why = f"{SILENT}{silent_s:.1f} s" if silent_s >= LONG_S else "not all others could hear it"
+            why = f"{SILENT}{silent_s:.1f} s" if silent_s >= LONG_S else "it has left, or not all others could hear it"
             self.explain(f"{member} {OUT}{why}")
         elif not any(reason.startswith(f"{member} {DEAD}") for _, reason in self.explained):
             self.explain(f"{member} {OUT}dead, as others have seen")

@@ -230,7 +230,7 @@ def test_who_is_out_was_silent_though_the_first_that_says_so_was_stopped_itself_
     run.progress = Progress(run.places, run.here.get, 100.0)
     run.report(1)
     run.members(2, (A, 1), (B, 1), (C, 1))
-    assert run.members(3, (A, 1), (C, 1), reasons=(f"{B} is out: not all others could hear it",)) == []
+    assert run.members(3, (A, 1), (C, 1), reasons=(f"{B} is out: it has left, or not all others could hear it",)) == []
     heard = ((2, f"{B} is out: silent for 2.7 s"), (3, f"{B} is suspect"))
     change: Any = {"view": 3, "members": ((A, 1), (C, 1)), "change": Change(view=3)}
     assert (

@@ -27,7 +27,7 @@ def test_who_is_out_unheard_is_said_to_be_silent_only_if_it_was_so_here() -> Non
     inbox.explain_out(A, 0.2, is_dead=False)
     assert [words for _, words in inbox.explained] == [
         f"{A} is out: silent for 2.7 s",
-        f"{A} is out: not all others could hear it",
+        f"{A} is out: it has left, or not all others could hear it",
     ]
 
 
