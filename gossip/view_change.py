@@ -239,8 +239,8 @@ class ViewChange:
         if now < settles_at:
             wanted = None
         needed_s = max((self.admission.needed_s(now, member) for member in change.joiners), default=-math.inf)
-        is_short = wanted is not None and needed_s >= 0 and steps.done >= FIRST
-        self._hold(now, steps.done if is_short else NOTHING_DONE)
+        needs_state = wanted is not None and needed_s >= 0 and steps.done >= FIRST
+        self._hold(now, steps.done if needs_state else NOTHING_DONE)
         is_long = needed_s >= self._config.admission.lag_s  # the member whose turn it is has not proposed it
         self.agreement.want(now, wanted, 0.0 if is_long else self._delay(cut))
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]

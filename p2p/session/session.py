@@ -276,7 +276,7 @@ class Session:
             self.share.is_after_batch = False
             self.round_edge()
             self.load_offer()
-            if self._attempt.opened_by is OpenedBy.BACKWARD or self.share.parts.is_given_up:  # with 0 samples
+            if self._attempt.opened_by is OpenedBy.BACKWARD or self.share.parts.is_given_up:  # it raised
                 self.withdraw()
                 self.share.void()
             self.share.change_model()

@@ -305,6 +305,25 @@ def so_do_those_of_a_model_of_one_parameter(peer: Peer) -> None:
     drop_passes(peer, nn.Linear(4, 1, bias=False), are_zeros_known=False)
 
 
+@case
+def so_do_those_of_one_of_two_models(peer: Peer) -> None:
+    models = {"G": nn.Linear(4, 4), "D": linear()[0]}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
+    parallel = p2p.DataParallel(peer, models, optimizers)
+    for turn in range(3):
+        x = torch.randn(2, 3, 4)[peer.rank]
+        for name, optimizer in optimizers.items():
+            optimizer.zero_grad()
+            if name == "D":
+                with parallel.no_sync():
+                    parallel[name](x).square().mean().backward()
+                optimizer.zero_grad(set_to_none=turn != 1)
+            parallel[name](x).square().mean().backward()
+            optimizer.step()
+            assert peer.receipt is not None
+            assert [entry.weight for entry in peer.receipt.contributions] == [1, 1], (turn, name)
+
+
 def train_on_tokens(peer: Peer, max_local_batch: int | None) -> None:
     """A loss that is a mean over tokens, with different numbers per sample, equals that of one process."""
     data, lengths = torch.randn(24, 5, 4), torch.randint(0, 6, (24,))

@@ -1,10 +1,12 @@
 """Scripts that go on after a backward pass has raised."""
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from p2p import Peer
 from tests.live.habit_cases import CASES, Said, main, only
@@ -52,8 +54,12 @@ def a_pass_that_raises_adds_nothing_and_the_next_one_counts(peer: Peer) -> None:
     assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
 
 
-@case
-def a_batch_of_a_loader_that_raises_is_trained_on_in_parts_or_comes_again(peer: Peer) -> None:
+Passes = Callable[[int, Tensor, Any, list[bool]], bool]
+"""Makes the passes of one batch: its number, samples, the wrapper, and what `make_failing` returns. False: gives up."""
+
+
+def train_on_what_comes_again(peer: Peer, passes: Passes) -> None:
+    """Train on three batches of 8, in the second of which the last peer gives up: each sample counts once."""
     data = torch.randn(24, 4)
     model, optimizer = linear()
     fails = make_failing(model)
@@ -61,17 +67,8 @@ def a_batch_of_a_loader_that_raises_is_trained_on_in_parts_or_comes_again(peer: 
     counted: list[list[int]] = []
     for turn, x in enumerate(peer.loader(data, global_batch=8, epochs=1, shuffle=False)):
         optimizer.zero_grad()
-        fails.append(peer.rank == 1 and turn < 2)
-        if fails[-1]:
-            raises(RuntimeError, "no memory", parallel(x).square().mean().backward)
-            fails.append(False)
-            with parallel.no_sync():
-                (parallel(x[:2]).square().mean() / 2).backward()
-            if turn == 1:  # and gives up
-                continue
-            (parallel(x[2:]).square().mean() / 2).backward()
-        else:
-            parallel(x).square().mean().backward()
+        if not passes(turn, x, parallel, fails):
+            continue
         if turn == 0:
             assert_gradients(model, gradients(model, model(data[:8]).square().mean()))
         optimizer.step()
@@ -79,6 +76,24 @@ def a_batch_of_a_loader_that_raises_is_trained_on_in_parts_or_comes_again(peer: 
         counted.append([entry.num_samples for entry in peer.receipt.contributions])
     assert counted[:2] == [[4, 4], [4, 0]] and sum(map(sum, counted)) == 24, counted
     assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def a_batch_of_a_loader_that_raises_is_trained_on_in_parts_or_comes_again(peer: Peer) -> None:
+    def passes(turn: int, x: Tensor, parallel: Any, fails: list[bool]) -> bool:
+        fails.append(peer.rank == 1 and turn < 2)
+        if not fails[-1]:
+            parallel(x).square().mean().backward()
+            return True
+        raises(RuntimeError, "no memory", parallel(x).square().mean().backward)
+        fails.append(False)
+        with parallel.no_sync():
+            (parallel(x[:2]).square().mean() / 2).backward()
+        if turn == 0:
+            (parallel(x[2:]).square().mean() / 2).backward()
+        return turn == 0
+
+    train_on_what_comes_again(peer, passes)
 
 
 @case
@@ -113,23 +128,15 @@ def a_pass_that_raises_may_be_repeated_without_a_forward_pass(peer: Peer) -> Non
 
 @case
 def a_batch_is_handed_out_again_that_raises_under_no_sync(peer: Peer) -> None:
-    data = torch.randn(24, 4)
-    model, optimizer = linear()
-    fails = make_failing(model)
-    parallel = wrap(peer, model, optimizer)
-    counted: list[list[int]] = []
-    for turn, x in enumerate(peer.loader(data, global_batch=8, epochs=1, shuffle=False)):
-        optimizer.zero_grad()
+    def passes(turn: int, x: Tensor, parallel: Any, fails: list[bool]) -> bool:
         fails.append(peer.rank == 1 and turn == 1)
         with parallel.no_sync():
             backward = (parallel(x[:2]).square().mean() / 2).backward
             if fails[-1]:
                 raises(RuntimeError, "no memory", backward)
-                continue
+                return False
             backward()
         (parallel(x[2:]).square().mean() / 2 if len(x) > 2 else 0 * parallel(x).sum()).backward()
-        optimizer.step()
-        assert peer.receipt is not None
-        counted.append([entry.num_samples for entry in peer.receipt.contributions])
-    assert counted[:2] == [[4, 4], [4, 0]] and sum(map(sum, counted)) == 24, counted
-    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+        return True
+
+    train_on_what_comes_again(peer, passes)

@@ -20,7 +20,7 @@ class NoSyncPasses:
         if parameter.grad is not None:
             self._versions[parameter] = parameter.grad._version
 
-    def are_dropped(self, first: torch.nn.Parameter, parameters: Iterable[torch.nn.Parameter]) -> bool:
+    def are_dropped(self, first: torch.nn.Parameter, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether `zero_grad` has dropped, or set to zero, all gradients since then.
 
         Each addition and each `zero_` increments the `_version` of a gradient. Zeros that nobody has written since are
@@ -28,7 +28,7 @@ class NoSyncPasses:
 
         Args:
             first: the only one of `parameters` that the pass after them has reached.
-            parameters: all that are averaged.
+            parameters: all that are averaged, of the models that these passes have reached.
         """
         if first.grad is None or first.grad.requires_grad:  # `create_graph` adds out of place
             return False

@@ -216,7 +216,7 @@ class GradientReducer:
 
     def are_dropped(self, first: torch.nn.Parameter) -> bool:
         """Whether `zero_grad` has dropped the gradients of passes under `no_sync`; `first`: the first of this pass."""
-        return self._kept.are_dropped(first, self.parameters)
+        return self._kept.are_dropped(first, (each for bucket in self._turns for each in bucket.parameters))
 
     def drop(self) -> None:
         """Set `grad` to None for the models of the step."""
